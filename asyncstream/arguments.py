@@ -1,0 +1,124 @@
+"""
+What users may pass, checked when a pipeline is built: one kind of check, one kind of message.
+
+Each function takes the name under which the user knows the argument, and raises `PipelineError` saying
+what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from asyncstream.errors import PipelineError, safe_repr
+
+__all__ = (
+    "Duration",
+    "choice",
+    "count",
+    "duration_ms",
+    "duration_seconds",
+    "function",
+    "instant_ms",
+    "is_async_function",
+    "refuse",
+    "text",
+)
+
+Duration: TypeAlias = timedelta | float
+"""A length of time: a `timedelta`, or a number of seconds."""
+
+E = TypeVar("E")
+
+
+def refuse(name: str, expected: str, got: object, advice: str = "") -> PipelineError:
+    """The error for a wrong argument, to be raised by the caller."""
+    ending = f"; {advice}" if advice else ""
+    return PipelineError(f"{name}: expected {expected}, got {safe_repr(got)}{ending}")
+
+
+def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:
+    """`value` (a `timedelta` or seconds) as seconds: positive and finite, or 0 where `zero` allows it."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise refuse(name, "a timedelta or a number of seconds", value)
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
+        raise refuse(name, "a duration of at least 0" if zero else "a positive duration", value)
+    return seconds
+
+
+def duration_ms(name: str, value: object, *, zero: bool = False) -> int:
+    """`value` (a `timedelta` or seconds) as whole milliseconds; anything finer is refused."""
+    exact = duration_seconds(name, value, zero=zero) * 1000
+    rounded = round(exact)
+    if abs(exact - rounded) > 1e-6 * max(1.0, abs(exact)) or (rounded == 0 and not zero):
+        raise refuse(name, "a whole number of milliseconds", value)
+    return rounded
+
+
+def instant_ms(value: object) -> int:
+    """
+    A point in time as milliseconds since the epoch.
+
+    Raises:
+        TypeError: if `value` is neither an int (milliseconds) nor an aware `datetime`.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise TypeError(f"a datetime needs a time zone to be a point in time, got {value!r}")
+        # not value.timestamp(): a float of seconds loses the last microseconds
+        since = value - _EPOCH.astimezone(value.tzinfo)
+        return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError(
+        f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
+    )
+
+
+def count(name: str, value: object, *, least: int = 1) -> int:
+    """`value` as an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise refuse(name, f"an integer of at least {least}", value)
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """`value`, which must be a non-empty `str`."""
+    if not isinstance(value, str) or not value:
+        raise refuse(name, "a non-empty text", value)
+    return value
+
+
+def choice(name: str, value: E, allowed: tuple[E, ...]) -> E:
+    """`value`, which must be one of `allowed`."""
+    if value not in allowed:
+        raise refuse(name, "one of " + ", ".join(map(repr, allowed)), value)
+    return value
+
+
+def function(name: str, value: object) -> Callable[..., Any]:
+    """`value`, which must be a plain function (not an `async def`)."""
+    if not callable(value):
+        raise refuse(name, "a function", value)
+    if is_async_function(value):
+        raise refuse(name, "a plain function", value, "for an async def use async_map or async_flat_map")
+    return value
+
+
+def is_async_function(value: object) -> bool:
+    """Whether calling `value` is known to give a coroutine: `async def`, a partial of one, or an async `__call__`."""
+    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(
+        getattr(type(value), "__call__", None)  # noqa: B004 - the method itself, not whether there is one
+    )
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

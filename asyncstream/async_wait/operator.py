@@ -1,0 +1,618 @@
+"""
+`AsyncWaitOperator`: many calls of an async function at once, results in the order that was asked for.
+
+Theory of operation
+-------------------
+An element goes through three places::
+
+    inbox            accepted, call not started
+    promise queue    call running, or finished and waiting for its turn to be emitted
+    downstream       emitted; from then on it is no longer ours
+
+Calls are made by a pool of at most `concurrency` long-lived **workers** (asyncio tasks). A worker takes
+from the inbox back to back with a plain `await function(value)`. A call that does not suspend (a cache hit)
+never leaves that loop and costs a fraction of a microsecond; a task per element costs ten times as much
+before the user's code has run.
+
+How does a second worker start when the first one suspends? Everything else is done by the **turn**, one
+`loop.call_soon` callback that is scheduled whenever something has changed: input came, a call finished, the
+way downstream opened. A turn
+
+1. stamps the calls that have suspended since the last turn with the time, and with a deadline;
+2. emits what the promise queue lets go, in batches;
+3. lets those who feed us go on when the inbox has drained;
+4. if input is left, wakes or makes 1, 2, 4, … workers, and comes back in the loop's next pass. Input that
+   is left when a turn runs means that the workers woken before have suspended in user code.
+
+So at saturation nobody is woken at all: a worker whose call ends takes the next element itself.
+
+What is always true
+-------------------
+* A promise is in the queue before its call starts; it is completed once, by the first of result, error
+  and timeout; and it leaves the queue when it is emitted. A snapshot is a walk over queue and inbox.
+* At most `concurrency` calls run. A timed-out call is cancelled, its element completed at once, and its
+  worker stays taken until the coroutine has really ended; then that worker is retired.
+* At most `buffer` promises are held, control elements included.
+* Downstream operators run in turns, never in a worker: their exceptions cannot be blamed on an element
+  of ours, nor see its context variables.
+* A worker is used again only if the call left no trace on it: context variables as they were, no pending
+  cancellation. A function that keeps leaving traces gets a task per element (`isolation="task"`).
+
+Not chosen: stepping the coroutine by hand (`send(None)`) to see whether it suspends is slower than the pool
+and runs the first step under the wrong task, so that `asyncio.timeout()` in user code cancels the feeder.
+Eager tasks (3.12) are sound, at about four times the cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextvars import Context, copy_context
+from itertools import repeat
+from typing import Any
+
+from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
+from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
+from asyncstream.elements import EndOfInput, IdleStatus, Timestamps, Watermark
+from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, safe_repr
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.basic import several
+from asyncstream.operators.flow import Gate, Intake
+from asyncstream.operators.functions import AsyncFunction, FailedCall
+
+__all__ = ("AsyncWaitOperator",)
+
+INBOX_LIMIT = 1024
+"""Elements that may wait to be taken; large enough that waking the feeder costs little per element."""
+
+LARGEST_BURST = 256
+"""Workers woken in one turn at the most, so that a turn stays short."""
+
+SOILED_LIMIT = 3
+"""Workers lost to changed context variables before every call gets a task, and a context, of its own."""
+
+STOP_PATIENCE = 10
+"""Seconds, and cancellations, that a call gets to end when the operator is stopped."""
+
+CLOCK_SLACK = 0.0005
+"""Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
+
+
+class _Finished:
+    """An element of a snapshot whose outcome is known: it takes its place in the queue, and is not called."""
+
+    __slots__ = ("outcome", "timestamp", "value")
+
+    def __init__(self, value: Any, timestamp: int | None, outcome: Any) -> None:
+        self.value = value
+        self.timestamp = timestamp
+        self.outcome = outcome
+
+
+# What stands in an inbox entry in place of a timestamp, when the entry is not an element to call for.
+_UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, _Finished})
+
+# Outcomes that are not simply one result.
+_SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
+
+
+class _Worker:
+    """
+    A long-lived task that makes calls, one at a time.
+
+    Attributes:
+        promise: the one whose call it runs, or None.
+        parked: what it waits for when there is nothing to do, or None.
+        unstamped: a call has started since the last turn.
+        started: loop time at which the running call was first seen suspended, with its promise.
+        doomed: we cancelled it; whatever its call gives no longer counts.
+    """
+
+    __slots__ = ("doomed", "parked", "promise", "started", "task", "unstamped")
+
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.promise: Promise | None = None
+        self.parked: asyncio.Future[None] | None = None
+        self.unstamped = False
+        self.started: tuple[Promise, float] | None = None
+        self.doomed = False
+
+
+class AsyncWaitOperator(Intake):
+    """
+    Runs an async function on each element, many at once.
+
+    Emits when: a call has ended and its `OutputOrder` lets the result go; in a batch per loop pass.
+    Backpressures when: `concurrency` calls run or `buffer` elements are held, and the inbox is full; or
+        when downstream is full.
+    Completes when: the input has ended and every call has.
+    Cancels when: `stop` is called: running calls are cancelled and awaited.
+    Snapshot holds: every element not yet emitted, in input order within each segment, control elements
+        in their places, with the results of the calls that have finished.
+
+    Args:
+        settings: how to run the calls.
+    """
+
+    def __init__(self, settings: AsyncWaitSettings) -> None:
+        super().__init__(limit=max(INBOX_LIMIT, settings.concurrency))
+        self.settings = settings
+        self.emitting = Gate(self._schedule_turn)
+        self._inbox: deque[tuple[Any, Any]] = deque()
+        self._queue = settings.order.queue()
+        self._room = settings.buffer_size  # 0 once halted: nothing is taken any more
+        self._held = 0  # promises in the queue; asked for per element, so counted here
+        self._special = 0  # at least as many as outcomes in the queue that are not simply one result
+        self._lanes: dict[Hashable, deque[Promise]] | None = (
+            {} if settings.order is OutputOrder.PER_KEY else None
+        )
+        self._released: deque[Promise] = deque()
+        self._workers: set[_Worker] = set()
+        self._idle_workers: list[_Worker] = []
+        self._unstamped: list[_Worker] = []
+        self._deadlines: deque[tuple[float, _Worker, Promise]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._burst = 1
+        self._turning = False
+        self._halted = False
+        self._soiled = 0
+        self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
+        self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
+        self._function: Callable[[Any], Awaitable[Any]] = (
+            settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
+        )
+        self._on_timeout = settings.on_timeout
+        if (
+            self._object is not None
+            and settings.on_timeout == "fail"
+            and type(self._object).timeout is not AsyncFunction.timeout
+        ):
+            self._on_timeout = self._object.timeout
+
+    # ------------------------------------------------------------------ the operator contract
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._loop = asyncio.get_running_loop()
+        self._base: Context = copy_context()
+        if self.settings.isolation == "task":
+            self._isolate()
+
+    async def start(self) -> None:
+        if self._object is not None:
+            await self._object.open()
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        self._inbox.append((value, timestamp))
+        self._counts["elements_in"] += 1
+        self._accepted()
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._inbox.extend(zip(values, repeat(None) if timestamps is None else timestamps, strict=False))
+        self._counts["elements_in"] += len(values)
+        self._accepted()
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._inbox.append((None, Watermark(timestamp)))
+        self._accepted()
+
+    def set_idle(self, idle: bool) -> None:
+        self._inbox.append((None, IdleStatus(idle)))
+        self._accepted()
+
+    def end_input(self) -> None:
+        self._inbox.append((None, EndOfInput()))
+        self._accepted()
+
+    def waiting(self) -> int:
+        return len(self._inbox)
+
+    def _accepted(self) -> None:
+        if not self._turning:
+            self._schedule_turn()
+        self._hold_if_full()
+
+    def halt(self) -> None:
+        self._halted = True
+        self._room = 0
+
+    async def stop(self) -> None:
+        self.halt()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        running = {worker.task for worker in self._workers}
+        for _ in range(STOP_PATIENCE):
+            if not running:
+                break
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=1)
+        if self._object is not None:
+            await self._object.close()
+        if running:
+            raise UserFunctionError(
+                self.context.name,
+                [worker.promise.value for worker in self._workers if worker.promise is not None],
+                TimeoutError(f"{len(running)} calls ignored their cancellation for {STOP_PATIENCE} s"),
+            )
+
+    def metrics(self) -> dict[str, int]:
+        running = sum(worker.promise is not None for worker in self._workers)
+        return {
+            **self._counts,
+            "running": running,
+            "overdue": sum(worker.doomed for worker in self._workers),
+            "held": len(self._queue),
+            "waiting": len(self._inbox),
+        }
+
+    # ------------------------------------------------------------------ the turn
+
+    def _schedule_turn(self) -> None:
+        if not self._turning and not self._halted:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if self._halted:
+            return
+        try:
+            if self._unstamped:
+                self._stamp()
+            if self.emitting.is_open():
+                self._emit()
+            self._release_if_drained()
+        except Exception as error:  # of an operator downstream
+            self._fail(error)
+            return
+        self._promote()
+
+    def _emit(self) -> None:
+        ready = self._queue.take()
+        if not ready:
+            return
+        self._held -= len(ready)
+        if not self._special:
+            self._push([promise.outcome for promise in ready], [promise.timestamp for promise in ready])
+            return
+        values: list[Any] = []
+        timestamps: list[int | None] = []
+        for promise in ready:
+            outcome = promise.outcome
+            if outcome.__class__ not in _SPECIAL:
+                values.append(outcome)
+                timestamps.append(promise.timestamp)
+                continue
+            self._special -= 1
+            if isinstance(outcome, Several):
+                values += outcome.results
+                timestamps += [promise.timestamp] * len(outcome.results)
+            elif isinstance(outcome, Routed):
+                self.side_output(outcome.tag).process(outcome.failed, promise.timestamp)
+            elif isinstance(outcome, Passage):
+                self._push(values, timestamps)
+                values, timestamps = [], []  # the others belong to whoever got them
+                self.pass_on(outcome.control)
+        self._push(values, timestamps)
+
+    def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
+        if values:
+            self._counts["results_out"] += len(values)
+            self.out.process_batch(values, timestamps)
+
+    def _promote(self) -> None:
+        """If there is work that nobody takes, give it to more workers, and look again in the next pass."""
+        if self._halted or not self._has_work():
+            return
+        wanted = min(len(self._inbox) + len(self._released), self._burst)
+        for _ in range(wanted):
+            if self._idle_workers:
+                parked = self._idle_workers.pop().parked
+                if parked is not None and not parked.done():  # else: cancelled by who kept its task
+                    parked.set_result(None)
+            elif len(self._workers) < self.settings.concurrency:
+                self._hire()
+            else:
+                return
+        self._burst = min(self._burst * 2, LARGEST_BURST)
+        self._schedule_turn()
+
+    def _has_work(self) -> bool:
+        return bool(self._released or (self._inbox and self._held < self._room))
+
+    # ------------------------------------------------------------------ workers
+
+    def _hire(self) -> None:
+        worker = _Worker()
+        self._workers.add(worker)
+        # a context of its own: elements must not see each other's variables
+        worker.task = asyncio.Task(self._work(worker), loop=self._loop, context=self._base.copy())
+
+    async def _work(self, worker: _Worker) -> None:
+        # The one loop that runs per element: what can be a local is one, and `_next` stands inline.
+        inbox, queue, base, unstamped = self._inbox, self._queue, self._base, self._unstamped
+        flat, keyed = self.settings.flat, self._lanes is not None
+        add, finish, cancelling = queue.add, queue.finish, worker.task.cancelling
+        try:
+            while True:
+                if keyed:
+                    promise = self._next_of_a_free_key()
+                    if promise is None:
+                        await self._park(worker)
+                        continue
+                else:
+                    if not inbox or self._held >= self._room:
+                        await self._park(worker)
+                        continue
+                    promise = Promise()
+                    promise.value, promise.timestamp = inbox.popleft()
+                    if promise.timestamp.__class__ in _UNCALLED:
+                        self._add_uncalled(promise)
+                        continue
+                    promise.outcome = PENDING
+                    add(promise)
+                    self._held += 1
+                worker.promise = promise
+                if not worker.unstamped:
+                    worker.unstamped = True
+                    unstamped.append(worker)
+                try:
+                    outcome = await self._function(promise.value)
+                    if flat:
+                        outcome = Several(several(outcome))
+                        self._special += 1
+                except BaseException as error:
+                    outcome = self._failed(worker, promise, error)
+                worker.promise = None
+                if outcome is not PENDING and promise.outcome is PENDING:
+                    promise.outcome = outcome
+                    if finish is not None:
+                        finish(promise)
+                if keyed:
+                    self._leave_lane(promise)
+                if not self._turning:
+                    self._schedule_turn()
+                if copy_context() != base or worker.doomed or cancelling():
+                    self._soil(worker)
+                    return
+        finally:
+            self._retire(worker)
+
+    def _add_uncalled(self, promise: Promise) -> None:
+        what: Any = promise.timestamp
+        self._held += 1
+        self._special += 1
+        if isinstance(what, _Finished):
+            promise.value, promise.timestamp, promise.outcome = what.value, what.timestamp, what.outcome
+            self._queue.add(promise)
+            self._finish(promise)
+        else:
+            promise.timestamp, promise.outcome = None, Passage(what)
+            self._queue.add_control(promise)
+        self._schedule_turn()
+
+    async def _park(self, worker: _Worker) -> None:
+        self._burst = 1
+        worker.parked = self._loop.create_future()
+        self._idle_workers.append(worker)
+        try:
+            await worker.parked
+        finally:
+            worker.parked = None
+
+    def _soil(self, worker: _Worker) -> None:
+        if not worker.doomed and copy_context() != self._base:
+            self._soiled += 1
+            if self._soiled == SOILED_LIMIT and self.settings.isolation == "pool":
+                self._isolate()
+
+    def _isolate(self) -> None:
+        """From now on, make every call in a task and a context of its own."""
+        function, loop, base = self._function, self._loop, self._base
+
+        async def in_own_task(value: Any) -> Any:
+            return await asyncio.Task(function(value), loop=loop, context=base.copy())  # type: ignore[arg-type]
+
+        self._function = in_own_task
+
+    def _retire(self, worker: _Worker) -> None:
+        self._workers.discard(worker)
+        promise = worker.promise
+        if promise is not None and promise.outcome is PENDING and not self._loop.is_closed():
+            error = InternalError("the task of this call ended without an outcome")
+            self._fail(UserFunctionError(self.context.name, promise.value, error))
+        self._schedule_turn()
+
+    # ------------------------------------------------------------------ order per key
+
+    def _next_of_a_free_key(self) -> Promise | None:
+        """
+        The next promise whose key has no call running; None if there is none, or no room.
+
+        Those that it passes over wait in the lane of their key until the calls before them have ended.
+        """
+        assert self._lanes is not None
+        assert self.settings.key_by is not None
+        while not self._halted:
+            if self._released:
+                return self._released.popleft()
+            if not self._inbox or self._held >= self._room:
+                break
+            promise = Promise()
+            promise.value, promise.timestamp = self._inbox.popleft()
+            if promise.timestamp.__class__ in _UNCALLED:
+                self._add_uncalled(promise)
+                continue
+            promise.outcome = PENDING
+            self._queue.add(promise)
+            self._held += 1
+            try:
+                promise.key = self.settings.key_by(promise.value)
+                lane = self._lanes.get(promise.key)
+            except Exception as error:
+                self._fail(self.blame(promise.value, error))
+                break
+            if lane is None:
+                self._lanes[promise.key] = deque()
+                return promise
+            lane.append(promise)
+        return None
+
+    def _leave_lane(self, promise: Promise) -> None:
+        assert self._lanes is not None
+        lane = self._lanes[promise.key]
+        if lane:
+            self._released.append(lane.popleft())
+        else:
+            del self._lanes[promise.key]
+
+    # ------------------------------------------------------------------ errors and timeouts
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._halted:
+            self.halt()
+            self.context.fail(error)
+
+    def _failed(self, worker: _Worker, promise: Promise, error: BaseException) -> Any:
+        """The outcome of a call that raised; PENDING if it has none."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self._fail(error)  # not about this element: the process is asked to stop
+            raise error
+        if isinstance(error, GeneratorExit):
+            raise error  # the loop is torn down
+        if worker.doomed:
+            return PENDING  # its timeout has completed the promise
+        if self._halted:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            return PENDING  # kept for the snapshot
+        self._counts["failed"] += 1
+        return self._outcome_of("failed", self.settings.on_error, worker, promise, error)
+
+    def _outcome_of(
+        self, tag: str, choice: object, worker: _Worker, promise: Promise, error: BaseException
+    ) -> Any:
+        self._special += 1
+        if choice == "skip":
+            self._counts["skipped"] += 1
+            return DROPPED
+        if choice == "route":
+            return Routed(tag, self._failed_call(worker, promise, error))
+        failure = UserFunctionError(self.context.name, promise.value, error)
+        failure.__cause__ = error
+        self._fail(failure)
+        return PENDING
+
+    def _failed_call(self, worker: _Worker, promise: Promise, error: BaseException) -> FailedCall:
+        now_ms = self.context.clock.now_ms()
+        began_ms = now_ms
+        if worker.started is not None and worker.started[0] is promise:
+            began_ms -= round((self._loop.time() - worker.started[1]) * 1000)
+        attempts = getattr(error, "attempts", 1)
+        return FailedCall(promise.value, error, attempts, promise.timestamp, began_ms, now_ms)
+
+    def _stamp(self) -> None:
+        now = self._loop.time()
+        timeout = self.settings.timeout
+        for worker in self._unstamped:
+            worker.unstamped = False
+            promise = worker.promise
+            if promise is not None and not worker.doomed:
+                worker.started = (promise, now)
+                if timeout is not None:
+                    self._deadlines.append((now + timeout, worker, promise))
+        self._unstamped.clear()
+        if len(self._deadlines) > 4 * self.settings.concurrency + 64:
+            # behind one slow call, ended ones pile up: at most one per worker is still of use
+            self._deadlines = deque(due for due in self._deadlines if due[1].promise is due[2])
+        if self._deadlines and self._alarm is None:
+            self._alarm = self._loop.call_at(self._deadlines[0][0], self._expire)
+
+    def _expire(self) -> None:
+        """Time out what is due. All calls have the same timeout, so deadlines are first in, first out."""
+        self._alarm = None
+        now = self._loop.time() + CLOCK_SLACK
+        while self._deadlines and not self._halted:
+            deadline, worker, promise = self._deadlines[0]
+            if worker.promise is promise:
+                if deadline > now:
+                    self._alarm = self._loop.call_at(deadline, self._expire)
+                    break
+                self._time_out(worker, promise)
+            self._deadlines.popleft()
+        self._schedule_turn()
+
+    def _time_out(self, worker: _Worker, promise: Promise) -> None:
+        self._counts["timed_out"] += 1
+        on_timeout = self._on_timeout
+        error = CallTimeout(f"no result within {self.settings.timeout} s")
+        if callable(on_timeout):
+            try:
+                outcome = on_timeout(promise.value)
+                if self.settings.flat:
+                    outcome = Several(several(outcome))
+                    self._special += 1
+            except Exception as raised:
+                outcome = self._outcome_of("failed", self.settings.on_error, worker, promise, raised)
+        else:
+            outcome = self._outcome_of("timed_out", on_timeout, worker, promise, error)
+        worker.doomed = True
+        worker.task.cancel()
+        if outcome is not PENDING:
+            promise.outcome = outcome
+            self._finish(promise)
+
+    def _finish(self, promise: Promise) -> None:
+        if self._queue.finish is not None:
+            self._queue.finish(promise)
+
+    # ------------------------------------------------------------------ snapshot
+
+    def snapshot(self) -> Any:
+        waiting = (_entry(value, stamp, PENDING) for value, stamp in self._inbox)
+        held = (_entry(promise.value, promise.timestamp, promise.outcome) for promise in self._queue)
+        return [*held, *waiting]
+
+    def restore(self, state: Any) -> None:
+        again = self.settings.replay == "all"
+        for entry in state:
+            self._inbox.append(_inbox_entry(entry, again=again))
+        self._accepted()
+
+
+def _entry(value: Any, stamp: Any, outcome: Any) -> list[Any]:
+    """One element of a snapshot: a kind, then what belongs to it."""
+    if isinstance(stamp, _Finished):
+        return _entry(stamp.value, stamp.timestamp, stamp.outcome)
+    control = outcome.control if isinstance(outcome, Passage) else stamp
+    if isinstance(control, Watermark):
+        return ["watermark", control.timestamp]
+    if isinstance(control, IdleStatus):
+        return ["idle", control.idle]
+    if isinstance(control, EndOfInput):
+        return ["end"]
+    if outcome is PENDING or isinstance(outcome, Routed):  # an exception cannot be kept: call again
+        return ["call", value, stamp]
+    if outcome is DROPPED:
+        return ["finished", value, stamp, []]
+    results = list(outcome.results) if isinstance(outcome, Several) else [outcome]
+    return ["finished", value, stamp, results]
+
+
+def _inbox_entry(entry: list[Any], *, again: bool) -> tuple[Any, Any]:
+    match entry:
+        case ["watermark", timestamp]:
+            return None, Watermark(timestamp)
+        case ["idle", idle]:
+            return None, IdleStatus(idle)
+        case ["end"]:
+            return None, EndOfInput()
+        case ["finished", value, timestamp, results] if not again:
+            return None, _Finished(value, timestamp, Several(results))
+        case ["call", value, timestamp] | ["finished", value, timestamp, _]:
+            return value, timestamp
+    raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

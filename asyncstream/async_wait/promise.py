@@ -1,0 +1,77 @@
+"""
+A promise: one element between its acceptance and the emission of what came of it.
+
+It holds its input until its outcome has left the operator, so that a snapshot taken at any moment in
+between can replay it. It is completed once, by whoever is first: the call that ends, or its timeout.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from asyncstream.elements import Control
+from asyncstream.operators.functions import FailedCall
+
+__all__ = ("DROPPED", "PENDING", "Passage", "Promise", "Routed", "Several")
+
+
+class _State(Enum):
+    PENDING = "pending"
+    DROPPED = "dropped"
+
+
+PENDING: Final = _State.PENDING
+"""The outcome of a promise that is not completed."""
+
+DROPPED: Final = _State.DROPPED
+"""The outcome of an element that is to give nothing."""
+
+
+class Several:
+    """The outcome of a flat map: any number of results."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, results: list[Any]) -> None:
+        self.results = results
+
+
+class Routed:
+    """The outcome of a call that gave no result: it leaves by a side output."""
+
+    __slots__ = ("failed", "tag")
+
+    def __init__(self, tag: str, failed: FailedCall) -> None:
+        self.tag = tag
+        self.failed = failed
+
+
+class Passage:
+    """The outcome of a control element: it goes on as it came, when its turn has come."""
+
+    __slots__ = ("control",)
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+
+
+class Promise:
+    """
+    An entry of a promise queue. Made per element, so it has slots and no `__init__`.
+
+    Attributes:
+        value: the element, or None for a control element.
+        timestamp: its event time in milliseconds, or None.
+        outcome: PENDING, DROPPED, a `Several`, a `Routed`, a `Passage`, or else the one result.
+        group: bookkeeping of the queue that holds it.
+        key: its key, where the order is per key.
+    """
+
+    __slots__ = ("group", "key", "outcome", "timestamp", "value")
+
+    value: Any
+    timestamp: int | None
+    outcome: Any
+    group: Any
+    key: Any

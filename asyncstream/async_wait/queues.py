@@ -1,0 +1,183 @@
+"""
+The promise queues: passive, synchronous, and the only place that knows about output order.
+
+    add(promise)       an element was accepted; its call is running or about to
+    finish(promise)    its outcome is set (an ordered queue looks for itself)
+    take()             everything that may be emitted now, in the order in which it is to be
+
+Control elements (watermarks, idle status, end of input) are promises that are completed from the start; no
+queue lets one overtake the elements before it. A queue is never asked to wait, and does the same whatever
+the time and whoever calls, so its order is tested in straight lines of code.
+
+`OrderedQueue` is a FIFO whose head must be finished. `SegmentedQueue`, after Flink's
+UnorderedStreamElementQueue, cuts its contents at every control element, and no element crosses one in either
+direction. `UnorderedQueue` lets elements go ahead of a control element before them: one that comes before
+its watermark is early, never late, and a slow call holds back watermarks but no results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from asyncstream.async_wait.promise import PENDING, Passage, Promise
+
+__all__ = ("OrderedQueue", "PromiseQueue", "SegmentedQueue", "UnorderedQueue")
+
+GONE: Final = object()
+"""Stands in for the value of a promise that has left its queue."""
+
+
+class PromiseQueue(Protocol):
+    """Holds promises from acceptance to emission."""
+
+    def __len__(self) -> int:
+        """How many promises are held."""
+
+    def __iter__(self) -> Iterator[Promise]:
+        """All that are held, in input order within each segment."""
+
+    @property
+    def add(self) -> Callable[[Promise], None]:
+        """Accept a promise whose outcome will be set."""
+
+    @property
+    def add_control(self) -> Callable[[Promise], None]:
+        """Accept a promise that holds a control element."""
+
+    @property
+    def finish(self) -> Callable[[Promise], None] | None:
+        """To be told of each promise whose outcome has been set; None if the queue need not know."""
+
+    def take(self) -> list[Promise]:
+        """Remove and return what may be emitted, in order."""
+
+
+class OrderedQueue:
+    """Emits in input order."""
+
+    finish = None
+
+    def __init__(self) -> None:
+        self._entries: deque[Promise] = deque()
+        # the deque's own method: no Python call per element
+        self.add: Callable[[Promise], None] = self._entries.append
+        self.add_control: Callable[[Promise], None] = self._entries.append
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Promise]:
+        return iter(self._entries)
+
+    def take(self) -> list[Promise]:
+        entries = self._entries
+        ready = 0
+        for promise in entries:
+            if promise.outcome is PENDING:
+                break
+            ready += 1
+        else:
+            taken = list(entries)
+            entries.clear()
+            return taken
+        return [entries.popleft() for _ in range(ready)]
+
+
+class UnorderedQueue:
+    """Emits as promises finish; a control element when everything before it has been emitted."""
+
+    def __init__(self) -> None:
+        # in input order; what has left stays, marked GONE, until it is at the front or there is too much
+        self._entries: deque[Promise] = deque()
+        self._gone = 0
+        self._finished: list[Promise] = []
+        self.add: Callable[[Promise], None] = self._entries.append
+        self.add_control: Callable[[Promise], None] = self._entries.append
+        self.finish: Callable[[Promise], None] = self._finished.append
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._gone
+
+    def __iter__(self) -> Iterator[Promise]:
+        return (promise for promise in self._entries if promise.value is not GONE)
+
+    def take(self) -> list[Promise]:
+        entries, ready = self._entries, self._finished.copy()
+        self._finished.clear()
+        if len(ready) == len(entries):  # so there is no control element among them
+            entries.clear()
+            return ready
+        for promise in ready:
+            promise.value = GONE
+        self._gone += len(ready)
+        while entries:
+            first = entries[0]
+            if first.value is GONE:
+                self._gone -= 1
+            elif isinstance(first.outcome, Passage):
+                ready.append(first)
+            else:
+                break
+            entries.popleft()
+        if self._gone > len(entries) // 2 + 64:  # behind one slow call; now and then, so O(1) an element
+            kept = list(self)
+            entries.clear()
+            entries.extend(kept)
+            self._gone = 0
+        return ready
+
+
+class _Segment:
+    """The elements between two control elements, and the one that closes it."""
+
+    __slots__ = ("control", "finished", "members")
+
+    def __init__(self) -> None:
+        # a dict for its order: members leave from anywhere, a snapshot lists them as they came
+        self.members: dict[Promise, None] = {}
+        self.finished: list[Promise] = []
+        self.control: Promise | None = None
+
+
+class SegmentedQueue:
+    """Emits as promises finish, but only those of the first segment; then the control element closing it."""
+
+    def __init__(self) -> None:
+        self._tail = _Segment()
+        self._segments = deque([self._tail])
+
+    def __len__(self) -> int:
+        return sum(len(segment.members) for segment in self._segments) + len(self._segments) - 1
+
+    def __iter__(self) -> Iterator[Promise]:
+        for segment in self._segments:
+            yield from segment.members
+            if segment.control is not None:
+                yield segment.control
+
+    def add(self, promise: Promise) -> None:
+        promise.group = segment = self._tail
+        segment.members[promise] = None
+
+    def add_control(self, promise: Promise) -> None:
+        self._tail.control = promise
+        self._tail = _Segment()
+        self._segments.append(self._tail)
+
+    def finish(self, promise: Promise) -> None:
+        promise.group.finished.append(promise)
+
+    def take(self) -> list[Promise]:
+        ready: list[Promise] = []
+        while True:
+            head = self._segments[0]
+            for promise in head.finished:
+                del head.members[promise]
+            ready += head.finished
+            head.finished.clear()
+            if head.control is None or head.members:
+                return ready
+            ready.append(head.control)
+            self._segments.popleft()

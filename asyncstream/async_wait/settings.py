@@ -1,0 +1,136 @@
+"""
+What the user asked of an async step, checked when the pipeline is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from asyncstream.arguments import Duration, choice, count, duration_seconds, is_async_function, refuse
+from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
+from asyncstream.operators.functions import AsyncFunction
+
+__all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnError", "OnTimeout", "OutputOrder")
+
+OnError: TypeAlias = Literal["fail", "skip", "route"]
+OnTimeout: TypeAlias = Literal["fail", "skip", "route"] | Callable[[Any], Any]
+
+
+class OutputOrder(Enum):
+    """In what order results leave an async step."""
+
+    ORDERED = "ordered"
+    """In the order of the inputs."""
+
+    UNORDERED = "unordered"
+    """As calls finish. A watermark waits for the elements before it; those after it may go ahead."""
+
+    EVENT_TIME = "event_time"
+    """As calls finish, between watermarks: no element crosses one in either direction."""
+
+    PER_KEY = "per_key"
+    """In the order of the inputs within a key, whose calls run one at a time; keys run side by side."""
+
+    def queue(self) -> PromiseQueue:
+        """The promise queue that keeps this order."""
+        if self is OutputOrder.ORDERED:
+            return OrderedQueue()
+        if self is OutputOrder.EVENT_TIME:
+            return SegmentedQueue()
+        return UnorderedQueue()
+
+
+class AsyncWaitOptions(TypedDict, total=False):
+    """
+    The options of an async step, and what they are if left out.
+
+    Attributes:
+        order: an `OutputOrder`, or its value as text. "ordered".
+        concurrency: how many calls may run at once; at least 1. 100.
+        buffer: how many elements may be held: running, or finished and waiting for their turn to be
+            emitted; at least `concurrency`. One slow call then does not keep others from starting.
+            16 x `concurrency`.
+        timeout: how long the call for one element may take, all its attempts together: a `timedelta` or
+            seconds. It is then cancelled, and its place given to another call when it has ended. No bound.
+        on_timeout: "fail" the pipeline, "skip" the element (counted), "route" it to the `timed_out`
+            output, or a plain function of the element that gives what stands in for the result. "fail".
+        on_error: "fail" the pipeline, "skip" the element (counted), "route" it to `failed`. "fail".
+        isolation: "pool" makes calls in long-lived tasks; "task" gives every call one of its own, dearer by
+            some microseconds, for code that keeps a handle of its task beyond its element. "pool".
+        replay: what a restored snapshot calls again: "unfinished" calls, or "all" that were not emitted,
+            as Flink does. "unfinished".
+    """
+
+    order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]
+    concurrency: int
+    buffer: int | None
+    timeout: Duration | None
+    on_timeout: OnTimeout
+    on_error: OnError
+    isolation: Literal["pool", "task"]
+    replay: Literal["unfinished", "all"]
+
+
+@dataclass(frozen=True)
+class AsyncWaitSettings:
+    """
+    How an async step makes its calls: `AsyncWaitOptions`, checked and resolved on creation.
+
+    Attributes:
+        function: a plain `async def` of one element, or an `AsyncFunction`.
+        timeout: seconds, or None.
+        key_by: the key of an element, for OutputOrder.PER_KEY.
+        flat: the function gives an iterable of results rather than one.
+    """
+
+    function: Callable[[Any], Awaitable[Any]] | AsyncFunction[Any, Any]
+    order: OutputOrder = OutputOrder.ORDERED
+    concurrency: int = 100
+    buffer: int | None = None
+    timeout: float | None = None
+    on_timeout: OnTimeout = "fail"
+    on_error: OnError = "fail"
+    isolation: Literal["pool", "task"] = "pool"
+    replay: Literal["unfinished", "all"] = "unfinished"
+    key_by: Callable[[Any], Any] | None = None
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
+            raise refuse(
+                "function",
+                "an async def or an AsyncFunction",
+                self.function,
+                "use map or flat_map for a plain function, or wrap it in an async def",
+            )
+        set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
+        order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
+        set_(self, "order", OutputOrder(order))
+        count("concurrency", self.concurrency)
+        if self.buffer is None:
+            set_(self, "buffer", 16 * self.concurrency)
+        count("buffer", self.buffer, least=self.concurrency)
+        if self.timeout is not None:
+            set_(self, "timeout", duration_seconds("timeout", self.timeout))
+        elif self.on_timeout != "fail":
+            raise refuse("on_timeout", "a timeout to go with it", self.on_timeout, "set timeout=")
+        if not callable(self.on_timeout) or is_async_function(self.on_timeout):
+            choice("on_timeout", self.on_timeout, ("fail", "skip", "route", "or a plain function"))
+        choice("on_error", self.on_error, ("fail", "skip", "route"))
+        choice("isolation", self.isolation, ("pool", "task"))
+        choice("replay", self.replay, ("unfinished", "all"))
+        if (self.order is OutputOrder.PER_KEY) is not (self.key_by is not None):
+            raise refuse(
+                "order",
+                "OutputOrder.PER_KEY together with a key",
+                self.order,
+                "use stream.key_by(...).async_map(..., order='per_key')",
+            )
+
+    @property
+    def buffer_size(self) -> int:
+        """`buffer`, resolved."""
+        return self.buffer or 16 * self.concurrency

@@ -1,0 +1,142 @@
+"""
+The pipeline's ends inside the user's own program: elements handed in one by one, results taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from asyncstream.arguments import count
+from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.elements import Timestamps
+from asyncstream.errors import JobStopped
+
+__all__ = ("Results", "Submissions")
+
+T = TypeVar("T")
+
+
+class Submissions(Source[T], Generic[T]):
+    """
+    A source whose elements come from `job.submit`.
+
+    Args:
+        limit: how many elements may wait to be read; then `submit` waits.
+    """
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = count("limit", limit)
+        self._waiting: deque[T] = deque()
+        self._ended = True  # until a job opens it
+
+    async def open(self) -> None:
+        self._waiting.clear()
+        self._ended = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def submit(self, value: T) -> None:
+        """
+        Add one element; waits while there is no room.
+
+        Raises:
+            JobStopped: if no more is taken.
+        """
+        while not self._ended and len(self._waiting) >= self._limit:
+            self._room.clear()
+            await self._room.wait()
+        if self._ended:
+            raise JobStopped("the job takes no more elements")
+        self._waiting.append(value)
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Take no more; `read` still gives what has been accepted."""
+        if not self._ended:
+            self._ended = True
+            self._arrived.set()
+            self._room.set()
+
+    async def read(self) -> SourceBatch[T] | None:
+        while not self._waiting:
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        values = list(self._waiting)
+        self._waiting.clear()
+        self._room.set()
+        return SourceBatch(values)
+
+    def position(self) -> Any:
+        return list(self._waiting)
+
+    async def seek(self, position: Any) -> None:
+        self._waiting.extend(position)
+        self._arrived.set()
+
+    async def close(self) -> None:
+        self.end()
+
+
+class Results(Sink[T], Generic[T]):
+    """
+    A sink whose elements are taken out by `job.results`.
+
+    Args:
+        limit: how many results may wait to be taken; then the pipeline waits. No longer holds once the
+            job drains or has failed, for then what can still come is bounded, and a reader may be gone.
+    """
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = count("limit", limit)
+        self._results: deque[T] = deque()
+        self._ended = True
+
+    async def open(self) -> None:
+        self._results.clear()
+        self._ended = False
+        self._bounded = True
+        self._error: BaseException | None = None
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
+        self._results.extend(values)
+        self._arrived.set()
+        while self._bounded and len(self._results) >= self._limit:
+            self._room.clear()
+            await self._room.wait()
+
+    async def stream(self) -> AsyncIterator[T]:
+        """The results as they come, until the job ends; then its error is raised if it failed."""
+        while True:
+            while not self._results:
+                if self._ended:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+            result = self._results.popleft()
+            self._room.set()
+            yield result
+
+    def unbind(self, error: BaseException | None = None) -> None:
+        """The job drains, or has failed with `error`."""
+        self._bounded = False
+        self._error = error
+        self._room.set()
+
+    async def flush(self) -> None:
+        self._end()
+
+    async def close(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._arrived.set()

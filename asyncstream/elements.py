@@ -1,0 +1,67 @@
+"""
+What flows through a pipeline besides plain values: watermarks, idle status, end of input.
+
+Values travel as two parallel lists, `values` and `timestamps`, and become no object of ours until they
+are held somewhere. Timestamps are integer milliseconds since the epoch; an element without one has
+`None`, and a whole batch without any has `timestamps=None`.
+
+Control elements keep their place among the values: a `Watermark(t)` says that no element with a
+timestamp <= t will follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+__all__ = (
+    "MAX_TIMESTAMP",
+    "MIN_TIMESTAMP",
+    "Control",
+    "EndOfInput",
+    "IdleStatus",
+    "Timestamps",
+    "Watermark",
+)
+
+MIN_TIMESTAMP: Final = -(2**63)
+"""Before all time, in milliseconds: the watermark of a stream that has seen none."""
+
+MAX_TIMESTAMP: Final = 2**63 - 1
+"""The end of time, in milliseconds: the watermark that follows the last element of a finite stream."""
+
+Timestamps: TypeAlias = Sequence[int | None] | None
+"""One timestamp for each value of a batch, or None when no value has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """
+    Event time has reached `timestamp`: no element with a timestamp <= it will follow.
+
+    Attributes:
+        timestamp: milliseconds since the epoch.
+    """
+
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStatus:
+    """
+    Whether this stream holds back the watermark of those it is joined with.
+
+    Attributes:
+        idle: True: do not wait for me. False: I am back.
+    """
+
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """Nothing follows."""
+
+
+Control: TypeAlias = Watermark | IdleStatus | EndOfInput

@@ -1,0 +1,158 @@
+"""
+Every exception of the package, split by whose doing it is.
+
+`AsyncStreamError` is the root. Below it: `PipelineError` (your plan), `UserFunctionError` and its
+relatives (your function, or the service it calls), `SourceError` and `SinkError` (the outside world),
+`CheckpointError` and `CodecError` (what is kept on disk), `InternalError` (ours: please report).
+"""
+
+from __future__ import annotations
+
+__all__ = (
+    "AsyncStreamError",
+    "CallTimeout",
+    "CheckpointError",
+    "CircuitOpen",
+    "CodecError",
+    "HttpError",
+    "InternalError",
+    "JobStopped",
+    "MissingExtra",
+    "PipelineError",
+    "RetriesExhausted",
+    "SinkError",
+    "SourceError",
+    "UserFunctionError",
+)
+
+
+class AsyncStreamError(Exception):
+    """Root of all exceptions that this package raises."""
+
+
+class PipelineError(AsyncStreamError, ValueError):
+    """Raised when a pipeline is described wrongly: an argument, a name, a missing step."""
+
+
+class MissingExtra(AsyncStreamError, ImportError):
+    """Raised when a feature needs an optional dependency that is not installed; names the extra."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra [{extra}]: pip install 'asyncstream[{extra}]'")
+        self.extra = extra
+
+
+class UserFunctionError(AsyncStreamError):
+    """
+    Raised when a function of yours raised; the original is `__cause__`.
+
+    Attributes:
+        step: name of the step whose function it was.
+        element: the element that the function was given.
+    """
+
+    def __init__(self, step: str, element: object, error: BaseException) -> None:
+        super().__init__(f"step {step!r}: {describe_error(error)}, on element {safe_repr(element)}")
+        self.step = step
+        self.element = element
+
+
+class CallTimeout(AsyncStreamError, TimeoutError):
+    """Raised when a call did not end within the step's timeout, all its attempts taken together."""
+
+
+class RetriesExhausted(AsyncStreamError):
+    """
+    Raised when a call still failed at its last attempt; the last failure is `__cause__`.
+
+    Attributes:
+        attempts: how many times the function was called; at least 1.
+    """
+
+    def __init__(self, attempts: int, error: BaseException | None) -> None:
+        reason = "its result was refused" if error is None else describe_error(error)
+        super().__init__(f"gave up after {attempts} attempts: {reason}")
+        self.attempts = attempts
+
+
+class CircuitOpen(AsyncStreamError):
+    """
+    Raised when a circuit breaker refuses a call because the service behind it fails.
+
+    Attributes:
+        retry_after: seconds until the breaker lets a call through to try again.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the circuit breaker is open for another {retry_after:.3g} s")
+        self.retry_after = retry_after
+
+
+class HttpError(AsyncStreamError):
+    """
+    Raised when an HTTP service gave no usable answer; what went wrong below HTTP is `__cause__`.
+
+    Attributes:
+        url: what was asked for.
+        status: the answer's status code, or None if no whole answer came.
+        retry_after: the server's `Retry-After` header as it came (seconds or an HTTP date), or None.
+        retryable: whether the same request may well succeed later.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        status: int | None,
+        reason: str,
+        *,
+        retryable: bool,
+        retry_after: str | None = None,
+    ) -> None:
+        super().__init__(f"{url}: {reason}" if status is None else f"{url}: {status} {reason}")
+        self.url = url
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class SourceError(AsyncStreamError):
+    """Raised when a source cannot go on: a missing file, a malformed line."""
+
+
+class SinkError(AsyncStreamError):
+    """Raised when a sink could not take what it was given."""
+
+
+class CheckpointError(AsyncStreamError):
+    """Raised when a snapshot cannot be taken, stored or restored."""
+
+
+class CodecError(CheckpointError):
+    """Raised when a value cannot be turned into bytes and back without losing something."""
+
+
+class JobStopped(AsyncStreamError):
+    """Raised when an element is submitted to a job that takes no more: drained, stopped or failed."""
+
+
+class InternalError(AsyncStreamError):
+    """Raised when an invariant of this package broke. It is a bug: please report it."""
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and text of any exception, also of one whose `__str__` raises."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<its message could not be read>"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def safe_repr(value: object, limit: int = 200) -> str:
+    """`repr(value)` cut to `limit` characters; never raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__} whose repr failed>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,208 @@
+"""
+The operator contract.
+
+An operator is a synchronous state machine. Its driver pushes into it, and it pushes what results into
+`self.out` before it returns: there is no queue, no task and no `await` between two operators of a chain.
+
+It is driven by these and nothing else:
+
+* `process_batch(values, timestamps)` / `process(value, timestamp)`: elements arrive;
+* `advance_watermark(timestamp)`: event time advances (watermarks of one operator never decrease);
+* `set_idle(idle)`: the input stops or starts to count for the watermark downstream;
+* `advance_clock(now_ms)`: processing time advances (only after `context.wake_at` asked for it);
+* `end_input()`: nothing follows. A `Watermark(MAX_TIMESTAMP)` came before it if the input ended by itself.
+
+`open` comes before all of them, `close` after; `restore` between `open` and the first element. What an
+operator pushes downstream while it handles one of these calls comes before the call's own effect is
+passed on, so a watermark never overtakes the results that it caused.
+
+Operators that have more outputs than one push elements into `side[tag]`; control elements go to all outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+from asyncstream.clock import Clock, SystemClock
+from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
+from asyncstream.errors import AsyncStreamError, UserFunctionError
+
+__all__ = ("Discard", "Fanout", "Operator", "OperatorContext", "pairs")
+
+
+def _never_wake(now_ms: int) -> None:
+    """For drivers that move the clock by hand."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@dataclass(slots=True)
+class OperatorContext:
+    """
+    What a driver lends an operator when it opens it.
+
+    Attributes:
+        name: the step's name, unique in its pipeline.
+        clock: processing time.
+        wake_at: asks the driver to call `advance_clock` once its clock has reached this many
+            milliseconds since the epoch. Asking again replaces an earlier request only if it is sooner.
+        fail: reports an error that no caller is there to catch (from a task or a callback).
+    """
+
+    name: str = "operator"
+    clock: Clock = field(default_factory=SystemClock)
+    wake_at: Callable[[int], None] = _never_wake
+    fail: Callable[[BaseException], None] = _raise
+
+
+class Operator:
+    """
+    Base of all operators: passes everything on unchanged.
+
+    Attributes:
+        out: where the main output goes.
+        side: where side outputs go, by tag; a tag that nobody reads is absent.
+    """
+
+    def __init__(self) -> None:
+        self.out: Operator = DISCARD
+        self.side: dict[str, Operator] = {}
+        self.context = OperatorContext()
+
+    def open(self, context: OperatorContext) -> None:
+        """Called once, before anything else. Operators downstream are open already."""
+        self.context = context
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        """Accept one element; `timestamp` in milliseconds since the epoch, or None."""
+        self.process_batch([value], None if timestamp is None else [timestamp])
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        """Accept elements in order. The lists are read-only: they may be shared with other operators."""
+        self.out.process_batch(values, timestamps)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """No element with a timestamp <= this one follows."""
+        for output in self.outputs():
+            output.advance_watermark(timestamp)
+
+    def set_idle(self, idle: bool) -> None:
+        """While idle, this input does not hold back the watermark downstream."""
+        for output in self.outputs():
+            output.set_idle(idle)
+
+    def advance_clock(self, now_ms: int) -> None:
+        """Processing time has reached `now_ms`. Not passed on: the driver tells each operator that asked."""
+
+    def end_input(self) -> None:
+        """Nothing follows."""
+        for output in self.outputs():
+            output.end_input()
+
+    def snapshot(self) -> Any:
+        """
+        What `restore` needs to go on from here, or None for an operator that remembers nothing.
+
+        Free of side effects, and made of values that the codec keeps. It must not share mutable parts
+        with the running operator.
+        """
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take up the state that `snapshot` gave."""
+
+    def close(self) -> None:
+        """Called once, at the end, whatever happened before."""
+
+    def metrics(self) -> dict[str, int]:
+        """Counters and gauges by name, as they stand now."""
+        return {}
+
+    def outputs(self) -> tuple[Operator, ...]:
+        """The main output and every side output that is read: all of them get the control elements."""
+        return (self.out, *self.side.values())
+
+    def pass_on(self, control: Control) -> None:
+        """Give every output a control element that was held in a queue."""
+        for output in self.outputs():
+            if isinstance(control, Watermark):
+                output.advance_watermark(control.timestamp)
+            elif isinstance(control, IdleStatus):
+                output.set_idle(control.idle)
+            else:
+                output.end_input()
+
+    def side_output(self, tag: str) -> Operator:
+        """Where elements for `tag` go; nowhere if nobody reads them."""
+        return self.side.get(tag, DISCARD)
+
+    def blame(self, value: object, error: Exception) -> Exception:
+        """The error to raise when a user's function failed on `value`."""
+        if isinstance(error, AsyncStreamError):
+            return error
+        return UserFunctionError(self.context.name, value, error)
+
+
+class Discard(Operator):
+    """The end of a branch that nobody reads."""
+
+    def __init__(self) -> None:
+        # no super().__init__(): out would refer to the instance being made
+        self.side = {}
+        self.context = OperatorContext()
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        pass
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        pass
+
+    def advance_watermark(self, timestamp: int) -> None:
+        pass
+
+    def set_idle(self, idle: bool) -> None:
+        pass
+
+    def end_input(self) -> None:
+        pass
+
+
+DISCARD = Discard()
+
+
+class Fanout(Operator):
+    """Gives several readers of one stream the same elements, in the order in which they were connected."""
+
+    def __init__(self, readers: Sequence[Operator]) -> None:
+        super().__init__()
+        self.readers = tuple(readers)
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        for reader in self.readers:
+            reader.process(value, timestamp)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for reader in self.readers:
+            reader.process_batch(values, timestamps)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        for reader in self.readers:
+            reader.advance_watermark(timestamp)
+
+    def set_idle(self, idle: bool) -> None:
+        for reader in self.readers:
+            reader.set_idle(idle)
+
+    def end_input(self) -> None:
+        for reader in self.readers:
+            reader.end_input()
+
+
+def pairs(values: Sequence[Any], timestamps: Timestamps) -> Iterator[tuple[Any, int | None]]:
+    """(value, timestamp) for each element of a batch."""
+    return zip(values, repeat(None) if timestamps is None else timestamps, strict=False)

@@ -1,0 +1,87 @@
+"""
+Backpressure: how a full stage makes those who feed it wait.
+
+A pipeline is cut into stages at every operator with an inbox (an async wait, a sink). Inside a stage
+nothing waits. When an inbox is full, its `Intake` holds the `Gate` of every driver upstream that can
+reach it (a source, the emitting side of an async wait); when half of it has drained it lets go. A driver
+pushes only while its gate is open, and everything it pushes in one go is accepted, so an inbox is bounded
+by its limit plus one burst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncstream.operators.base import Operator
+
+__all__ = ("Gate", "Intake")
+
+
+class Gate:
+    """
+    Whether a driver may push downstream: open while nobody holds it.
+
+    Args:
+        reopened: called each time the last hold is released.
+    """
+
+    __slots__ = ("_holds", "_reopened")
+
+    def __init__(self, reopened: Callable[[], None]) -> None:
+        self._holds = 0
+        self._reopened = reopened
+
+    def is_open(self) -> bool:
+        return not self._holds
+
+    def hold(self) -> None:
+        self._holds += 1
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._reopened()
+
+
+class Intake(Operator):
+    """
+    An operator with an inbox: the first of a stage.
+
+    Its driver awaits `start` after `open`, and `stop` before `close`.
+
+    Attributes:
+        limit: how many elements may wait before those who feed it are held.
+        gates: the gates of the drivers that feed it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.gates: tuple[Gate, ...] = ()
+        self._holding = False
+
+    def waiting(self) -> int:
+        """How many elements are in the inbox."""
+        raise TypeError(f"{type(self).__name__} does not override waiting")
+
+    async def start(self) -> None:
+        """Make ready what needs the event loop."""
+
+    def halt(self) -> None:
+        """Start and emit nothing more; what is held stays for a snapshot."""
+
+    async def stop(self) -> None:
+        """End every task of this operator; returns when none is left."""
+
+    def _hold_if_full(self) -> None:
+        if not self._holding and self.waiting() >= self.limit:
+            self._holding = True
+            for gate in self.gates:
+                gate.hold()
+
+    def _release_if_drained(self) -> None:
+        # half, not empty: the inbox must not run dry while its feeder wakes up
+        if self._holding and self.waiting() <= self.limit // 2:
+            self._holding = False
+            for gate in self.gates:
+                gate.release()

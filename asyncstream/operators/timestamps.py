@@ -1,0 +1,109 @@
+"""
+Gives elements their event time, and the stream its watermarks and idleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from asyncstream.arguments import instant_ms
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.eventtime import WatermarkStrategy
+from asyncstream.operators.base import Operator, OperatorContext
+
+__all__ = ("AssignEventTime",)
+
+
+class AssignEventTime(Operator):
+    """
+    Emits when: an element arrives, with the timestamp found; a watermark when the strategy gives one.
+
+    Watermarks from upstream end here, except the last one, which says that the input has ended.
+    Snapshot holds: how far the generator and the watermark have come.
+
+    Args:
+        timestamp: an element's event time: milliseconds since the epoch or an aware `datetime`.
+        strategy: how watermarks are found.
+        idle_after_ms: without an element for this long in processing time, the stream is idle and
+            holds back nobody; None: never.
+    """
+
+    def __init__(
+        self,
+        timestamp: Callable[[Any], int | datetime],
+        strategy: WatermarkStrategy,
+        idle_after_ms: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._timestamp = timestamp
+        self._generator = strategy.generator()
+        self._watermark = MIN_TIMESTAMP
+        self._idle_after_ms = idle_after_ms
+        self._idle = False
+        self._heard_ms = 0
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if self._idle_after_ms is not None:
+            self._heard_ms = context.clock.now_ms()
+            context.wake_at(self._heard_ms + self._idle_after_ms)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if self._idle_after_ms is not None:
+            self._heard()
+        generator, extract = self._generator, self._timestamp
+        stamps: list[int] = []
+        passed = 0
+        try:
+            for value in values:
+                try:
+                    stamp = extract(value)
+                    if type(stamp) is not int:
+                        stamp = instant_ms(stamp)
+                    quiet = stamp < generator.threshold
+                    watermark = None if quiet else generator.on_element(value, stamp)
+                except Exception as error:
+                    raise self.blame(value, error) from error
+                stamps.append(stamp)
+                if watermark is not None and watermark > self._watermark:
+                    count = len(stamps)
+                    self.out.process_batch(values[passed:count], stamps[passed:])
+                    passed = count
+                    self._watermark = watermark
+                    super().advance_watermark(watermark)
+        finally:
+            # also after a failure: the elements before the failed one have been accepted
+            if passed < len(stamps):
+                self.out.process_batch(values[passed : len(stamps)], stamps[passed:])
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._watermark = timestamp
+            super().advance_watermark(timestamp)
+
+    def _heard(self) -> None:
+        self._heard_ms = self.context.clock.now_ms()
+        if self._idle:
+            self._idle = False
+            super().set_idle(False)
+            self.context.wake_at(self._heard_ms + (self._idle_after_ms or 0))
+
+    def advance_clock(self, now_ms: int) -> None:
+        if self._idle_after_ms is None or self._idle:
+            return
+        due_ms = self._heard_ms + self._idle_after_ms
+        if now_ms < due_ms:
+            # the alarm was set for an older element: one alarm serves all of them
+            self.context.wake_at(due_ms)
+        else:
+            self._idle = True
+            super().set_idle(True)
+
+    def snapshot(self) -> Any:
+        return [self._generator.snapshot(), self._watermark]
+
+    def restore(self, state: Any) -> None:
+        generator, self._watermark = state
+        self._generator.restore(generator)

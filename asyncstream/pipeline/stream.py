@@ -1,0 +1,290 @@
+"""
+The fluent face: what a user types between a source and a sink.
+
+A `Stream` is a handle on one output of one step. Every method adds a step to the plan, checks its
+arguments at once, and returns the stream that comes out. Nothing runs before the pipeline is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, TypeVar, Unpack, overload
+
+from asyncstream.arguments import Duration, duration_ms, function, refuse
+from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.memory import CallbackSink, ListSink
+from asyncstream.connectors.submissions import Results
+from asyncstream.errors import PipelineError
+from asyncstream.eventtime import WatermarkStrategy
+from asyncstream.operators.base import Operator
+from asyncstream.operators.basic import Branch, Filter, FlatMap, Map
+from asyncstream.operators.functions import AsyncFunction, FailedCall
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.operators.union import Union
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+
+__all__ = ("AsyncResults", "KeyedStream", "Stream")
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+
+
+class Stream(Generic[T]):
+    """
+    Elements of type T on their way.
+
+    All steps take `name=`: it must be unique in the pipeline, and is what errors, metrics and snapshots
+    call the step. A step without one gets a name from its kind and position.
+    """
+
+    def __init__(self, graph: Graph, output: Output) -> None:
+        self._graph = graph
+        self._output = output
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._output}>"
+
+    # ------------------------------------------------------------------ one element at a time
+
+    def map(self, fn: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
+        """Each element becomes `fn(element)`."""
+        return Stream(self._graph, self._plain("map", Map, fn, name))
+
+    def filter(self, fn: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Keep the elements for which `fn(element)` is true."""
+        return Stream(
+            self._graph, self._step("filter", name, partial(Filter, function("fn", fn)), {"fn": fn})
+        )
+
+    def flat_map(self, fn: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
+        """Each element becomes any number of them: those that `fn(element)` returns or yields."""
+        return Stream(
+            self._graph, self._step("flat_map", name, partial(FlatMap, function("fn", fn)), {"fn": fn})
+        )
+
+    def branch(self, fn: Callable[[T], object], *, name: str | None = None) -> tuple[Stream[T], Stream[T]]:
+        """Two streams: the elements for which `fn(element)` is true, and the others."""
+        main = self._plain("branch", Branch, fn, name)
+        return Stream(self._graph, main), Stream(self._graph, Output(main.step, Branch.OTHERS))
+
+    def union(self, *others: Stream[T], name: str | None = None) -> Stream[T]:
+        """
+        This stream and the others as one.
+
+        Elements come as they come; the watermark is that of the slowest stream that is not idle.
+        """
+        for other in others:
+            if not isinstance(other, Stream):
+                raise refuse("others", "streams", other)
+            if other._graph is not self._graph:
+                raise PipelineError(f"union: {other!r} belongs to another pipeline")
+        if not others:
+            raise PipelineError("union: expected at least one other stream, got none")
+        inputs = (self._output, *(other._output for other in others))
+        return Stream(self._graph, self._step("union", name, partial(Union, len(inputs)), {}, inputs=inputs))
+
+    def event_time(
+        self,
+        timestamp: Callable[[T], int | datetime],
+        watermarks: WatermarkStrategy,
+        *,
+        idle_after: Duration | None = None,
+        name: str | None = None,
+    ) -> Stream[T]:
+        """
+        Give elements their event time, and the stream its watermarks.
+
+        Args:
+            timestamp: when an element happened: milliseconds since the epoch, or an aware `datetime`.
+            watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
+            idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
+                stream is idle: others it is joined with do not wait for it.
+        """
+        function("timestamp", timestamp)
+        if not isinstance(watermarks, WatermarkStrategy):
+            raise refuse(
+                "watermarks", "a WatermarkStrategy", watermarks, "e.g. BoundedOutOfOrderness(timedelta(...))"
+            )
+        idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
+        make = partial(AssignEventTime, timestamp, watermarks, idle_ms)
+        details = {"watermarks": watermarks, "idle_after": idle_after}
+        return Stream(self._graph, self._step("event_time", name, make, details))
+
+    # ------------------------------------------------------------------ async calls
+
+    def async_map(
+        self,
+        fn: Callable[[T], Awaitable[U]] | AsyncFunction[T, U],
+        *,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> AsyncResults[U]:
+        """
+        Each element becomes `await fn(element)`; many calls run at once.
+
+        Args:
+            fn: an `async def` of one element, or an `AsyncFunction`.
+            options: see `AsyncWaitOptions`: `order`, `concurrency`, `buffer`, `timeout`, `on_timeout`,
+                `on_error`, `isolation`, `replay`.
+
+        Raises:
+            PipelineError: if an argument is not as described.
+        """
+        return self._async_step("async_map", name, fn, options)
+
+    def async_flat_map(
+        self,
+        fn: Callable[[T], Awaitable[Iterable[U]]] | AsyncFunction[T, Iterable[U]],
+        *,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> AsyncResults[U]:
+        """
+        Each element becomes any number of them: `await fn(element)` is an iterable, a list say.
+
+        Everything else is as for `async_map`.
+        """
+        return self._async_step("async_flat_map", name, fn, options)
+
+    def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
+        """What follows happens per key: `key(element)`, which must be hashable."""
+        return KeyedStream(self._graph, self._output, function("key", key))
+
+    # ------------------------------------------------------------------ ends
+
+    @overload
+    def to(self, sink: Sink[T], *, name: str | None = None) -> None: ...
+    @overload
+    def to(self, sink: MutableSequence[T], *, name: str | None = None) -> None: ...
+    @overload
+    def to(self, sink: Callable[[T], object], *, name: str | None = None) -> None: ...
+    def to(self, sink: Any, *, name: str | None = None) -> None:
+        """
+        End the stream in a sink.
+
+        Args:
+            sink: a `Sink`, a list to append to, or a function of one element (plain or `async def`).
+        """
+        if isinstance(sink, Sink):
+            target = sink
+        elif isinstance(sink, MutableSequence):
+            target = ListSink(sink)
+        elif callable(sink):
+            target = CallbackSink(sink)
+        else:
+            raise refuse("sink", "a Sink, a list or a function of one element", sink)
+        self._end("sink", name, target)
+
+    def results(self, *, limit: int = 1024, name: str | None = None) -> None:
+        """End the stream in `job.results()`; `limit` results may wait there, then the pipeline does."""
+        self._end("results", name, Results(limit))
+
+    def discard(self, *, name: str | None = None) -> None:
+        """End the stream: nobody needs its elements."""
+        self._end("discard", name, CallbackSink(_ignore))
+
+    # ------------------------------------------------------------------ inside
+
+    def _plain(self, kind: str, operator: Callable[[Any], Operator], fn: object, name: str | None) -> Output:
+        return self._step(kind, name, partial(operator, function("fn", fn)), {"fn": fn})
+
+    def _step(
+        self,
+        kind: str,
+        name: str | None,
+        make: Callable[[], Operator],
+        details: Mapping[str, object],
+        *,
+        inputs: tuple[Output, ...] | None = None,
+        required: tuple[str, ...] = (),
+    ) -> Output:
+        name = self._graph.name_for(kind, name)
+        shown = {key: _shown(value) for key, value in details.items()}
+        self._graph.add(OperatorStep(name, kind, inputs or (self._output,), make, shown, required))
+        return Output(name)
+
+    def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> None:
+        details = {} if kind != "sink" else {"to": type(sink).__name__}
+        step = SinkStep(self._graph.name_for(kind, name), sink, (self._output,), kind, details)
+        self._graph.add(step)
+
+    def _key(self) -> Callable[[Any], Any] | None:
+        return None
+
+    def _async_step(
+        self, kind: str, name: str | None, fn: Any, options: AsyncWaitOptions
+    ) -> AsyncResults[Any]:
+        known = AsyncWaitOptions.__annotations__
+        for option in options:
+            if option not in known:
+                raise PipelineError(f"{kind}: there is no option {option!r}; there are: {', '.join(known)}")
+        checked: dict[str, Any] = {**options}  # by the settings, which take what users may pass
+        settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
+        routes = {"failed": settings.on_error == "route", "timed_out": settings.on_timeout == "route"}
+        details = {
+            "fn": fn,
+            "order": settings.order.value,
+            "concurrency": settings.concurrency,
+            "buffer": settings.buffer_size,
+            "timeout": settings.timeout,
+        }
+        required = tuple(tag for tag, used in routes.items() if used)
+        make = partial(AsyncWaitOperator, settings)
+        return AsyncResults(self._graph, self._step(kind, name, make, details, required=required), routes)
+
+
+class AsyncResults(Stream[T]):
+    """
+    What comes out of an async step: its results, and on the side the elements that gave none.
+    """
+
+    def __init__(self, graph: Graph, output: Output, routes: dict[str, bool]) -> None:
+        super().__init__(graph, output)
+        self._routes = routes
+
+    @property
+    def failed(self) -> Stream[FailedCall]:
+        """The elements whose call raised; needs `on_error="route"`."""
+        return self._side("failed", "on_error")
+
+    @property
+    def timed_out(self) -> Stream[FailedCall]:
+        """The elements whose call took longer than `timeout`; needs `on_timeout="route"`."""
+        return self._side("timed_out", "on_timeout")
+
+    def _side(self, tag: str, argument: str) -> Stream[FailedCall]:
+        if not self._routes[tag]:
+            raise PipelineError(
+                f"step {self._output.step!r} sends nothing to .{tag}; give it {argument}='route'"
+            )
+        return Stream(self._graph, Output(self._output.step, tag))
+
+
+class KeyedStream(Stream[T], Generic[K, T]):
+    """
+    A stream whose elements have a key: what follows may keep order, state and windows per key.
+    """
+
+    def __init__(self, graph: Graph, output: Output, key: Callable[[T], K]) -> None:
+        super().__init__(graph, output)
+        self._key_by = key
+
+    def _key(self) -> Callable[[Any], Any] | None:
+        return self._key_by
+
+
+def _ignore(element: object) -> None:
+    pass
+
+
+def _shown(value: object) -> object:
+    """How a setting is shown: functions by their name."""
+    if isinstance(value, AsyncFunction):
+        return type(value).__name__
+    if isinstance(value, partial):
+        return _shown(value.func)
+    return getattr(value, "__name__", value) if callable(value) else value

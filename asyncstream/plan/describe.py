@@ -1,0 +1,59 @@
+"""
+A graph in words and as a picture (Mermaid).
+"""
+
+from __future__ import annotations
+
+from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
+
+__all__ = ("as_mermaid", "as_text")
+
+
+def as_text(graph: Graph, title: str) -> str:
+    """One line for each step: its name, kind, what it reads, and its settings."""
+    steps = list(graph)
+    names = max((len(step.name) for step in steps), default=0)
+    kinds = max((len(step.kind) for step in steps), default=0)
+    lines = [f"pipeline {title!r}"]
+    for step in steps:
+        reads = " <- " + ", ".join(map(str, step.inputs)) if step.inputs else ""
+        line = f"  {step.name:<{names}}  {step.kind:<{kinds}}{reads}"
+        lines.append(f"{line}{_settings(step, '  ')}".rstrip())
+    return "\n".join(lines)
+
+
+def as_mermaid(graph: Graph) -> str:
+    """A Mermaid flowchart, one node for each step; side outputs are dotted arrows with their tag."""
+    steps = list(graph)
+    ids = {step.name: f"s{number}" for number, step in enumerate(steps)}
+    lines = ["flowchart LR"]
+    for step in steps:
+        label = _escape(step.name) + "".join(f"<br/>{_escape(text)}" for text in _parts(step))
+        before, after = _shape(step)
+        lines.append(f'  {ids[step.name]}{before}"{label}"{after}')
+    for step in steps:
+        for source in step.inputs:
+            arrow = "-->" if source.tag is None else f"-. {_escape(source.tag)} .->"
+            lines.append(f"  {ids[source.step]} {arrow} {ids[step.name]}")
+    return "\n".join(lines)
+
+
+def _parts(step: Step) -> list[str]:
+    return [f"{name}={value}" for name, value in step.details.items() if value is not None]
+
+
+def _settings(step: Step, before: str) -> str:
+    parts = _parts(step)
+    return f"{before}({', '.join(parts)})" if parts else ""
+
+
+def _shape(step: Step) -> tuple[str, str]:
+    if isinstance(step, SourceStep):
+        return "([", "])"
+    if isinstance(step, SinkStep):
+        return "[(", ")]"
+    return ("[[", "]]") if step.kind.startswith("async") else ("[", "]")
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

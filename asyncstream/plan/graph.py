@@ -1,0 +1,158 @@
+"""
+What to run, not how: a graph of named steps.
+
+A `Graph` is built once and run any number of times, by any runtime. It holds settings and factories, no
+operators: each run makes its own. Steps are only ever added behind steps that exist, so the list of steps
+is in topological order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from asyncstream.arguments import text
+from asyncstream.connectors.base import Sink, Source
+from asyncstream.errors import PipelineError
+from asyncstream.operators.base import Operator
+
+__all__ = ("Graph", "OperatorStep", "Output", "SinkStep", "SourceStep", "Step")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """
+    One output of a step: what a reader reads.
+
+    Attributes:
+        step: name of the step.
+        tag: None for the main output, else the side output's tag.
+    """
+
+    step: str
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        return self.step if self.tag is None else f"{self.step}.{self.tag}"
+
+
+@dataclass(frozen=True, eq=False)
+class SourceStep:
+    """Elements enter here."""
+
+    name: str
+    source: Source[Any]
+    kind: str = "source"
+    inputs: tuple[Output, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorStep:
+    """
+    Elements are worked on here.
+
+    Attributes:
+        make: gives a fresh operator; a `Union`, with one port per input, if there are several inputs.
+        details: settings worth showing, by name.
+        required: tags that must have a reader, because elements would vanish without one.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[Output, ...]
+    make: Callable[[], Operator]
+    details: Mapping[str, object] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class SinkStep:
+    """Elements leave here."""
+
+    name: str
+    sink: Sink[Any]
+    inputs: tuple[Output, ...]
+    kind: str = "sink"
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+Step: TypeAlias = SourceStep | OperatorStep | SinkStep
+
+
+class Graph:
+    """
+    The steps of a pipeline, by name, in the order in which they were added.
+
+    Attributes:
+        in_use: a run is under way; sources and sinks serve one at a time.
+    """
+
+    def __init__(self) -> None:
+        self.in_use = False
+        self._steps: dict[str, Step] = {}
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._steps
+
+    def __getitem__(self, name: str) -> Step:
+        return self._steps[name]
+
+    def name_for(self, kind: str, name: object) -> str:
+        """
+        The name of a new step: the user's, or one made from its kind and position.
+
+        Raises:
+            PipelineError: if it is taken, or not a non-empty text.
+        """
+        if name is None:
+            position = sum(step.kind == kind for step in self) + 1
+            name = kind if position == 1 else f"{kind}-{position}"
+            while name in self._steps:
+                position += 1
+                name = f"{kind}-{position}"
+            return name
+        name = text("name", name)
+        if name in self._steps:
+            raise PipelineError(f"name: two steps are called {name!r}; give one of them another name")
+        return name
+
+    def add(self, step: Step) -> None:
+        self._steps[step.name] = step
+
+    def readers(self, output: Output) -> list[Step]:
+        """The steps that read this output, once for each of their inputs that does."""
+        return [step for step in self for source in step.inputs if source == output]
+
+    def outputs(self, step: Step) -> list[Output]:
+        """The outputs of a step that somebody reads, the main one first."""
+        read = dict.fromkeys(source for other in self for source in other.inputs if source.step == step.name)
+        return sorted(read, key=lambda output: output.tag is not None)
+
+    def check(self) -> None:
+        """
+        Refuse what cannot run, or would lose elements without a word.
+
+        Raises:
+            PipelineError: if there is no source, a stream that nobody reads, or a step that routes
+                elements to a side output that nobody reads.
+        """
+        if not any(isinstance(step, SourceStep) for step in self):
+            raise PipelineError("the pipeline has no source; start with pipeline.source(...)")
+        for step in self:
+            if isinstance(step, SinkStep):
+                continue
+            if not self.readers(Output(step.name)):
+                raise PipelineError(
+                    f"nobody reads step {step.name!r}; end the stream with .to(...), or with .discard()"
+                )
+            for tag in step.required if isinstance(step, OperatorStep) else ():
+                if not self.readers(Output(step.name, tag)):
+                    raise PipelineError(
+                        f"step {step.name!r} sends elements to its output .{tag}, which nobody reads; "
+                        f"end it with .{tag}.to(...), or with .{tag}.discard()"
+                    )

@@ -1,0 +1,87 @@
+"""
+An asyncio event loop on virtual time: a `sleep(3600)` takes no time at all.
+
+Whenever nothing is ready to run, the loop's clock jumps to the next timer. Real sockets still work: they
+are polled before each jump, but a jump does not wait for them, so a test either waits for the network or
+for time. The selector is handed to asyncio's own loop, and nothing private is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from asyncstream.errors import InternalError
+
+__all__ = ("VirtualTimeLoop", "run_virtual")
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Real seconds to wait for a socket or a thread when no timer is set; then it is called a deadlock."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Waits by moving the loop's clock instead of by waiting."""
+
+    def __init__(self) -> None:
+        self._real = selectors.DefaultSelector()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:  # no timer to jump to: only a socket or a thread can go on from here
+            ready = self._real.select(PATIENCE)
+            if not ready:
+                raise InternalError("virtual time stands still: every task waits and no timer is set")
+            return ready
+        ready = self._real.select(0)
+        if not ready and timeout > 0:
+            self.now += timeout
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.get_key(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._real.get_map()
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose `time()` starts at 0 seconds and jumps from timer to timer."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        # a nanosecond grid: sums of many small jumps must meet the times that timers were set for
+        return round(self._jumping.now, 9)
+
+    def now_ms(self) -> int:
+        """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
+        return int(self.time() * 1000 + 1e-6)
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """
+    Run `main` on a fresh `VirtualTimeLoop` and return what it returns.
+
+    Raises:
+        InternalError: if every task waits and no timer is set.
+    """
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
