@@ -23,6 +23,8 @@ __all__ = (
     "SinkError",
     "SourceError",
     "UserFunctionError",
+    "describe_error",
+    "safe_repr",
 )
 
 

@@ -15,24 +15,30 @@ never leaves that loop and costs a fraction of a microsecond; a task per element
 before the user's code has run.
 
 How does a second worker start when the first one suspends? Everything else is done by the **turn**, one
-`loop.call_soon` callback that is scheduled whenever something has changed: input came, a call finished, the
-way downstream opened. A turn
+`loop.call_soon` callback that is scheduled whenever something has changed: input came, a call started or
+finished, the way downstream opened. A turn
 
-1. stamps the calls that have suspended since the last turn with the time, and with a deadline;
-2. emits what the promise queue lets go, in batches;
+1. makes promises for the calls that have suspended, stamps them with the time, and sets their deadlines;
+2. emits what has passed and what the promise queue lets go, in batches;
 3. lets those who feed us go on when the inbox has drained;
 4. if input is left, wakes or makes 1, 2, 4, … workers, and comes back in the loop's next pass. Input that
    is left when a turn runs means that the workers woken before have suspended in user code.
 
 So at saturation nobody is woken at all: a worker whose call ends takes the next element itself.
 
+A promise is made only when somebody needs it: the turn that finds a call suspended, an error, a snapshot.
+The result of a call that never suspended **passes** straight to the next emission, provided that nothing
+in the queue, and no call suspended a moment ago, is ahead of it.
+
 What is always true
 -------------------
-* A promise is in the queue before its call starts; it is completed once, by the first of result, error
-  and timeout; and it leaves the queue when it is emitted. A snapshot is a walk over queue and inbox.
+* Whenever a callback of the loop begins, each element accepted and not emitted is in the inbox, in the
+  queue, among the passed, or (until the turn that is then scheduled) in the hands of a worker that is in
+  `_unstamped`. A snapshot is a walk over these.
+* A promise is completed once, by the first of result, error and timeout. It leaves the queue by emission.
 * At most `concurrency` calls run. A timed-out call is cancelled, its element completed at once, and its
   worker stays taken until the coroutine has really ended; then that worker is retired.
-* At most `buffer` promises are held, control elements included.
+* At most `buffer` elements are held, control elements included.
 * Downstream operators run in turns, never in a worker: their exceptions cannot be blamed on an element
   of ours, nor see its context variables.
 * A worker is used again only if the call left no trace on it: context variables as they were, no pending
@@ -49,8 +55,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import Context, copy_context
+from enum import Enum
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
@@ -59,7 +66,7 @@ from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, sa
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.flow import Gate, Intake
-from asyncstream.operators.functions import AsyncFunction, FailedCall
+from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
 
 __all__ = ("AsyncWaitOperator",)
 
@@ -97,24 +104,33 @@ _UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, _Finished})
 _SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
 
 
+class _Unmade(Enum):
+    UNMADE = "unmade"
+
+
+UNMADE: Final = _Unmade.UNMADE
+
+
 class _Worker:
     """
     A long-lived task that makes calls, one at a time.
 
     Attributes:
-        promise: the one whose call it runs, or None.
+        promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
+        entry: the element, and its timestamp.
         parked: what it waits for when there is nothing to do, or None.
         unstamped: a call has started since the last turn.
         started: loop time at which the running call was first seen suspended, with its promise.
         doomed: we cancelled it; whatever its call gives no longer counts.
     """
 
-    __slots__ = ("doomed", "parked", "promise", "started", "task", "unstamped")
+    __slots__ = ("doomed", "entry", "parked", "promise", "started", "task", "unstamped")
 
     task: asyncio.Task[None]
+    entry: tuple[Any, int | None]
 
     def __init__(self) -> None:
-        self.promise: Promise | None = None
+        self.promise: Promise | _Unmade | None = None
         self.parked: asyncio.Future[None] | None = None
         self.unstamped = False
         self.started: tuple[Promise, float] | None = None
@@ -144,7 +160,8 @@ class AsyncWaitOperator(Intake):
         self._inbox: deque[tuple[Any, Any]] = deque()
         self._queue = settings.order.queue()
         self._room = settings.buffer_size  # 0 once halted: nothing is taken any more
-        self._held = 0  # promises in the queue; asked for per element, so counted here
+        self._held = 0  # elements taken from the inbox and not emitted
+        self._passed: tuple[list[Any], list[int | None]] = ([], [])
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
         self._lanes: dict[Hashable, deque[Promise]] | None = (
             {} if settings.order is OutputOrder.PER_KEY else None
@@ -165,11 +182,7 @@ class AsyncWaitOperator(Intake):
             settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
         )
         self._on_timeout = settings.on_timeout
-        if (
-            self._object is not None
-            and settings.on_timeout == "fail"
-            and type(self._object).timeout is not AsyncFunction.timeout
-        ):
+        if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
             self._on_timeout = self._object.timeout
 
     # ------------------------------------------------------------------ the operator contract
@@ -235,7 +248,7 @@ class AsyncWaitOperator(Intake):
         if running:
             raise UserFunctionError(
                 self.context.name,
-                [worker.promise.value for worker in self._workers if worker.promise is not None],
+                [worker.entry[0] for worker in self._workers if worker.promise is not None],
                 TimeoutError(f"{len(running)} calls ignored their cancellation for {STOP_PATIENCE} s"),
             )
 
@@ -245,7 +258,7 @@ class AsyncWaitOperator(Intake):
             **self._counts,
             "running": running,
             "overdue": sum(worker.doomed for worker in self._workers),
-            "held": len(self._queue),
+            "held": self._held,
             "waiting": len(self._inbox),
         }
 
@@ -272,6 +285,12 @@ class AsyncWaitOperator(Intake):
         self._promote()
 
     def _emit(self) -> None:
+        values, timestamps = self._passed
+        if values:
+            self._held -= len(values)
+            self._push(values.copy(), timestamps.copy())
+            values.clear()
+            timestamps.clear()
         ready = self._queue.take()
         if not ready:
             return
@@ -279,8 +298,7 @@ class AsyncWaitOperator(Intake):
         if not self._special:
             self._push([promise.outcome for promise in ready], [promise.timestamp for promise in ready])
             return
-        values: list[Any] = []
-        timestamps: list[int | None] = []
+        values, timestamps = [], []
         for promise in ready:
             outcome = promise.outcome
             if outcome.__class__ not in _SPECIAL:
@@ -333,65 +351,96 @@ class AsyncWaitOperator(Intake):
         worker.task = asyncio.Task(self._work(worker), loop=self._loop, context=self._base.copy())
 
     async def _work(self, worker: _Worker) -> None:
-        # The one loop that runs per element: what can be a local is one, and `_next` stands inline.
-        inbox, queue, base, unstamped = self._inbox, self._queue, self._base, self._unstamped
+        # The one loop that runs per element: what can be a local is one.
+        inbox, base, unstamped, finish = self._inbox, self._base, self._unstamped, self._queue.finish
+        (values, timestamps), ahead = self._passed, self._queue.ahead
         flat, keyed = self.settings.flat, self._lanes is not None
-        add, finish, cancelling = queue.add, queue.finish, worker.task.cancelling
+        direct, cancelling = not flat and not keyed, worker.task.cancelling
         try:
             while True:
                 if keyed:
-                    promise = self._next_of_a_free_key()
+                    worker.promise = promise = self._next_of_a_free_key()
                     if promise is None:
                         await self._park(worker)
                         continue
+                    value, timestamp = promise.value, promise.timestamp
                 else:
                     if not inbox or self._held >= self._room:
                         await self._park(worker)
                         continue
-                    promise = Promise()
-                    promise.value, promise.timestamp = inbox.popleft()
-                    if promise.timestamp.__class__ in _UNCALLED:
-                        self._add_uncalled(promise)
-                        continue
-                    promise.outcome = PENDING
-                    add(promise)
+                    worker.entry = value, timestamp = inbox.popleft()
                     self._held += 1
-                worker.promise = promise
+                    if timestamp.__class__ in _UNCALLED:
+                        self._add_uncalled(value, timestamp)
+                        continue
+                    worker.promise = UNMADE
                 if not worker.unstamped:
                     worker.unstamped = True
                     unstamped.append(worker)
+                if not self._turning:
+                    self._schedule_turn()
                 try:
-                    outcome = await self._function(promise.value)
+                    outcome = await self._function(value)
                     if flat:
                         outcome = Several(several(outcome))
                         self._special += 1
                 except BaseException as error:
-                    outcome = self._failed(worker, promise, error)
-                worker.promise = None
-                if outcome is not PENDING and promise.outcome is PENDING:
-                    promise.outcome = outcome
-                    if finish is not None:
+                    outcome = self._failed(worker, error)
+                if worker.promise is UNMADE and direct and not ahead and unstamped[0] is worker:
+                    worker.promise = None
+                    values.append(outcome)
+                    timestamps.append(timestamp)
+                else:
+                    promise = self._promise_of(worker)
+                    worker.promise = None
+                    if outcome is not PENDING and promise.outcome is PENDING:
+                        promise.outcome = outcome
                         finish(promise)
-                if keyed:
-                    self._leave_lane(promise)
-                if not self._turning:
-                    self._schedule_turn()
-                if copy_context() != base or worker.doomed or cancelling():
-                    self._soil(worker)
-                    return
+                    if keyed:
+                        self._leave_lane(promise)
+                    if not self._turning:
+                        self._schedule_turn()
+                try:
+                    if copy_context() == base and not worker.doomed and not cancelling():
+                        continue
+                except Exception:  # to compare contexts is to compare the user's values
+                    pass
+                self._soil(worker)
+                return
         finally:
             self._retire(worker)
 
-    def _add_uncalled(self, promise: Promise) -> None:
-        what: Any = promise.timestamp
-        self._held += 1
+    def _promise_of(self, worker: _Worker) -> Promise:
+        """The promise for the element of a busy worker; made now if nobody needed it before."""
+        if worker.promise is UNMADE:
+            self._make_promises()
+        assert isinstance(worker.promise, Promise)
+        return worker.promise
+
+    def _make_promises(self) -> None:
+        """
+        Enter the calls that run without a promise into the queue.
+
+        In the order of `_unstamped`, which is that of their elements: a worker is in it before its first
+        call, and a call that has suspended does not go on before the next turn, which comes here too.
+        """
+        for worker in self._unstamped:
+            if worker.promise is UNMADE:
+                worker.promise = promise = Promise()
+                promise.value, promise.timestamp = worker.entry
+                promise.outcome = PENDING
+                self._queue.add(promise)
+
+    def _add_uncalled(self, value: Any, what: Any) -> None:
+        self._make_promises()  # those of the elements before it
         self._special += 1
+        promise = Promise()
         if isinstance(what, _Finished):
-            promise.value, promise.timestamp, promise.outcome = what.value, what.timestamp, what.outcome
+            promise.value, promise.timestamp, promise.outcome = value, what.timestamp, what.outcome
             self._queue.add(promise)
-            self._finish(promise)
+            self._queue.finish(promise)
         else:
-            promise.timestamp, promise.outcome = None, Passage(what)
+            promise.value, promise.timestamp, promise.outcome = None, None, Passage(what)
             self._queue.add_control(promise)
         self._schedule_turn()
 
@@ -405,7 +454,7 @@ class AsyncWaitOperator(Intake):
             worker.parked = None
 
     def _soil(self, worker: _Worker) -> None:
-        if not worker.doomed and copy_context() != self._base:
+        if not worker.doomed and not worker.task.cancelling():
             self._soiled += 1
             if self._soiled == SOILED_LIMIT and self.settings.isolation == "pool":
                 self._isolate()
@@ -421,10 +470,11 @@ class AsyncWaitOperator(Intake):
 
     def _retire(self, worker: _Worker) -> None:
         self._workers.discard(worker)
-        promise = worker.promise
-        if promise is not None and promise.outcome is PENDING and not self._loop.is_closed():
-            error = InternalError("the task of this call ended without an outcome")
-            self._fail(UserFunctionError(self.context.name, promise.value, error))
+        if worker.promise is not None and not self._loop.is_closed():
+            promise = self._promise_of(worker)
+            if promise.outcome is PENDING:
+                error = InternalError("the task of this call ended without an outcome")
+                self._fail(UserFunctionError(self.context.name, promise.value, error))
         self._schedule_turn()
 
     # ------------------------------------------------------------------ order per key
@@ -442,19 +492,19 @@ class AsyncWaitOperator(Intake):
                 return self._released.popleft()
             if not self._inbox or self._held >= self._room:
                 break
-            promise = Promise()
-            promise.value, promise.timestamp = self._inbox.popleft()
-            if promise.timestamp.__class__ in _UNCALLED:
-                self._add_uncalled(promise)
-                continue
-            promise.outcome = PENDING
-            self._queue.add(promise)
+            value, timestamp = self._inbox.popleft()
             self._held += 1
+            if timestamp.__class__ in _UNCALLED:
+                self._add_uncalled(value, timestamp)
+                continue
+            promise = Promise()
+            promise.value, promise.timestamp, promise.outcome = value, timestamp, PENDING
+            self._queue.add(promise)
             try:
-                promise.key = self.settings.key_by(promise.value)
+                promise.key = self.settings.key_by(value)
                 lane = self._lanes.get(promise.key)
             except Exception as error:
-                self._fail(self.blame(promise.value, error))
+                self._fail(self.blame(value, error))
                 break
             if lane is None:
                 self._lanes[promise.key] = deque()
@@ -477,8 +527,9 @@ class AsyncWaitOperator(Intake):
             self.halt()
             self.context.fail(error)
 
-    def _failed(self, worker: _Worker, promise: Promise, error: BaseException) -> Any:
+    def _failed(self, worker: _Worker, error: BaseException) -> Any:
         """The outcome of a call that raised; PENDING if it has none."""
+        promise = self._promise_of(worker)
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self._fail(error)  # not about this element: the process is asked to stop
             raise error
@@ -516,12 +567,13 @@ class AsyncWaitOperator(Intake):
         return FailedCall(promise.value, error, attempts, promise.timestamp, began_ms, now_ms)
 
     def _stamp(self) -> None:
+        self._make_promises()
         now = self._loop.time()
         timeout = self.settings.timeout
         for worker in self._unstamped:
             worker.unstamped = False
             promise = worker.promise
-            if promise is not None and not worker.doomed:
+            if isinstance(promise, Promise) and not worker.doomed:
                 worker.started = (promise, now)
                 if timeout is not None:
                     self._deadlines.append((now + timeout, worker, promise))
@@ -564,18 +616,16 @@ class AsyncWaitOperator(Intake):
         worker.task.cancel()
         if outcome is not PENDING:
             promise.outcome = outcome
-            self._finish(promise)
-
-    def _finish(self, promise: Promise) -> None:
-        if self._queue.finish is not None:
             self._queue.finish(promise)
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> Any:
+        self._make_promises()
+        passed = (["emitted", value, timestamp] for value, timestamp in zip(*self._passed, strict=True))
         waiting = (_entry(value, stamp, PENDING) for value, stamp in self._inbox)
         held = (_entry(promise.value, promise.timestamp, promise.outcome) for promise in self._queue)
-        return [*held, *waiting]
+        return [*passed, *held, *waiting]
 
     def restore(self, state: Any) -> None:
         again = self.settings.replay == "all"
@@ -611,6 +661,8 @@ def _inbox_entry(entry: list[Any], *, again: bool) -> tuple[Any, Any]:
             return None, IdleStatus(idle)
         case ["end"]:
             return None, EndOfInput()
+        case ["emitted", result, timestamp]:
+            return None, _Finished(None, timestamp, Several([result]))
         case ["finished", value, timestamp, results] if not again:
             return None, _Finished(value, timestamp, Several(results))
         case ["call", value, timestamp] | ["finished", value, timestamp, _]:

@@ -2,7 +2,7 @@
 The promise queues: passive, synchronous, and the only place that knows about output order.
 
     add(promise)       an element was accepted; its call is running or about to
-    finish(promise)    its outcome is set (an ordered queue looks for itself)
+    finish(promise)    its outcome is set
     take()             everything that may be emitted now, in the order in which it is to be
 
 Control elements (watermarks, idle status, end of input) are promises that are completed from the start; no
@@ -18,7 +18,7 @@ its watermark is early, never late, and a slow call holds back watermarks but no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Final, Protocol
 
 from asyncstream.async_wait.promise import PENDING, Passage, Promise
@@ -39,6 +39,10 @@ class PromiseQueue(Protocol):
         """All that are held, in input order within each segment."""
 
     @property
+    def ahead(self) -> Sized:
+        """Not empty: a result that is there now, of an element not in the queue, must queue up too."""
+
+    @property
     def add(self) -> Callable[[Promise], None]:
         """Accept a promise whose outcome will be set."""
 
@@ -47,8 +51,8 @@ class PromiseQueue(Protocol):
         """Accept a promise that holds a control element."""
 
     @property
-    def finish(self) -> Callable[[Promise], None] | None:
-        """To be told of each promise whose outcome has been set; None if the queue need not know."""
+    def finish(self) -> Callable[[Promise], None]:
+        """Take note that the outcome of a promise has been set."""
 
     def take(self) -> list[Promise]:
         """Remove and return what may be emitted, in order."""
@@ -57,13 +61,14 @@ class PromiseQueue(Protocol):
 class OrderedQueue:
     """Emits in input order."""
 
-    finish = None
-
     def __init__(self) -> None:
         self._entries: deque[Promise] = deque()
-        # the deque's own method: no Python call per element
+        self._finished: list[Promise] = []
+        self.ahead: Sized = self._entries
+        # methods of the containers themselves: no Python call per element
         self.add: Callable[[Promise], None] = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
+        self.finish: Callable[[Promise], None] = self._finished.append
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,16 +78,16 @@ class OrderedQueue:
 
     def take(self) -> list[Promise]:
         entries = self._entries
-        ready = 0
-        for promise in entries:
-            if promise.outcome is PENDING:
-                break
-            ready += 1
-        else:
-            taken = list(entries)
+        if len(self._finished) == len(entries):  # since the last time, everything: no head to look for
+            self._finished.clear()
+            ready = list(entries)
             entries.clear()
-            return taken
-        return [entries.popleft() for _ in range(ready)]
+            return ready
+        self._finished.clear()
+        ready = []
+        while entries and entries[0].outcome is not PENDING:
+            ready.append(entries.popleft())
+        return ready
 
 
 class UnorderedQueue:
@@ -93,6 +98,7 @@ class UnorderedQueue:
         self._entries: deque[Promise] = deque()
         self._gone = 0
         self._finished: list[Promise] = []
+        self.ahead: Sized = self._finished
         self.add: Callable[[Promise], None] = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
         self.finish: Callable[[Promise], None] = self._finished.append
@@ -147,6 +153,7 @@ class SegmentedQueue:
     def __init__(self) -> None:
         self._tail = _Segment()
         self._segments = deque([self._tail])
+        self.ahead: list[Promise] = []  # what has finished or waits to pass, while there is any
 
     def __len__(self) -> int:
         return sum(len(segment.members) for segment in self._segments) + len(self._segments) - 1
@@ -162,11 +169,13 @@ class SegmentedQueue:
         segment.members[promise] = None
 
     def add_control(self, promise: Promise) -> None:
+        self.ahead[:] = (promise,)  # one of them says it; more would pile up
         self._tail.control = promise
         self._tail = _Segment()
         self._segments.append(self._tail)
 
     def finish(self, promise: Promise) -> None:
+        self.ahead[:] = (promise,)
         promise.group.finished.append(promise)
 
     def take(self) -> list[Promise]:
@@ -178,6 +187,8 @@ class SegmentedQueue:
             ready += head.finished
             head.finished.clear()
             if head.control is None or head.members:
+                if len(self._segments) == 1:
+                    self.ahead.clear()
                 return ready
             ready.append(head.control)
             self._segments.popleft()

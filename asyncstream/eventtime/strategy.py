@@ -55,6 +55,10 @@ class WatermarkGenerator(ABC):
 class WatermarkStrategy(ABC):
     """How a stream's watermarks are found."""
 
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
+
     @abstractmethod
     def generator(self) -> WatermarkGenerator:
         """A fresh state machine for one run."""

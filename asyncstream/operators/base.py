@@ -30,7 +30,7 @@ from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 
-__all__ = ("Discard", "Fanout", "Operator", "OperatorContext", "pairs")
+__all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
 
 def _never_wake(now_ms: int) -> None:

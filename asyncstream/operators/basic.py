@@ -15,7 +15,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator, pairs
 
-__all__ = ("Branch", "Filter", "FlatMap", "Map")
+__all__ = ("Branch", "Filter", "FlatMap", "Map", "several")
 
 
 class Map(Operator):

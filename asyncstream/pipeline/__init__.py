@@ -1,6 +1,17 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
+from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
-from asyncstream.pipeline.stream import AsyncResults, KeyedStream, Stream
+from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 
-__all__ = ("AsyncResults", "KeyedStream", "Pipeline", "SourceStream", "Stream")
+__all__ = (
+    "AsyncResults",
+    "KeyedStream",
+    "Pipeline",
+    "PolicyResults",
+    "SideStreams",
+    "SourceStream",
+    "Stream",
+    "WindowResults",
+    "WindowedStream",
+)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from asyncstream.arguments import Duration, duration_ms, function, refuse
+from asyncstream.arguments import Duration, duration_ms, function, refuse, text
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
@@ -26,7 +26,12 @@ from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.union import Union
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
 
-__all__ = ("AsyncResults", "KeyedStream", "Stream")
+if TYPE_CHECKING:
+    from asyncstream.pipeline.keyed import Extent, KeyedStream, PolicyResults, WindowedStream
+    from asyncstream.windowing import WindowAssigner
+    from asyncstream.windowing.policies import PolicyWindow
+
+__all__ = ("AsyncResults", "SideStreams", "Stream")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -150,9 +155,33 @@ class Stream(Generic[T]):
         """
         return self._async_step("async_flat_map", name, fn, options)
 
+    # ------------------------------------------------------------------ keys and windows
+
     def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
         """What follows happens per key: `key(element)`, which must be hashable."""
+        from asyncstream.pipeline.keyed import KeyedStream  # which is made of the streams of this module
+
         return KeyedStream(self._graph, self._output, function("key", key))
+
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
+        """Group all elements by windows, whatever their key."""
+        return self.key_by(_no_key).window(assigner)
+
+    def policy_window(
+        self, *, length: Extent, slide: Extent | None = None, name: str | None = None, **options: Any
+    ) -> PolicyResults[PolicyWindow]:
+        """
+        Windows after Storm, over the whole stream: the last `length` of its elements, every `slide`.
+
+        Args:
+            length: an `int` is a number of elements, a `timedelta` a length of time.
+            slide: in the same way; None: a window ends with every element.
+            options: `tumbling`, `time`, `lag`, `watermark_interval`, `idle_after`, `function` and more:
+                see `asyncstream.windowing.policies.policy_window`.
+        """
+        from asyncstream.pipeline.keyed import policy_step
+
+        return policy_step(self, self._key(), length, slide, name, options)
 
     # ------------------------------------------------------------------ ends
 
@@ -264,17 +293,16 @@ class AsyncResults(Stream[T]):
         return Stream(self._graph, Output(self._output.step, tag))
 
 
-class KeyedStream(Stream[T], Generic[K, T]):
-    """
-    A stream whose elements have a key: what follows may keep order, state and windows per key.
-    """
+class SideStreams(Stream[T]):
+    """What comes out of a step with side outputs of its own naming."""
 
-    def __init__(self, graph: Graph, output: Output, key: Callable[[T], K]) -> None:
-        super().__init__(graph, output)
-        self._key_by = key
+    def side(self, tag: str) -> Stream[Any]:
+        """What the step sent to its side output `tag`."""
+        return Stream(self._graph, Output(self._output.step, text("tag", tag)))
 
-    def _key(self) -> Callable[[Any], Any] | None:
-        return self._key_by
+
+def _no_key(element: object) -> None:
+    """The key of every element where there are no keys."""
 
 
 def _ignore(element: object) -> None:

@@ -1,0 +1,3 @@
+"""
+Who drives a pipeline: `aio` in an asyncio event loop.
+"""

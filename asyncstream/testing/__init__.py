@@ -1,0 +1,3 @@
+"""
+Tools for your own tests: `loop` runs asyncio code on virtual time.
+"""

@@ -1,0 +1,58 @@
+# make demo    real flights, enriched over HTTP; prints a report
+# make test    everything that must hold: lint, types, tests on the oldest and newest Python found
+# make setup   prepares .venv; the others call it
+# make bench   the tables of benchmarks/README.md
+
+PYTHONS := $(shell .ci/pythons)
+OLDEST  := $(firstword $(PYTHONS))
+NEWEST  := $(lastword $(PYTHONS))
+BIN     := .venv/bin
+
+.PHONY: demo test bench setup lint types tests tests-newest clean
+.DEFAULT_GOAL := setup
+
+demo: setup
+	$(BIN)/python -m examples.flights
+
+test: lint types tests tests-newest
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+setup: .venv/ready
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+tests: setup
+	$(BIN)/python -m pytest
+
+# the core once more on the newest Python, if that is another one than .venv has
+ifneq ($(OLDEST),$(NEWEST))
+tests-newest: .venv-newest/ready
+	.venv-newest/bin/python -m pytest -p no:cacheprovider
+else
+tests-newest:
+endif
+
+.venv/ready: pyproject.toml
+	$(call venv,.venv,$(OLDEST),dev)
+
+.venv-newest/ready: pyproject.toml
+	$(call venv,.venv-newest,$(NEWEST),test)
+
+# venv(folder, python, dependency group)
+define venv
+	@test -n "$(2)" || { echo "asyncstream needs Python 3.11 or newer, with venv; none was found"; exit 1; }
+	$(2) -m venv --clear $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $(3)
+	@touch $(1)/ready
+endef
+
+clean:
+	rm -rf .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis

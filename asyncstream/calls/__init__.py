@@ -1,0 +1,54 @@
+"""
+Guards around an async call: each takes an async function and is one, alone or nested, with or without a
+pipeline.
+
+    lookup = cached(single_flight(retry(circuit_breaker(rate_limit(fetch, rate=100)), attempts=5)), ttl=60)
+
+Read from the outside in, this is the sensible order:
+
+1. `cached`: an answer at hand needs nothing of what follows.
+2. `single_flight`: of equal calls that overlap, one goes on.
+3. `retry`: outside of what follows, so that every attempt is counted, slowed down and held back like a
+   first one, and an element that waits for its next attempt takes up nobody's place.
+4. `circuit_breaker`: sees each attempt; while it is open, no attempt uses up the rate.
+5. `adaptive_concurrency`: sees each attempt's latency and overload.
+6. `rate_limit`: innermost, because a rate is exact only for what starts at once.
+
+`batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
+a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
+"""
+
+from asyncstream.calls.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
+from asyncstream.calls.batched import Batched, batched
+from asyncstream.calls.cached import Cached, cached
+from asyncstream.calls.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
+from asyncstream.calls.guard import Call, Guard
+from asyncstream.calls.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
+from asyncstream.calls.retry import Attempt, Retry, current_attempt, retry
+from asyncstream.calls.single_flight import SingleFlight, single_flight
+
+__all__ = (
+    "AdaptiveConcurrency",
+    "AdaptiveLimit",
+    "Attempt",
+    "Batched",
+    "Breaker",
+    "Cached",
+    "Call",
+    "CircuitBreaker",
+    "CircuitState",
+    "Guard",
+    "Limiter",
+    "RateLimit",
+    "RateLimiter",
+    "Retry",
+    "SingleFlight",
+    "adaptive_concurrency",
+    "batched",
+    "cached",
+    "circuit_breaker",
+    "current_attempt",
+    "rate_limit",
+    "retry",
+    "single_flight",
+)

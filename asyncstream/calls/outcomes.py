@@ -1,0 +1,93 @@
+"""
+What an error, or an answer that is not wanted, says of itself.
+
+Libraries do not share a class of HTTP errors, but they share names: `status` (aiohttp) or `status_code`
+(httpx, requests), `headers`, and both often on a `response`. Guards look for these and import none of
+the libraries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from asyncstream.arguments import instant_ms
+from asyncstream.clock import Clock
+from asyncstream.errors import PipelineError
+
+__all__ = ("is_overload", "is_retryable", "retry_after_seconds", "server_delay", "status_of")
+
+OVERLOAD = frozenset({429, 503})
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the same call may succeed later: not if it says `retryable = False`, or the plan is wrong."""
+    return getattr(error, "retryable", True) is not False and not isinstance(error, PipelineError)
+
+
+def is_overload(outcome: object) -> bool:
+    """Whether a service says by `outcome` that it has too much to do: 429, 503, or no answer in time."""
+    return any(isinstance(one, TimeoutError) or status_of(one) in OVERLOAD for one in _causes(outcome))
+
+
+def status_of(outcome: object) -> int | None:
+    """The HTTP status that an error or an answer carries, if any."""
+    for holder in (outcome, getattr(outcome, "response", None)):
+        for name in ("status", "status_code"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int):
+                return status
+    return None
+
+
+def server_delay(outcome: object, clock: Clock) -> float | None:
+    """Seconds that the server asks to wait, from an error or an answer; None if it does not."""
+    for one in _causes(outcome):
+        asked = getattr(one, "retry_after", None)
+        if asked is not None:
+            return retry_after_seconds(asked, clock)
+        for holder in (one, getattr(one, "response", None)):
+            get = getattr(getattr(holder, "headers", None), "get", None)
+            if callable(get):
+                # plain dicts know only the spelling that they were given
+                asked = get("Retry-After") or get("retry-after")
+                if asked is not None:
+                    return retry_after_seconds(asked, clock)
+    return None
+
+
+def retry_after_seconds(asked: object, clock: Clock) -> float | None:
+    """A `Retry-After` (seconds, an HTTP date, or either as an object) in seconds; None if it is neither."""
+    if isinstance(asked, timedelta):
+        return max(0.0, asked.total_seconds())
+    if isinstance(asked, str):
+        asked = _parse(asked)
+    if isinstance(asked, datetime):
+        # an HTTP date is in GMT even where its form does not say so
+        until = asked if asked.tzinfo is not None else asked.replace(tzinfo=UTC)
+        return max(0.0, (instant_ms(until) - clock.now_ms()) / 1000)
+    if isinstance(asked, int | float) and math.isfinite(asked):
+        return max(0.0, float(asked))
+    return None
+
+
+def _parse(header: str) -> float | datetime | None:
+    try:
+        return float(header)
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(header)
+    except ValueError:
+        return None
+
+
+def _causes(outcome: object) -> Iterator[object]:
+    """`outcome` and, of an error that was raised from another, that one: a wrapper hides nothing."""
+    seen = 0
+    while outcome is not None and seen < 5:  # a chain of causes may be a circle
+        yield outcome
+        outcome = getattr(outcome, "__cause__", None)
+        seen += 1

@@ -1,0 +1,265 @@
+"""
+Keyed process functions: the user's own state machine for each key, with state, timers and side outputs.
+
+Also what every keyed operator with user code needs: `Emitter`, the `out` that such code is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Generic, TypeVar, overload
+
+from asyncstream.clock import Clock
+from asyncstream.elements import Timestamps
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.state import (
+    AggregatingDescriptor,
+    AggregatingState,
+    KeyedState,
+    ListDescriptor,
+    ListState,
+    MapDescriptor,
+    MapState,
+    ReducingDescriptor,
+    ReducingState,
+    State,
+    StateDescriptor,
+    ValueDescriptor,
+    ValueState,
+)
+from asyncstream.timers import Timer, TimerService
+
+__all__ = ("Emitter", "KeyedContext", "KeyedProcessFunction", "KeyedProcessOperator", "TimeDomain")
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class TimeDomain(Enum):
+    """Which time a timer waits for."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+class Emitter(Generic[Out]):
+    """
+    The `out` of user functions: `out(value)` emits one result.
+
+    Results are collected and handed on in batches, before anything else leaves the operator.
+
+    Attributes:
+        timestamp: what the next results carry, milliseconds since the epoch, or None.
+    """
+
+    __slots__ = ("_operator", "_timestamps", "_values", "timestamp")
+
+    def __init__(self, operator: Operator) -> None:
+        self.timestamp: int | None = None
+        self._operator = operator
+        self._values: list[Out] = []
+        self._timestamps: list[int | None] = []
+
+    def __call__(self, value: Out) -> None:
+        self._values.append(value)
+        self._timestamps.append(self.timestamp)
+
+    def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
+        """Send `value` to the side output `tag`, after what was emitted before it."""
+        self.flush()
+        self._operator.side_output(tag).process(value, timestamp)
+
+    def flush(self) -> None:
+        """Hand on what was collected."""
+        if self._values:
+            values, timestamps = self._values, self._timestamps
+            self._values, self._timestamps = [], []
+            self._operator.out.process_batch(values, timestamps)
+
+
+class KeyedContext:
+    """
+    What a `KeyedProcessFunction` may ask for.
+
+    Attributes:
+        key: whose element or timer this is; state and timers are this key's.
+        timestamp: the element's event time or the timer's time, milliseconds since the epoch, or None.
+        domain: which time the firing timer waited for; None while an element is processed.
+    """
+
+    __slots__ = ("_clock", "_out", "_state", "_timers", "domain", "key", "timestamp")
+
+    def __init__(self, out: Emitter[Any], state: KeyedState, timers: TimerService, clock: Clock) -> None:
+        self.key: Any = None
+        self.timestamp: int | None = None
+        self.domain: TimeDomain | None = None
+        self._out = out
+        self._state = state
+        self._timers = timers
+        self._clock = clock
+
+    @property
+    def watermark(self) -> int:
+        """The event time reached, in milliseconds; `MIN_TIMESTAMP` before the first watermark."""
+        return self._timers.watermark
+
+    @property
+    def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def register_event_timer(self, timestamp: int) -> None:
+        """
+        Have `on_timer` called once the watermark reaches `timestamp`, milliseconds since the epoch.
+
+        A timer that is due already waits for the next watermark; one registered by `on_timer` does not.
+        """
+        self._timers.event.register(timestamp, self.key)
+
+    def delete_event_timer(self, timestamp: int) -> None:
+        """Have no event-time timer at `timestamp`."""
+        self._timers.event.delete(timestamp, self.key)
+
+    def register_processing_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called once the clock reaches `timestamp`, milliseconds since the epoch."""
+        self._timers.register_processing(timestamp, self.key)
+
+    def delete_processing_timer(self, timestamp: int) -> None:
+        """Have no processing-time timer at `timestamp`."""
+        self._timers.processing.delete(timestamp, self.key)
+
+    def side(self, tag: str, value: Any) -> None:
+        """Send `value` to the side output `tag`, with the timestamp of this element or timer."""
+        self._out.aside(tag, value, self.timestamp)
+
+    @overload
+    def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
+    @overload
+    def state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
+    @overload
+    def state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
+    @overload
+    def state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
+    def state(self, descriptor: StateDescriptor) -> State:
+        """The handle for a piece of state; it always works on the current key. Fetch it once, in `open`."""
+        return self._state.state(descriptor)
+
+
+class KeyedProcessFunction(Generic[In, Out]):
+    """
+    The user's code for one key at a time: override `process_element`, and what is needed of the rest.
+
+    One object serves all keys, so what belongs to a key is kept in state, not in attributes.
+    """
+
+    def open(self, ctx: KeyedContext) -> None:
+        """Called once before the first element: the place to fetch state handles with `ctx.state`."""
+
+    def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out]) -> None:
+        """Handle one element; `out(result)` emits with the element's timestamp."""
+        raise TypeError(f"{type(self).__name__} does not override process_element")
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
+        """
+        Handle a timer of `ctx.key`.
+
+        What an event-time timer emits carries the timer's timestamp. What a processing-time timer emits
+        carries none, since its time has nothing to do with event time.
+        """
+
+    def close(self) -> None:
+        """Called once, at the end, also after a failure."""
+
+
+class KeyedProcessOperator(Operator):
+    """
+    Runs a `KeyedProcessFunction`.
+
+    Emits when the function does, for an element or for a timer. Passes a watermark on after all that its
+    timers emitted. Completes with its input; processing-time timers that are pending then do not fire.
+    Snapshot holds: keyed state and timers.
+    """
+
+    def __init__(self, key_by: Callable[[Any], Any], function: KeyedProcessFunction[Any, Any]) -> None:
+        """
+        Args:
+            key_by: gives the key of an element; keys are hashable and compare by value.
+            function: the user's code; belongs to this operator alone.
+        """
+        super().__init__()
+        self._key_by = key_by
+        self._function = function
+        self._emitter: Emitter[Any] = Emitter(self)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._state = KeyedState(context.clock)
+        self._timers = TimerService(self._on_event_time, self._on_processing_time, context.wake_at)
+        self._ctx = KeyedContext(self._emitter, self._state, self._timers, context.clock)
+        self._function.open(self._ctx)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        key_by, process_element = self._key_by, self._function.process_element
+        ctx, state, out = self._ctx, self._state, self._emitter
+        ctx.domain = None
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                ctx.key = state.key = key_by(value)
+                ctx.timestamp = out.timestamp = timestamp
+                process_element(value, ctx, out)
+        except Exception as error:
+            out.flush()
+            raise self.blame(value, error) from error
+        out.flush()
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._timers.advance_watermark(timestamp)
+        self._emitter.flush()
+        super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        self._timers.advance_clock(now_ms)
+        self._emitter.flush()
+
+    def snapshot(self) -> Any:
+        return {"state": self._state.snapshot(), "timers": self._timers.snapshot()}
+
+    def restore(self, state: Any) -> None:
+        self._state.restore(state["state"])
+        self._timers.restore(state["timers"])
+
+    def close(self) -> None:
+        self._function.close()
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "state_entries": len(self._state),
+            "event_timers": len(self._timers.event),
+            "processing_timers": len(self._timers.processing),
+        }
+
+    def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self._emitter.timestamp = timestamp
+        self._fire(timestamp, key, TimeDomain.EVENT)
+
+    def _on_processing_time(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self._emitter.timestamp = None
+        self._fire(timestamp, key, TimeDomain.PROCESSING)
+
+    def _fire(self, timestamp: int, key: Any, domain: TimeDomain) -> None:
+        ctx = self._ctx
+        ctx.key = self._state.key = key
+        ctx.timestamp = timestamp
+        ctx.domain = domain
+        try:
+            self._function.on_timer(timestamp, ctx, self._emitter)
+        except Exception as error:
+            self._emitter.flush()
+            raise self.blame(Timer(timestamp, key, None), error) from error

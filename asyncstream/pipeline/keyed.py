@@ -1,0 +1,229 @@
+"""
+The fluent face of keys, windows and timers.
+
+    stream.key_by(...).window(SlidingWindows(60, 10)).allowed_lateness(5).aggregate(n=Count())
+
+A `WindowedStream` only collects settings; the method that says what to compute adds the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from asyncstream.arguments import Duration, count, duration_ms, refuse
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.pipeline.stream import SideStreams, Stream
+from asyncstream.plan import Graph, Output
+from asyncstream.windowing import (
+    LATE,
+    AggregateFunction,
+    Aggregates,
+    CountEvictor,
+    CountTrigger,
+    Evictor,
+    GlobalWindows,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    Reduce,
+    Trigger,
+    WindowAssigner,
+    WindowPlan,
+    WindowResult,
+    window_operator,
+)
+from asyncstream.windowing.policies import policy_window
+
+__all__ = ("Extent", "KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "policy_step")
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+
+Extent = int | timedelta
+"""How far a policy window reaches: a number of elements, or a length of time."""
+
+
+class KeyedStream(Stream[T], Generic[K, T]):
+    """A stream whose elements have a key: what follows keeps order, state and windows per key."""
+
+    def __init__(self, graph: Graph, output: Output, key: Callable[[T], K]) -> None:
+        super().__init__(graph, output)
+        self._key_by = key
+
+    def _key(self) -> Callable[[Any], Any] | None:
+        return self._key_by
+
+    def process(self, function: KeyedProcessFunction[T, U], *, name: str | None = None) -> SideStreams[U]:
+        """
+        Your own state machine for each key, with state, timers and side outputs.
+
+        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`.
+
+        Args:
+            function: one object serves all keys; what belongs to a key is kept in state.
+        """
+        if not isinstance(function, KeyedProcessFunction):
+            raise refuse("function", "a KeyedProcessFunction", function)
+        make = partial(KeyedProcessOperator, self._key_by, function)
+        details = {"function": type(function).__name__}
+        return SideStreams(self._graph, self._step("process", name, make, details))
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
+        """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
+        if not isinstance(assigner, WindowAssigner):
+            raise refuse("window", "a WindowAssigner", assigner, "e.g. TumblingWindows(60)")
+        return WindowedStream(self, self._key_by, _Settings(assigner))
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
+        """
+        Group the elements of each key by number.
+
+        Args:
+            size: elements in a window, at least 1.
+            slide: the last `size` elements after every `slide`-th; None: each element is in one window.
+        """
+        count("size", size)
+        every = CountTrigger(size if slide is None else count("slide", slide))
+        settings = (
+            _Settings(GlobalWindows(), PurgingTrigger(every))
+            if slide is None
+            else _Settings(GlobalWindows(), every, CountEvictor(size))
+        )
+        return WindowedStream(self, self._key_by, settings)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    assigner: WindowAssigner
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    lateness_ms: int = 0
+
+
+class WindowedStream(Generic[K, T]):
+    """Elements grouped by windows, waiting to be told what to compute."""
+
+    def __init__(self, stream: Stream[T], key: Callable[[T], K], settings: _Settings) -> None:
+        self._stream = stream
+        self._key_by = key
+        self._settings = settings
+
+    def _with(self, **changes: Any) -> WindowedStream[K, T]:
+        return WindowedStream(self._stream, self._key_by, replace(self._settings, **changes))
+
+    def trigger(self, trigger: Trigger) -> WindowedStream[K, T]:
+        """When a window fires, if not (only) at its end."""
+        return self._with(trigger=trigger)
+
+    def evictor(self, evictor: Evictor) -> WindowedStream[K, T]:
+        """Which elements to throw out before or after a firing."""
+        return self._with(evictor=evictor)
+
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
+        """
+        Keep each window this long after its end: an element that comes late fires it again.
+
+        Args:
+            lateness: in event time; a `timedelta` or seconds, at least 0.
+        """
+        return self._with(lateness_ms=duration_ms("allowed_lateness", lateness, zero=True))
+
+    def aggregate(
+        self,
+        function: AggregateFunction[T, Any] | None = None,
+        *,
+        process: ProcessWindowFunction[Any] | None = None,
+        name: str | None = None,
+        **aggregates: AggregateFunction[Any, Any],
+    ) -> WindowResults[WindowResult]:
+        """
+        Fold the elements of each window as they come: `.aggregate(n=Count(), total=Sum("amount"))`.
+
+        Emits a `WindowResult` per firing, whose value is a dict with a result for each name; or the
+        result of `function`, if one is given instead of names.
+
+        Args:
+            function: one aggregate, instead of named ones.
+            process: makes of the aggregate's result what is emitted instead.
+        """
+        if (function is None) == (not aggregates):
+            raise refuse("aggregate", "named aggregates or one AggregateFunction", function or aggregates)
+        folding = Aggregates(**aggregates) if function is None else function
+        return self._add("aggregate", name, folding, process)
+
+    def reduce(self, fn: Callable[[T, T], T], *, name: str | None = None) -> WindowResults[WindowResult]:
+        """Fold the elements of each window into one of their kind; emits a `WindowResult` per firing."""
+        return self._add("reduce", name, Reduce(fn), None)
+
+    def process(self, function: ProcessWindowFunction[U], *, name: str | None = None) -> WindowResults[U]:
+        """Hand all elements of a window to your own code when it fires."""
+        if not isinstance(function, ProcessWindowFunction):
+            raise refuse("function", "a ProcessWindowFunction", function)
+        return self._add("process_window", name, None, function)
+
+    def collect(self, *, name: str | None = None) -> WindowResults[WindowResult]:
+        """Emit the elements of each window as a list, in a `WindowResult`."""
+        return self._add("collect", name, None, None)
+
+    def _add(
+        self,
+        kind: str,
+        name: str | None,
+        aggregate: AggregateFunction[Any, Any] | None,
+        process: ProcessWindowFunction[Any] | None,
+    ) -> WindowResults[Any]:
+        chosen = self._settings
+        plan = WindowPlan(
+            chosen.assigner, chosen.trigger, chosen.evictor, chosen.lateness_ms, aggregate, process
+        )
+        details = {
+            "window": chosen.assigner,
+            "trigger": chosen.trigger,
+            "evictor": chosen.evictor,
+            "allowed_lateness": timedelta(milliseconds=chosen.lateness_ms) if chosen.lateness_ms else None,
+        }
+        make = partial(window_operator, self._key_by, plan)
+        stream = self._stream
+        return WindowResults(stream._graph, stream._step(kind, name, make, details))
+
+
+class WindowResults(SideStreams[T]):
+    """What comes out of windows: their results, and on the side what came too late for them."""
+
+    @property
+    def late(self) -> Stream[Any]:
+        """The elements that came too late for all their windows; counted if nobody reads this."""
+        return self.side(LATE)
+
+
+class PolicyResults(WindowResults[T]):
+    """What comes out of policy windows."""
+
+    @property
+    def skipped(self) -> Stream[Any]:
+        """The elements that were accepted and fell between two windows."""
+        return self.side("skipped")
+
+    @property
+    def expired(self) -> Stream[Any]:
+        """The elements that no later window can hold."""
+        return self.side("expired")
+
+
+def policy_step(
+    stream: Stream[T],
+    key: Callable[[T], Any] | None,
+    length: Extent,
+    slide: Extent | None,
+    name: str | None,
+    options: dict[str, Any],
+) -> PolicyResults[Any]:
+    """Add policy windows behind `stream`, per key if there is one."""
+    make = partial(policy_window, length, slide, key_by=key, **options)
+    make()  # a wrong argument is refused now, not when the pipeline runs
+    details = {"length": length, "slide": slide, **options}
+    return PolicyResults(stream._graph, stream._step("policy_window", name, make, details))

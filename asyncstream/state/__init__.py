@@ -1,0 +1,43 @@
+"""
+Keyed state: values that an operator keeps for each key, and for each namespace (a window) of a key.
+
+Read `descriptors` (what the user names), then `keyed` (the store and its handles).
+"""
+
+from asyncstream.state.descriptors import (
+    AggregatingDescriptor,
+    Aggregation,
+    ListDescriptor,
+    MapDescriptor,
+    ReducingDescriptor,
+    StateDescriptor,
+    ValueDescriptor,
+)
+from asyncstream.state.detached import detached
+from asyncstream.state.keyed import (
+    AggregatingState,
+    KeyedState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+
+__all__ = (
+    "AggregatingDescriptor",
+    "AggregatingState",
+    "Aggregation",
+    "KeyedState",
+    "ListDescriptor",
+    "ListState",
+    "MapDescriptor",
+    "MapState",
+    "ReducingDescriptor",
+    "ReducingState",
+    "State",
+    "StateDescriptor",
+    "ValueDescriptor",
+    "ValueState",
+    "detached",
+)

@@ -1,0 +1,227 @@
+"""
+Timers of a keyed operator, in event time and in processing time.
+
+A timer is (timestamp, key, namespace) in one of the two domains. Registering it again changes nothing; it
+fires once and is gone. Timers fire in the order of their timestamps, those of one timestamp in the order
+of their registration, so that a replay meets them in the same order.
+
+Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
+millisecond. So a queue is a dict from timestamp to *bucket*, a dict used as an ordered set of (key,
+namespace), and a heap of the distinct timestamps only. What always holds:
+
+* a timestamp is in the heap exactly once if and only if it has a bucket;
+* a bucket may be empty, since taking a number out of the middle of a heap is dear. Empty ones are counted
+  and swept out once they are the majority, so that a timer moved ahead with every element (a session, a
+  time-out) does not leave a trail behind.
+
+A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
+that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
+
+A heap of (timestamp, number, key) with lazy deletion is half as fast again where timestamps are shared, a
+timing wheel fires timers too late that callbacks register, and sorted lists are slower than both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple, TypeAlias
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import safe_repr
+
+__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService")
+
+
+class Timer(NamedTuple):
+    """
+    A timer as snapshots and error messages show it.
+
+    Attributes:
+        timestamp: when it fires, milliseconds since the epoch.
+        key: whose timer it is.
+        namespace: tells apart timers of one key, such as those of its windows.
+    """
+
+    timestamp: int
+    key: Any
+    namespace: Any
+
+
+OnTimer: TypeAlias = Callable[[int, Any, Any], None]
+"""Called with the timestamp, key and namespace of a timer that fires."""
+
+_MISSING = object()
+
+_SWEEP = 64
+"""Empty buckets that are not worth sweeping out."""
+
+
+class TimerQueue:
+    """The timers of one domain."""
+
+    __slots__ = ("_advancing", "_buckets", "_empty", "_heap")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, dict[tuple[Any, Any], None]] = {}
+        self._heap: list[int] = []
+        self._empty = 0
+        self._advancing = False
+
+    def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
+        """Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there."""
+        bucket = self._buckets.get(timestamp)
+        if bucket is None:
+            if type(timestamp) is not int:
+                raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
+            self._buckets[timestamp] = {(key, namespace): None}
+            heappush(self._heap, timestamp)
+        else:
+            if not bucket:
+                self._empty -= 1
+            bucket[key, namespace] = None
+
+    def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
+        """Have no such timer any more."""
+        bucket = self._buckets.get(timestamp)
+        if bucket and bucket.pop((key, namespace), _MISSING) is None and not bucket:
+            self._empty += 1
+            if self._empty > _SWEEP and not self._advancing:
+                self._sweep()
+
+    def advance(self, until: int, fire: OnTimer) -> None:
+        """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
+        heap, buckets = self._heap, self._buckets
+        self._advancing = True
+        try:
+            while heap and heap[0] <= until:
+                timestamp = heap[0]
+                bucket = buckets[timestamp]
+                if not bucket:
+                    heappop(heap)
+                    del buckets[timestamp]
+                    self._empty -= 1
+                    continue
+                for timer in tuple(bucket):
+                    if bucket.pop(timer, _MISSING) is _MISSING:
+                        continue  # deleted by the callback of one before it
+                    if not bucket:
+                        self._empty += 1
+                    fire(timestamp, *timer)
+                    if heap[0] != timestamp:
+                        break  # that callback registered an earlier one, which is due as well
+        finally:
+            self._advancing = False
+        if self._empty > _SWEEP:
+            self._sweep()
+
+    def earliest(self) -> int | None:
+        """The earliest timestamp with a timer, or None."""
+        heap, buckets = self._heap, self._buckets
+        while heap and not self._advancing and not buckets[heap[0]]:
+            del buckets[heappop(heap)]
+            self._empty -= 1
+        return heap[0] if heap else None
+
+    def clear(self) -> None:
+        """Have no timers."""
+        self._buckets.clear()
+        self._heap.clear()
+        self._empty = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets.values()))
+
+    def __iter__(self) -> Iterator[Timer]:
+        """All timers in the order in which they would fire."""
+        for timestamp in sorted(self._buckets):
+            for key, namespace in self._buckets[timestamp]:
+                yield Timer(timestamp, key, namespace)
+
+    def _sweep(self) -> None:
+        if self._empty * 2 > len(self._heap):
+            self._heap[:] = [timestamp for timestamp in self._heap if self._buckets[timestamp]]
+            for timestamp in [timestamp for timestamp, bucket in self._buckets.items() if not bucket]:
+                del self._buckets[timestamp]
+            heapify(self._heap)
+            self._empty = 0
+
+
+class TimerService:
+    """
+    The event-time and processing-time timers of one operator, and the time as they know it.
+
+    After `restore` the watermark is before all time until the next one comes, so a timer that was due
+    when the snapshot was taken waits for that one.
+
+    Attributes:
+        watermark: the event time reached, milliseconds since the epoch. While event timers fire it is
+            already the one they fire for.
+        event: the event-time timers; register and delete them there.
+        processing: the processing-time timers; register them through `register_processing`.
+    """
+
+    __slots__ = (
+        "_on_event_time",
+        "_on_processing_time",
+        "_wake",
+        "_woken_ms",
+        "event",
+        "processing",
+        "watermark",
+    )
+
+    def __init__(
+        self, on_event_time: OnTimer, on_processing_time: OnTimer, wake_at: Callable[[int], None]
+    ) -> None:
+        """
+        Args:
+            on_event_time: called for each event-time timer that fires.
+            on_processing_time: called for each processing-time timer that fires.
+            wake_at: asks for a call of `advance_clock` at that many milliseconds since the epoch.
+        """
+        self.watermark = MIN_TIMESTAMP
+        self.event = TimerQueue()
+        self.processing = TimerQueue()
+        self._on_event_time = on_event_time
+        self._on_processing_time = on_processing_time
+        self._wake = wake_at
+        self._woken_ms: int | None = None
+
+    def register_processing(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
+        """Have a processing-time timer at `timestamp`, milliseconds since the epoch."""
+        self.processing.register(timestamp, key, namespace)
+        if self._woken_ms is None or timestamp < self._woken_ms:
+            self._woken_ms = timestamp
+            self._wake(timestamp)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Event time has reached `timestamp`: fire what is due."""
+        self.watermark = timestamp
+        self.event.advance(timestamp, self._on_event_time)
+
+    def advance_clock(self, now_ms: int) -> None:
+        """Processing time has reached `now_ms`: fire what is due, and ask to be woken for the rest."""
+        self.processing.advance(now_ms, self._on_processing_time)
+        self._ask()
+
+    def snapshot(self) -> dict[str, list[tuple[int, Any, Any]]]:
+        """For each domain its timers as (timestamp, key, namespace), in the order in which they fire."""
+        return {
+            "event": [tuple(timer) for timer in self.event],
+            "processing": [tuple(t) for t in self.processing],
+        }
+
+    def restore(self, snapshot: dict[str, list[tuple[int, Any, Any]]]) -> None:
+        """Take up the timers that `snapshot` gave, in place of those that are here."""
+        self.watermark = MIN_TIMESTAMP
+        for queue, kept in ((self.event, snapshot["event"]), (self.processing, snapshot["processing"])):
+            queue.clear()
+            for timestamp, key, namespace in kept:
+                queue.register(timestamp, key, namespace)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._woken_ms = self.processing.earliest()
+        if self._woken_ms is not None:
+            self._wake(self._woken_ms)

@@ -1,0 +1,105 @@
+"""
+Windows: grouping the elements of each key by time, by count or by silence.
+
+In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers`
+(when a window's result is emitted), `evictors` (what is thrown out before), `functions` and `aggregates`
+(what is computed), `merging` (sessions), `plan` (all of it together, checked) and `operator`. The modules
+`disjoint`, `sliced` and `sessions` do the same for common cases, faster; `factory` chooses.
+"""
+
+from asyncstream.windowing.aggregates import (
+    Aggregates,
+    Collect,
+    Count,
+    CountDistinct,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Sum,
+)
+from asyncstream.windowing.assigners import (
+    CumulativeWindows,
+    DynamicSessionWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+)
+from asyncstream.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
+from asyncstream.windowing.factory import window_operator
+from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce, WindowContext
+from asyncstream.windowing.merging import MergingWindowSet
+from asyncstream.windowing.operator import LATE, WindowOperator
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.triggers import (
+    AfterWatermark,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeoutTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+)
+from asyncstream.windowing.windows import GLOBAL_WINDOW, GlobalWindow, TimeWindow, Window, WindowResult
+
+__all__ = (
+    "GLOBAL_WINDOW",
+    "LATE",
+    "AfterWatermark",
+    "AggregateFunction",
+    "Aggregates",
+    "Collect",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "Count",
+    "CountDistinct",
+    "CountEvictor",
+    "CountTrigger",
+    "CumulativeWindows",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "DynamicSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "First",
+    "GlobalWindow",
+    "GlobalWindows",
+    "Last",
+    "Max",
+    "Mean",
+    "MergingWindowSet",
+    "Min",
+    "NeverTrigger",
+    "ProcessWindowFunction",
+    "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
+    "PurgingTrigger",
+    "Quantile",
+    "Reduce",
+    "SessionWindows",
+    "SlidingWindows",
+    "Sum",
+    "TimeEvictor",
+    "TimeWindow",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+    "TumblingWindows",
+    "Window",
+    "WindowAssigner",
+    "WindowContext",
+    "WindowOperator",
+    "WindowPlan",
+    "WindowResult",
+    "window_operator",
+)

@@ -1,0 +1,376 @@
+"""
+Aggregates by name: `Aggregates(n=Count(), total=Sum("amount"), mean=Mean(lambda order: order.amount))`.
+
+Each takes the name of a field (of a mapping or an object), or a function of the element, or nothing for
+the element itself; and each is an `AggregateFunction`, so it may stand alone or be combined, also with
+ones of your own. All merge, so that sessions can use them. As in SQL, a field that is None does not count,
+and an aggregate that has seen nothing gives None (a count gives 0); `First`, `Last` and `Collect` alone
+take None as a value like any other.
+
+Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
+share their work. A sum of floats is one of them up to rounding in its last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from asyncstream.arguments import function, refuse
+from asyncstream.errors import MissingExtra
+from asyncstream.windowing.functions import AggregateFunction, can_merge
+from asyncstream.windowing.fused import CALL, fused_add
+
+__all__ = (
+    "Aggregates",
+    "Collect",
+    "Count",
+    "CountDistinct",
+    "Field",
+    "FieldAggregate",
+    "First",
+    "Last",
+    "Max",
+    "Mean",
+    "Min",
+    "Quantile",
+    "Sum",
+)
+
+Field: TypeAlias = str | Callable[[Any], Any] | None
+"""What of an element counts: the field of that name, what the function gives, or the element itself."""
+
+
+class FieldAggregate(AggregateFunction[Any, Any]):
+    """
+    Base of the aggregates of one field.
+
+    Attributes:
+        of: which field.
+    """
+
+    def __init__(self, of: Field = None) -> None:
+        self.of = of
+        self.value_of = _reader(of)
+
+
+class Count(FieldAggregate):
+    """How many elements; of a field: how many have it other than None."""
+
+    order_free = True
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, value: Any) -> int:
+        if self.of is None:
+            return accumulator + 1
+        return accumulator if self.value_of(value) is None else accumulator + 1
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def result(self, accumulator: int) -> int:
+        return accumulator
+
+
+class Sum(FieldAggregate):
+    """The sum, of whatever can be added to others of its kind."""
+
+    order_free = True
+
+    def create(self) -> Any:
+        return None
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        part = self.value_of(value)
+        if accumulator is None:
+            return part
+        return accumulator if part is None else accumulator + part
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        if accumulator is None:
+            return other
+        return accumulator if other is None else accumulator + other
+
+    def result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Mean(FieldAggregate):
+    """The arithmetic mean."""
+
+    order_free = True
+
+    def create(self) -> tuple[int, Any]:
+        return (0, 0)
+
+    def add(self, accumulator: tuple[int, Any], value: Any) -> tuple[int, Any]:
+        part = self.value_of(value)
+        return accumulator if part is None else (accumulator[0] + 1, accumulator[1] + part)
+
+    def merge(self, accumulator: tuple[int, Any], other: tuple[int, Any]) -> tuple[int, Any]:
+        return (accumulator[0] + other[0], accumulator[1] + other[1])
+
+    def result(self, accumulator: tuple[int, Any]) -> Any:
+        count, total = accumulator
+        return total / count if count else None
+
+
+class Min(FieldAggregate):
+    """The smallest."""
+
+    order_free = True
+
+    def create(self) -> Any:
+        return None
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        return self.merge(accumulator, self.value_of(value))
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        if accumulator is None:
+            return other
+        return other if other is not None and other < accumulator else accumulator
+
+    def result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Max(FieldAggregate):
+    """The largest."""
+
+    order_free = True
+
+    def create(self) -> Any:
+        return None
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        return self.merge(accumulator, self.value_of(value))
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        if accumulator is None:
+            return other
+        return other if other is not None and other > accumulator else accumulator
+
+    def result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class First(FieldAggregate):
+    """The one that came first; of merged sessions, that of the earlier session."""
+
+    def create(self) -> tuple[Any, ...]:
+        return ()
+
+    def add(self, accumulator: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+        return accumulator or (self.value_of(value),)
+
+    def merge(self, accumulator: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return accumulator or other
+
+    def result(self, accumulator: tuple[Any, ...]) -> Any:
+        return accumulator[0] if accumulator else None
+
+
+class Last(FieldAggregate):
+    """The one that came last; of merged sessions, that of the later session."""
+
+    def create(self) -> tuple[Any, ...]:
+        return ()
+
+    def add(self, accumulator: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+        return (self.value_of(value),)
+
+    def merge(self, accumulator: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return other or accumulator
+
+    def result(self, accumulator: tuple[Any, ...]) -> Any:
+        return accumulator[0] if accumulator else None
+
+
+class Collect(FieldAggregate):
+    """All of them in a list, in order of arrival; those of merged sessions one session after the other."""
+
+    def create(self) -> list[Any]:
+        return []
+
+    def add(self, accumulator: list[Any], value: Any) -> list[Any]:
+        accumulator.append(self.value_of(value))
+        return accumulator
+
+    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
+        accumulator.extend(other)
+        return accumulator
+
+    def result(self, accumulator: list[Any]) -> list[Any]:
+        return list(accumulator)
+
+
+class CountDistinct(FieldAggregate):
+    """How many different ones, exactly: the window holds each of them once. They must be hashable."""
+
+    order_free = True
+
+    def create(self) -> set[Any]:
+        return set()
+
+    def add(self, accumulator: set[Any], value: Any) -> set[Any]:
+        part = self.value_of(value)
+        if part is not None:
+            accumulator.add(part)
+        return accumulator
+
+    def merge(self, accumulator: set[Any], other: set[Any]) -> set[Any]:
+        accumulator |= other
+        return accumulator
+
+    def result(self, accumulator: set[Any]) -> int:
+        return len(accumulator)
+
+
+class Quantile(FieldAggregate):
+    """
+    The number below which the given share of all numbers lies, to about a percent of rank: a KLL sketch.
+
+    Memory does not grow with the window. The sketch draws lots, so two runs may differ within its error.
+
+    Attributes:
+        share: from 0 (the smallest) over 0.5 (the median) to 1 (the largest).
+        k: size of the sketch; twice the size halves the error.
+
+    Raises:
+        MissingExtra: if the package `datasketches` is not installed.
+    """
+
+    def __init__(self, share: float, of: Field = None, *, k: int = 200) -> None:
+        super().__init__(of)
+        if type(share) not in (int, float) or not 0 <= share <= 1:
+            raise refuse("share", "a number from 0 to 1", share)
+        if type(k) is not int or not 8 <= k <= 65535:
+            raise refuse("k", "an integer from 8 to 65535", k)
+        self.share = share
+        self.k = k
+        self._sketch = _sketch_type()
+
+    def create(self) -> Any:
+        return self._sketch(self.k)
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        part = self.value_of(value)
+        if part is not None:
+            accumulator.update(part)
+        return accumulator
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        accumulator.merge(other)
+        return accumulator
+
+    def result(self, accumulator: Any) -> float | None:
+        return None if accumulator.is_empty() else accumulator.get_quantile(self.share)
+
+    def freeze(self, accumulator: Any) -> bytes:
+        frozen: bytes = accumulator.serialize()
+        return frozen
+
+    def thaw(self, kept: bytes) -> Any:
+        return self._sketch.deserialize(kept)
+
+
+class Aggregates(AggregateFunction[Any, dict[str, Any]]):
+    """
+    Several aggregates over the same elements; the result is a dict with the result of each by its name.
+
+    Attributes:
+        parts: the aggregates by name.
+        order_free: whether all of them are.
+    """
+
+    def __init__(self, **parts: AggregateFunction[Any, Any]) -> None:
+        if not parts:
+            raise refuse("aggregates", "at least one, such as n=Count()", parts)
+        for name, part in parts.items():
+            if not isinstance(part, AggregateFunction):
+                raise refuse(name, "an aggregate, such as Count()", part)
+            if not can_merge(part):
+                raise refuse(name, "an aggregate that overrides merge", part)
+        self.parts = parts
+        self.order_free = all(part.order_free for part in parts.values())
+        self._names = tuple(parts)
+        self._parts = tuple(parts.values())
+        add: Any = fused_add([(part, _step(part)) for part in self._parts])
+        self.add = add  # type: ignore[method-assign]
+
+    def create(self) -> list[Any]:
+        return [part.create() for part in self._parts]
+
+    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
+        for place, part in enumerate(self._parts):
+            accumulator[place] = part.merge(accumulator[place], other[place])
+        return accumulator
+
+    def result(self, accumulator: list[Any]) -> dict[str, Any]:
+        found = zip(self._names, self._parts, accumulator, strict=True)
+        return {name: part.result(held) for name, part, held in found}
+
+    def freeze(self, accumulator: list[Any]) -> list[Any]:
+        return [part.freeze(held) for part, held in zip(self._parts, accumulator, strict=True)]
+
+    def thaw(self, kept: list[Any]) -> list[Any]:
+        return [part.thaw(held) for part, held in zip(self._parts, kept, strict=True)]
+
+
+_STEPS: dict[type, str] = {
+    Sum: """\
+_part = {field}
+if _part is not None:
+    {held} = _part if {held} is None else {held} + _part""",
+    Mean: """\
+_part = {field}
+if _part is not None:
+    _count, _total = {held}
+    {held} = (_count + 1, _total + _part)""",
+    Min: """\
+_part = {field}
+if _part is not None and ({held} is None or _part < {held}):
+    {held} = _part""",
+    Max: """\
+_part = {field}
+if _part is not None and ({held} is None or _part > {held}):
+    {held} = _part""",
+}
+
+
+def _step(part: AggregateFunction[Any, Any]) -> str:
+    """What the `add` of exactly this class does, as `fused_add` takes it."""
+    if type(part) is Count and part.of is None:
+        return "{held} += 1"
+    return _STEPS.get(type(part), CALL)
+
+
+def _reader(of: Field) -> Callable[[Any], Any]:
+    """The function that reads a field."""
+    if of is None:
+        return _itself
+    if not isinstance(of, str):
+        return function("of", of)
+    name = of
+
+    def read(value: Any) -> Any:
+        if type(value) is dict or isinstance(value, Mapping):
+            return value[name]
+        return getattr(value, name)
+
+    return read
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _sketch_type() -> Any:
+    try:
+        import datasketches  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise MissingExtra("Quantile", "sketch") from error
+    return datasketches.kll_doubles_sketch

@@ -1,0 +1,245 @@
+"""
+Window assigners: which windows an element belongs to.
+
+An assigner is configuration without memory. In event time it is given the element's timestamp, in
+processing time the clock's; the arithmetic is the same. `Tumbling` is a case of `Sliding` in all but
+speed. Sliding windows are assigned newest first, cumulative ones oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from asyncstream import arguments
+from asyncstream.arguments import Duration, duration_ms, refuse
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.errors import PipelineError
+from asyncstream.windowing.triggers import (
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    Trigger,
+)
+from asyncstream.windowing.windows import GLOBAL_WINDOW, TimeWindow, Window
+
+__all__ = (
+    "CumulativeWindows",
+    "DynamicSessionWindows",
+    "GlobalWindows",
+    "SessionWindows",
+    "SlidingWindows",
+    "TimeKind",
+    "TumblingWindows",
+    "WindowAssigner",
+)
+
+TimeKind: TypeAlias = Literal["event", "processing"]
+"""Whether windows follow the elements' timestamps or the clock."""
+
+
+class WindowAssigner:
+    """
+    Base of all assigners.
+
+    Attributes:
+        event_time: whether the windows follow the elements' timestamps; else they follow the clock.
+        merging: whether windows that touch become one, as sessions do.
+        needs_timestamp: whether an element without a timestamp is refused.
+    """
+
+    event_time: bool = True
+    merging: bool = False
+    needs_timestamp: bool = False
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        """
+        The windows of one element.
+
+        Args:
+            value: the element.
+            time_ms: its timestamp, or the clock's in processing time, milliseconds since the epoch.
+        """
+        raise TypeError(f"{type(self).__name__} does not override assign")
+
+    def default_trigger(self) -> Trigger:
+        """The trigger where the user names none: at the window's end."""
+        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
+
+    def anchored(self, now_ms: int) -> WindowAssigner:
+        """The assigner to use from the first element on, which came at processing time `now_ms`."""
+        return self
+
+
+class _AlignedWindows(WindowAssigner):
+    """Windows that lie on a grid of time, the same for all keys."""
+
+    offset_ms: int
+
+    def __init__(self, time: TimeKind) -> None:
+        self.event_time = _is_event_time(time)
+        self.needs_timestamp = self.event_time
+
+
+class TumblingWindows(_AlignedWindows):
+    """
+    One window after the other, each element in exactly one.
+
+    Attributes:
+        size_ms: length of a window.
+        offset_ms: where the grid lies: windows start at multiples of the size plus this.
+        stagger: whether windows start when the first element came instead of all on the same grid, so
+            that not all parallel steps fire at once.
+    """
+
+    def __init__(
+        self, size: Duration, *, offset: Duration = 0, time: TimeKind = "event", stagger: bool = False
+    ) -> None:
+        super().__init__(time)
+        self.size_ms = duration_ms("size", size)
+        self.offset_ms = _offset_ms(offset, self.size_ms)
+        self.stagger = stagger
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        start = time_ms - (time_ms - self.offset_ms) % self.size_ms
+        return (TimeWindow(start, start + self.size_ms),)
+
+    def anchored(self, now_ms: int) -> WindowAssigner:
+        if not self.stagger:
+            return self
+        offset_ms = (self.offset_ms + now_ms % self.size_ms) % self.size_ms
+        time: TimeKind = "event" if self.event_time else "processing"
+        return TumblingWindows(
+            timedelta(milliseconds=self.size_ms), offset=timedelta(milliseconds=offset_ms), time=time
+        )
+
+
+class SlidingWindows(_AlignedWindows):
+    """
+    A window of `size` starts every `slide`, so windows overlap, or leave holes if the slide is longer.
+
+    Attributes:
+        size_ms: length of a window.
+        slide_ms: from the start of one window to that of the next.
+        offset_ms: where the grid lies: windows start at multiples of the slide plus this.
+    """
+
+    def __init__(
+        self, size: Duration, slide: Duration, *, offset: Duration = 0, time: TimeKind = "event"
+    ) -> None:
+        super().__init__(time)
+        self.size_ms = duration_ms("size", size)
+        self.slide_ms = duration_ms("slide", slide)
+        self.offset_ms = _offset_ms(offset, self.slide_ms)
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        size = self.size_ms
+        newest = time_ms - (time_ms - self.offset_ms) % self.slide_ms
+        return [TimeWindow(start, start + size) for start in range(newest, time_ms - size, -self.slide_ms)]
+
+
+class CumulativeWindows(_AlignedWindows):
+    """
+    Windows that start together and end a `step` apart, until one has the full `size`; then anew.
+
+    Attributes:
+        size_ms: length of the longest window, a multiple of the step.
+        step_ms: length of the shortest, and by how much each is longer than the one before.
+        offset_ms: where the grid lies: windows start at multiples of the size plus this.
+    """
+
+    def __init__(
+        self, size: Duration, step: Duration, *, offset: Duration = 0, time: TimeKind = "event"
+    ) -> None:
+        super().__init__(time)
+        self.size_ms = duration_ms("size", size)
+        self.step_ms = duration_ms("step", step)
+        if self.size_ms % self.step_ms:
+            raise refuse("size", f"a multiple of the step of {self.step_ms} ms", size)
+        self.offset_ms = _offset_ms(offset, self.size_ms)
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        inside = (time_ms - self.offset_ms) % self.size_ms
+        start = time_ms - inside
+        first_end = start + inside - inside % self.step_ms + self.step_ms
+        return [TimeWindow(start, end) for end in range(first_end, start + self.size_ms + 1, self.step_ms)]
+
+
+class SessionWindows(WindowAssigner):
+    """
+    Elements of a key less than `gap` apart, or exactly a gap apart, share a window.
+
+    Attributes:
+        gap_ms: how long a key must be silent for its session to end.
+    """
+
+    merging = True
+
+    def __init__(self, gap: Duration, *, time: TimeKind = "event") -> None:
+        self.event_time = _is_event_time(time)
+        self.gap_ms = duration_ms("gap", gap)
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        return (TimeWindow(time_ms, min(time_ms + self.gap_ms, MAX_TIMESTAMP)),)
+
+
+class DynamicSessionWindows(WindowAssigner):
+    """
+    Sessions whose gap each element brings with it.
+
+    Attributes:
+        gap_of: gives an element's gap, a `timedelta` or seconds; at least a millisecond.
+    """
+
+    merging = True
+
+    def __init__(self, gap_of: Callable[[Any], Duration], *, time: TimeKind = "event") -> None:
+        self.event_time = _is_event_time(time)
+        self.gap_of = arguments.function("gap_of", gap_of)
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        try:
+            gap_ms = duration_ms("gap of an element", self.gap_of(value))
+        except PipelineError as error:
+            raise ValueError(str(error)) from None  # an element's doing, not the pipeline's
+        return (TimeWindow(time_ms, min(time_ms + gap_ms, MAX_TIMESTAMP)),)
+
+
+class GlobalWindows(WindowAssigner):
+    """
+    All elements of a key in one window that never ends; for triggers that count or compare.
+
+    Attributes:
+        fire_at_end: whether the default trigger fires at the end of time, when a finite stream has ended;
+            else it never fires.
+    """
+
+    event_time = False  # never late, not even at the end of time
+
+    def __init__(self, *, fire_at_end: bool = False) -> None:
+        self.fire_at_end = fire_at_end
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        return (GLOBAL_WINDOW,)
+
+    def default_trigger(self) -> Trigger:
+        return EventTimeTrigger() if self.fire_at_end else NeverTrigger()
+
+
+def _is_event_time(time: TimeKind) -> bool:
+    return arguments.choice("time", time, ("event", "processing")) == "event"
+
+
+def _offset_ms(offset: Duration, period_ms: int) -> int:
+    """`offset`, which may be negative, brought into the first period."""
+    if isinstance(offset, timedelta):
+        negative = offset < timedelta(0)
+    elif type(offset) in (int, float):
+        negative = offset < 0
+    else:
+        raise refuse("offset", "a timedelta or a number of seconds", offset)
+    size_ms = duration_ms("offset", -offset if negative else offset, zero=True)
+    if size_ms >= period_ms:
+        raise refuse("offset", f"less than the {period_ms} ms from one window to the next", offset)
+    return -size_ms % period_ms if negative else size_ms

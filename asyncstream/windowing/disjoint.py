@@ -1,0 +1,138 @@
+"""
+Fast windows that do not overlap: tumbling, and sliding ones whose slide is at least their size.
+
+Theory. A window is *open* until it fires, and *done* from then to its clean-up. Each is a dict from key to
+accumulator, in the order in which the keys first came, which is the order of their results. An element
+goes by one comparison into the window that the one before it went into, as nearly all do.
+
+A key of a done window goes back to the open one if an element comes for it after a restore, because then
+the watermark is before all time again and the window is to fire once more for that key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from asyncstream.elements import Timestamps
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import pairs
+from asyncstream.windowing.assigners import SlidingWindows, TumblingWindows
+from asyncstream.windowing.plain import Cell, PlainWindowOperator
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.windows import TimeWindow
+
+__all__ = ("DisjointWindowOperator",)
+
+_MISSING: Any = object()
+
+
+class DisjointWindowOperator(PlainWindowOperator):
+    """Windows of which an element is in at most one."""
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        super().__init__(key_by, plan)
+        assigner = plan.assigner
+        if isinstance(assigner, TumblingWindows):
+            self._slide_ms = assigner.size_ms
+        elif isinstance(assigner, SlidingWindows):
+            self._slide_ms = assigner.slide_ms
+        else:
+            raise InternalError(f"windows of {type(assigner).__name__} may overlap")
+        self._size_ms = assigner.size_ms
+        self._offset_ms = assigner.offset_ms
+        self._open: dict[int, dict[Any, Any]] = {}
+        self._done: dict[int, dict[Any, Any]] = {}
+        self._to_fire: list[int] = []
+        self._to_clean: list[int] = []
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        key_by, add, create = self._key_by, self._aggregate.add, self._aggregate.create
+        size, slide, offset = self._size_ms, self._slide_ms, self._offset_ms
+        watermark, lateness = self._watermark, self._lateness_ms
+        start = end = 0  # the open window at hand, none yet
+        cells: dict[Any, Any] = {}
+        done: dict[Any, Any] | None = None
+        value: Any = None
+        timestamp: Any = 0
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                key = key_by(value)
+                if not start <= timestamp < end:
+                    start = timestamp - (timestamp - offset) % slide
+                    end = start + size
+                    if timestamp >= end or end - 1 <= watermark:
+                        if timestamp < end and end - 1 + lateness > watermark:
+                            self._add_late(start, key, value)
+                        else:
+                            self._leave_out(value, timestamp, timestamp)
+                        end = start
+                        continue
+                    cells = self._opened(start)
+                    done = self._done.get(start)
+                held = cells.get(key, _MISSING)
+                if held is _MISSING:
+                    held = done.pop(key) if done and key in done else create()
+                cells[key] = add(held, value)
+        except Exception as error:
+            raise self._failed(value, timestamp, error) from error
+        self._emitter.flush()
+
+    def _opened(self, start: int) -> dict[Any, Any]:
+        cells = self._open.get(start)
+        if cells is None:
+            if type(start) is not int:
+                raise TypeError("a timestamp is an int (milliseconds)")
+            cells = self._open[start] = {}
+            heappush(self._to_fire, start)
+        return cells
+
+    def _add_late(self, start: int, key: Any, value: Any) -> None:
+        """Put an element into a window that has fired, which makes it fire again."""
+        done = self._done.get(start)
+        if done is None:
+            done = self._keep_done(start, {})
+        held = self._aggregate.add(done[key] if key in done else self._aggregate.create(), value)
+        done[key] = held
+        self._emit(key, start, start + self._size_ms, held)
+
+    def _keep_done(self, start: int, cells: dict[Any, Any]) -> dict[Any, Any]:
+        done = self._done.get(start)
+        if done is None:
+            self._done[start] = cells
+            heappush(self._to_clean, start)
+            return cells
+        done.update(cells)
+        return done
+
+    def _fire(self, watermark: int) -> None:
+        size = self._size_ms
+        while self._to_fire and self._to_fire[0] + size - 1 <= watermark:
+            start = heappop(self._to_fire)
+            cells = self._open.pop(start)
+            for key, held in cells.items():
+                self._emit(key, start, start + size, held)
+            if self._lateness_ms:
+                self._keep_done(start, cells)
+            self._emitter.flush()
+        while self._to_clean and self._to_clean[0] + size - 1 + self._lateness_ms <= watermark:
+            del self._done[heappop(self._to_clean)]
+
+    def _cells(self) -> Iterator[Cell]:
+        for windows, pending in ((self._open, True), (self._done, False)):
+            for start, cells in windows.items():
+                window = TimeWindow(start, start + self._size_ms)
+                for key, held in cells.items():
+                    yield Cell(key, window, held, pending)
+
+    def _take_up(self, cells: list[Cell]) -> None:
+        for kept in (self._open, self._done, self._to_fire, self._to_clean):
+            kept.clear()
+        for key, window, held, pending in cells:
+            start = window.start_ms
+            windows = self._opened(start) if pending else self._keep_done(start, {})
+            windows[key] = held
+
+    def _count_open(self) -> int:
+        return sum(map(len, self._open.values())) + sum(map(len, self._done.values()))

@@ -1,0 +1,107 @@
+"""
+Evictors: which elements of a window are thrown out when it fires, before or after its function sees them.
+
+What an evictor throws out is gone for good. A window with an evictor keeps all its elements, so that an
+aggregate is computed anew at each firing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from asyncstream import arguments
+from asyncstream.arguments import Duration, choice, duration_ms, function, refuse
+from asyncstream.windowing.windows import Window
+
+__all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")
+
+Elements: TypeAlias = list[tuple[Any, int | None]]
+"""(value, timestamp in milliseconds or None) of each element of a window, in order of arrival."""
+
+When: TypeAlias = Literal["before", "after"]
+"""Whether elements are thrown out before or after the window's function has seen them."""
+
+
+class Evictor:
+    """
+    Base of all evictors: keeps everything. A subclass overrides `kept`, or one of the other two.
+
+    Attributes:
+        when: at which of the two moments `kept` is asked.
+    """
+
+    def __init__(self, when: When = "before") -> None:
+        self.when: When = choice("when", when, ("before", "after"))
+
+    def kept(self, elements: Elements, window: Window) -> Elements:
+        """What stays of `elements`."""
+        return elements
+
+    def before(self, elements: Elements, window: Window) -> Elements:
+        """What stays of `elements` when the window fires; its function sees that."""
+        return self.kept(elements, window) if self.when == "before" else elements
+
+    def after(self, elements: Elements, window: Window) -> Elements:
+        """What stays of `elements` after the function has seen them."""
+        return self.kept(elements, window) if self.when == "after" else elements
+
+
+class CountEvictor(Evictor):
+    """Keeps the last `n` elements."""
+
+    def __init__(self, n: int, when: When = "before") -> None:
+        super().__init__(when)
+        self.n = arguments.count("n", n, least=0)
+
+    def kept(self, elements: Elements, window: Window) -> Elements:
+        return elements[max(0, len(elements) - self.n) :]
+
+
+class TimeEvictor(Evictor):
+    """
+    Keeps the elements less than `size` older than the newest.
+
+    Elements without timestamps are all kept; that some have one and others not is an error.
+    """
+
+    def __init__(self, size: Duration, when: When = "before") -> None:
+        super().__init__(when)
+        self.size_ms = duration_ms("size", size)
+
+    def kept(self, elements: Elements, window: Window) -> Elements:
+        if not elements or elements[0][1] is None:
+            return elements
+        oldest = max(map(_timestamp, elements)) - self.size_ms
+        return [element for element in elements if _timestamp(element) > oldest]
+
+
+class DeltaEvictor(Evictor):
+    """
+    Keeps the elements less than `threshold` away from the last one.
+
+    Attributes:
+        delta: called with an element and the last one, gives their distance.
+        threshold: exactly this far is thrown out.
+    """
+
+    def __init__(self, delta: Callable[[Any, Any], float], threshold: float, when: When = "before") -> None:
+        super().__init__(when)
+        self.delta = function("delta", delta)
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            raise refuse("threshold", "a number", threshold)
+        self.threshold = threshold
+
+    def kept(self, elements: Elements, window: Window) -> Elements:
+        if not elements:
+            return elements
+        last: Sequence[Any] = elements[-1]
+        return [element for element in elements if self.delta(element[0], last[0]) < self.threshold]
+
+
+def _timestamp(element: tuple[Any, int | None]) -> int:
+    if element[1] is None:
+        raise ValueError(
+            f"a time evictor met an element without a timestamp among others with one: {element[0]!r}"
+        )
+    return element[1]

@@ -1,0 +1,181 @@
+"""
+Window functions: what is computed over the elements of a window.
+
+Two kinds, which combine. An *aggregate* folds each element into an accumulator as it comes, so a window
+costs one accumulator however many elements it has. A *process function* is called when the window fires,
+with the aggregate's result, or with the list of all elements where there is no aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from asyncstream.arguments import function
+from asyncstream.state import (
+    AggregatingDescriptor,
+    AggregatingState,
+    ListDescriptor,
+    ListState,
+    MapDescriptor,
+    MapState,
+    ReducingDescriptor,
+    ReducingState,
+    State,
+    StateDescriptor,
+    ValueDescriptor,
+    ValueState,
+    detached,
+)
+from asyncstream.windowing.windows import Window
+
+__all__ = ("AggregateFunction", "ProcessWindowFunction", "Reduce", "WindowContext", "can_merge")
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class AggregateFunction(Generic[In, Out]):
+    """
+    Folds elements into an accumulator, which snapshots keep: make it of plain values.
+
+    Attributes:
+        order_free: whether the result depends only on which elements were added, never on the order in
+            which accumulators were built and merged. Then sliding windows can share the work.
+    """
+
+    order_free: bool = False
+
+    def create(self) -> Any:
+        """An accumulator that has seen nothing."""
+        raise TypeError(f"{type(self).__name__} does not override create")
+
+    def add(self, accumulator: Any, value: In) -> Any:
+        """The accumulator with `value` in it; may change the one given and return it."""
+        raise TypeError(f"{type(self).__name__} does not override add")
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        """One accumulator for both; may change the first, never the second. Sessions need it."""
+        raise TypeError(f"{type(self).__name__} does not override merge")
+
+    def result(self, accumulator: Any) -> Out:
+        """What the accumulator amounts to. It may be asked again later: share nothing mutable with it."""
+        raise TypeError(f"{type(self).__name__} does not override result")
+
+    def freeze(self, accumulator: Any) -> Any:
+        """The accumulator as plain values for a snapshot; it must not change when the accumulator does."""
+        return detached(accumulator)
+
+    def thaw(self, kept: Any) -> Any:
+        """The accumulator that `freeze` made into `kept`."""
+        return detached(kept)
+
+
+def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:
+    """Whether `aggregate` has a `merge` of its own."""
+    return type(aggregate).merge is not AggregateFunction.merge
+
+
+class _Nothing:
+    """The accumulator of a reduction that has seen nothing; never stored."""
+
+
+_NOTHING = _Nothing()
+
+
+class Reduce(AggregateFunction[T, T | None]):
+    """
+    Folds elements into one of their own type.
+
+    Attributes:
+        reduce: gives one element for two.
+        order_free: whether `reduce` gives the same in whatever order it is applied.
+    """
+
+    def __init__(self, reduce: Callable[[T, T], T], *, order_free: bool = False) -> None:
+        self.reduce: Callable[[T, T], T] = function("reduce", reduce)
+        self.order_free = order_free
+
+    def create(self) -> Any:
+        return _NOTHING
+
+    def add(self, accumulator: Any, value: T) -> Any:
+        return value if accumulator is _NOTHING else self.reduce(accumulator, value)
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        return other if accumulator is _NOTHING else self.reduce(accumulator, other)
+
+    def result(self, accumulator: Any) -> T | None:
+        return None if accumulator is _NOTHING else accumulator
+
+
+class WindowContext(Protocol):
+    """What a `ProcessWindowFunction` may ask for."""
+
+    @property
+    def window(self) -> Window:
+        """The window that fires or goes."""
+
+    @property
+    def watermark(self) -> int:
+        """The event time reached, milliseconds since the epoch."""
+
+    @property
+    def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
+
+    def side(self, tag: str, value: Any) -> None:
+        """Send `value` to the side output `tag`, with the window's timestamp."""
+
+    @overload
+    def key_state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
+    @overload
+    def key_state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def key_state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
+    @overload
+    def key_state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
+    @overload
+    def key_state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
+    def key_state(self, descriptor: StateDescriptor) -> State:
+        """State of the key, shared by all its windows. Nothing clears it but you."""
+
+    @overload
+    def window_state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
+    @overload
+    def window_state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def window_state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
+    @overload
+    def window_state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
+    @overload
+    def window_state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
+    def window_state(self, descriptor: StateDescriptor) -> State:
+        """
+        State of this window of the key; clear it in `ProcessWindowFunction.clear`.
+
+        Raises:
+            PipelineError: for sessions, whose windows merge.
+        """
+
+
+class ProcessWindowFunction(Generic[Out]):
+    """The user's code for a window that fires: override `process`, and `clear` if it keeps window state."""
+
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None]) -> None:
+        """
+        Handle a firing; `out(result)` emits with the window's last millisecond as timestamp.
+
+        Args:
+            key: whose window.
+            contents: the aggregate's result, or a new list of the window's elements in order of arrival.
+            ctx: the window and what else there is.
+            out: takes the results.
+        """
+        raise TypeError(f"{type(self).__name__} does not override process")
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        """The window goes: clear its state."""

@@ -1,0 +1,378 @@
+"""
+The window operator for any assigner, trigger, evictor and function.
+
+Theory, after Flink's WindowOperator. A *cell* is the contents of one window of one key: an accumulator,
+a list of elements, or with an evictor a list of (element, timestamp). Contents exist from the first
+element until a purge or the window's clean-up.
+
+Each element, for each of its windows: put it into the cell, ask the trigger, register the clean-up timer.
+Each timer that fires: ask the trigger; if it was the clean-up timer, let the window go. In event time a
+window is cleaned up when the watermark reaches its last millisecond + the allowed lateness, and from then
+on it is late. Without lateness that is one timer with the trigger's.
+
+Sessions have a `MergingWindowSet` for each key, and the cell goes by the state window that it names.
+Timers of a window that has merged away find nothing and do nothing.
+
+The order of results is the order of timers: by time, then by registration. The fast operators in
+`disjoint`, `sliced` and `sessions` give the same results in the same order, and take and give the same
+snapshots:
+
+* contents: (key, window, accumulator) of each cell, windows as plain tuples;
+* merging: (key, window, state window) of each open session;
+* timers: as `TimerService.snapshot` gives them, with plain windows as namespaces;
+* trigger, key, window: keyed state of triggers and of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import safe_repr
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.process import Emitter
+from asyncstream.state import KeyedState, detached
+from asyncstream.timers import Timer, TimerService
+from asyncstream.windowing.contexts import FunctionContext, TriggerScope
+from asyncstream.windowing.merging import MergingWindowSet
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.triggers import TriggerResult
+from asyncstream.windowing.windows import Window, WindowResult, window_from
+
+__all__ = ("LATE", "WindowOperator", "check_timestamp")
+
+LATE = "late"
+"""Tag of the side output for elements that came too late for all their windows."""
+
+
+def check_timestamp(timestamp: int | None) -> None:
+    """
+    Refuse what cannot be placed in time.
+
+    Raises:
+        ValueError: if `timestamp` is None.
+        TypeError: if it is something else than an int.
+    """
+    if timestamp is None:
+        raise ValueError("a window in event time needs a timestamp; assign timestamps before it")
+    if type(timestamp) is not int:
+        raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
+
+
+class WindowOperator(Operator):
+    """
+    Groups the elements of each key by windows.
+
+    Emits when the trigger fires, with the window's last millisecond as timestamp. Passes a watermark on
+    after the results that it caused. Completes with its input; processing-time windows that are open then
+    are dropped. Elements too late for all their windows go to the side output "late", or are counted as
+    `late_dropped` if nobody reads that; those that fall between windows are counted as `outside_windows`.
+    Snapshot holds: contents, timers, and the state of trigger and function.
+    """
+
+    _new_sessions: type[MergingWindowSet] = MergingWindowSet
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        """
+        Args:
+            key_by: gives the key of an element; keys are hashable and compare by value.
+            plan: what to do; its process function belongs to this operator alone.
+        """
+        super().__init__()
+        self._key_by = key_by
+        self._plan = plan
+        self._assigner = plan.assigner
+        self._trigger = plan.effective_trigger
+        self._event_time = plan.assigner.event_time
+        self._lateness_ms = plan.allowed_lateness_ms if self._event_time else 0
+        self._emitter: Emitter[Any] = Emitter(self)
+        self._contents: dict[tuple[Any, Window], Any] = {}
+        self._sessions: dict[Any, MergingWindowSet] = {}
+        self._anchor_ms: int | None = None
+        self._late_dropped = 0
+        self._outside_windows = 0
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        clock, merging = context.clock, self._plan.assigner.merging
+        self._timers = TimerService(self._on_event_time, self._on_processing_time, context.wake_at)
+        self._scope = TriggerScope(KeyedState(clock), self._timers, clock)
+        self._states = self._scope.states
+        self._function_context = FunctionContext(self._emitter, self._timers, clock, merging)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if self._anchor_ms is None and values:
+            self._anchor(self.context.clock.now_ms())
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                self._process(value, timestamp)
+        except Exception as error:
+            self._emitter.flush()
+            raise self.blame(value, error) from error
+        self._emitter.flush()
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._timers.advance_watermark(timestamp)
+        self._emitter.flush()
+        super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        self._timers.advance_clock(now_ms)
+        self._emitter.flush()
+
+    def snapshot(self) -> Any:
+        timers = self._timers.snapshot()
+        return {
+            "contents": [
+                (key, tuple(window), detached(held)) for (key, window), held in self._contents.items()
+            ],
+            "merging": [
+                (key, tuple(window), tuple(state_window))
+                for key, windows in self._sessions.items()
+                for window, state_window in windows
+            ],
+            "timers": {
+                domain: [(timestamp, key, tuple(window)) for timestamp, key, window in kept]
+                for domain, kept in timers.items()
+            },
+            "trigger": self._states.snapshot(),
+            "key": self._function_context.key_states.snapshot(),
+            "window": self._function_context.window_states.snapshot(),
+            "anchor_ms": self._anchor_ms,
+            "late_dropped": self._late_dropped,
+            "outside_windows": self._outside_windows,
+        }
+
+    def restore(self, state: Any) -> None:
+        self._contents = {
+            (key, window_from(window)): detached(held) for key, window, held in state["contents"]
+        }
+        sessions: dict[Any, list[Any]] = {}
+        for key, window, state_window in state["merging"]:
+            sessions.setdefault(key, []).append((window_from(window), window_from(state_window)))
+        self._sessions = {key: self._new_sessions(pairs) for key, pairs in sessions.items()}
+        self._timers.restore(
+            {
+                domain: [(timestamp, key, window_from(window)) for timestamp, key, window in kept]
+                for domain, kept in state["timers"].items()
+            }
+        )
+        self._states.restore(state["trigger"])
+        self._function_context.key_states.restore(state["key"])
+        self._function_context.window_states.restore(state["window"])
+        self._late_dropped = state["late_dropped"]
+        self._outside_windows = state["outside_windows"]
+        if state["anchor_ms"] is not None:
+            self._anchor(state["anchor_ms"])
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "windows_open": len(self._contents),
+            "event_timers": len(self._timers.event),
+            "processing_timers": len(self._timers.processing),
+            "late_dropped": self._late_dropped,
+            "outside_windows": self._outside_windows,
+        }
+
+    def _anchor(self, now_ms: int) -> None:
+        self._anchor_ms = now_ms
+        self._assigner = self._plan.assigner.anchored(now_ms)
+
+    # Elements
+
+    def _process(self, value: Any, timestamp: int | None) -> None:
+        self._states.key = key = self._key_by(value)
+        if type(timestamp) is not int and (timestamp is not None or self._assigner.needs_timestamp):
+            check_timestamp(timestamp)
+        if self._event_time:
+            time_ms = MIN_TIMESTAMP if timestamp is None else timestamp
+        else:
+            time_ms = self.context.clock.now_ms()
+        placed = False
+        for assigned in self._assigner.assign(value, time_ms):
+            found = self._find(key, assigned)
+            if found is None:
+                continue
+            placed = True
+            window, cell = found
+            self._add(cell, value, timestamp)
+            self._states.namespace = window
+            result = self._trigger.on_element(value, timestamp, window, self._scope)
+            if result is not TriggerResult.CONTINUE:
+                self._follow(result, key, window, cell)
+            self._register_cleanup(key, window)
+        if not placed:
+            self._leave_out(value, timestamp, time_ms)
+
+    def _find(self, key: Any, assigned: Window) -> tuple[Window, tuple[Any, Window]] | None:
+        """The window that an element goes into, and the cell; None if that window is late."""
+        if not self._assigner.merging:
+            return None if self._is_late(assigned) else (assigned, (key, assigned))
+        windows = self._sessions.get(key)
+        if windows is None:
+            if self._is_late(assigned):
+                return None
+            windows = self._sessions[key] = self._new_sessions()
+        window, merged, state_windows = windows.add(assigned)  # type: ignore[arg-type]
+        if merged:
+            self._merge(key, window, merged, state_windows)
+        if self._is_late(window):
+            self._retire(key, window)
+            return None
+        return window, (key, windows.state_window(window))  # type: ignore[return-value]
+
+    def _merge(self, key: Any, window: Any, merged: Sequence[Any], state_windows: list[Any]) -> None:
+        states, scope, trigger = self._states, self._scope, self._trigger
+        states.namespace = window
+        scope.merged = merged
+        trigger.on_merge(window, scope)
+        for old in merged:
+            states.namespace = old
+            trigger.clear(old, scope)
+            cleanup_ms = self._cleanup_ms(old)
+            (self._timers.event if self._event_time else self._timers.processing).delete(cleanup_ms, key, old)
+        if len(state_windows) > 1:
+            self._merge_contents(key, window, state_windows)
+
+    def _merge_contents(self, key: Any, window: Any, state_windows: list[Any]) -> None:
+        """Bring the contents of several sessions together at the place of the biggest of them."""
+        contents = self._contents
+        held = [(place, contents.pop((key, place))) for place in state_windows if (key, place) in contents]
+        if not held:
+            return
+        place, target = held[0]
+        if self._keeps_elements:
+            place, target = max(held, key=lambda pair: len(pair[1]))
+            for other, elements in held:
+                if other is not place:
+                    target.extend(elements)
+        else:
+            for _, other in held[1:]:
+                target = self._plan.aggregate.merge(target, other)  # type: ignore[union-attr]
+        contents[key, place] = target
+        self._sessions[key].move(window, place)
+
+    @property
+    def _keeps_elements(self) -> bool:
+        return self._plan.aggregate is None or self._plan.evictor is not None
+
+    def _add(self, cell: tuple[Any, Window], value: Any, timestamp: int | None) -> None:
+        contents, aggregate = self._contents, self._plan.aggregate
+        if self._plan.evictor is not None:
+            contents.setdefault(cell, []).append((value, timestamp))
+        elif aggregate is None:
+            contents.setdefault(cell, []).append(value)
+        else:
+            accumulator = contents[cell] if cell in contents else aggregate.create()
+            contents[cell] = aggregate.add(accumulator, value)
+
+    def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
+        """An element that is in no window: too late for all of its own, or between two."""
+        if not self._event_time or time_ms + self._lateness_ms > self._timers.watermark:
+            self._outside_windows += 1
+        elif LATE in self.side:
+            self._emitter.aside(LATE, value, timestamp)
+        else:
+            self._late_dropped += 1
+
+    # Time
+
+    def _on_event_time(self, timestamp: int, key: Any, window: Window) -> None:
+        self._on_timer(timestamp, key, window, True)
+
+    def _on_processing_time(self, timestamp: int, key: Any, window: Window) -> None:
+        self._on_timer(timestamp, key, window, False)
+
+    def _on_timer(self, timestamp: int, key: Any, window: Window, event_time: bool) -> None:
+        state_window: Window | None = window
+        if self._assigner.merging:
+            windows = self._sessions.get(key)
+            state_window = None if windows is None else windows.state_window(window)  # type: ignore[arg-type]
+            if state_window is None:
+                return  # it has merged into another, which has timers of its own
+        self._states.key, self._states.namespace = key, window
+        cell: Any = (key, state_window)
+        ask = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
+        try:
+            result = ask(timestamp, window, self._scope)
+            if result is not TriggerResult.CONTINUE:
+                self._follow(result, key, window, cell)
+            if event_time == self._event_time and timestamp == self._cleanup_ms(window):
+                self._clean_up(key, window, cell)
+        except Exception as error:
+            self._emitter.flush()
+            raise self.blame(Timer(timestamp, key, window), error) from error
+
+    def _cleanup_ms(self, window: Window) -> int:
+        return min(window.max_timestamp + self._lateness_ms, MAX_TIMESTAMP)
+
+    def _is_late(self, window: Window) -> bool:
+        return self._event_time and self._cleanup_ms(window) <= self._timers.watermark
+
+    def _register_cleanup(self, key: Any, window: Window) -> None:
+        cleanup_ms = self._cleanup_ms(window)
+        if cleanup_ms == MAX_TIMESTAMP:
+            return  # lasts as long as time does
+        if self._event_time:
+            self._timers.event.register(cleanup_ms, key, window)
+        else:
+            self._timers.register_processing(cleanup_ms, key, window)
+
+    def _clean_up(self, key: Any, window: Window, cell: tuple[Any, Window]) -> None:
+        self._contents.pop(cell, None)
+        self._trigger.clear(window, self._scope)
+        if self._plan.process is not None:
+            self._function_context.point_at(key, window)
+            self._plan.process.clear(key, self._function_context)
+        if self._assigner.merging:
+            self._retire(key, window)
+
+    def _retire(self, key: Any, window: Any) -> None:
+        windows = self._sessions[key]
+        windows.retire(window)
+        if not windows:
+            del self._sessions[key]
+
+    # Results
+
+    def _follow(self, result: TriggerResult, key: Any, window: Window, cell: tuple[Any, Window]) -> None:
+        """Do what the trigger says."""
+        if result.fires and cell in self._contents:
+            self._fire(key, window, cell)
+        if result.purges:
+            self._contents.pop(cell, None)
+
+    def _fire(self, key: Any, window: Window, cell: tuple[Any, Window]) -> None:
+        self._emitter.timestamp = window.max_timestamp
+        held, evictor = self._contents[cell], self._plan.evictor
+        if evictor is None:
+            self._emit(key, window, held)
+            return
+        elements = evictor.before(held, window)
+        self._emit(key, window, elements)
+        elements = evictor.after(elements, window)
+        if elements:
+            self._contents[cell] = list(elements)
+        else:
+            del self._contents[cell]
+
+    def _emit(self, key: Any, window: Window, held: Any) -> None:
+        aggregate, process = self._plan.aggregate, self._plan.process
+        if self._plan.evictor is not None:
+            held = [value for value, _ in held]
+            if aggregate is not None:
+                accumulator = aggregate.create()
+                for value in held:
+                    accumulator = aggregate.add(accumulator, value)
+                held = aggregate.result(accumulator)
+        elif aggregate is not None:
+            held = aggregate.result(held)
+        else:
+            held = list(held)
+        if process is None:
+            self._emitter(WindowResult(key, window.start_ms, window.end_ms, held))
+        else:
+            self._function_context.point_at(key, window)
+            process.process(key, held, self._function_context, self._emitter)

@@ -1,0 +1,85 @@
+"""
+Which window step the user described, checked as a whole: some parts do not go together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream.arguments import refuse
+from asyncstream.errors import PipelineError
+from asyncstream.windowing.assigners import WindowAssigner
+from asyncstream.windowing.evictors import Evictor
+from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge
+from asyncstream.windowing.triggers import EventTimeTrigger, Trigger
+
+__all__ = ("WindowPlan",)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """
+    All that a window operator needs to know but the key.
+
+    Attributes:
+        assigner: which windows an element belongs to.
+        trigger: when a window fires; None: the assigner's default, at its end.
+        evictor: which elements are thrown out at a firing; None: none.
+        allowed_lateness_ms: how long, in event time, a window outlives its end for late elements; of no
+            effect in processing time, where nothing is late.
+        aggregate: folds elements as they come; None: they are kept as a list.
+        process: called at each firing; None: a `WindowResult` is emitted.
+
+    Raises:
+        PipelineError: if a part is not what it should be, or two of them do not go together.
+    """
+
+    assigner: WindowAssigner
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness_ms: int = 0
+    aggregate: AggregateFunction[Any, Any] | None = None
+    process: ProcessWindowFunction[Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, part, kind, optional in (
+            ("window", self.assigner, WindowAssigner, False),
+            ("trigger", self.trigger, Trigger, True),
+            ("evictor", self.evictor, Evictor, True),
+            ("aggregate", self.aggregate, AggregateFunction, True),
+            ("process", self.process, ProcessWindowFunction, True),
+        ):
+            if not (isinstance(part, kind) or (optional and part is None)):
+                raise refuse(name, f"a {kind.__name__}", part)
+        if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
+            raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)
+        if self.assigner.merging:
+            self._check_merging()
+
+    @property
+    def effective_trigger(self) -> Trigger:
+        """The trigger, or the assigner's default."""
+        return self.assigner.default_trigger() if self.trigger is None else self.trigger
+
+    @property
+    def plain(self) -> bool:
+        """Whether each event-time window just gives its aggregate at its end: what the fast operators do."""
+        return (
+            self.assigner.event_time
+            and type(self.effective_trigger) is EventTimeTrigger
+            and self.evictor is None
+            and self.aggregate is not None
+            and self.process is None
+        )
+
+    def _check_merging(self) -> None:
+        trigger, aggregate = self.effective_trigger, self.aggregate
+        if not trigger.can_merge:
+            raise PipelineError(
+                f"{type(trigger).__name__} cannot be used with sessions: it cannot merge windows"
+            )
+        if aggregate is not None and self.evictor is None and not can_merge(aggregate):
+            raise PipelineError(
+                f"{type(aggregate).__name__} cannot be used with sessions: it does not override merge"
+            )

@@ -1,0 +1,349 @@
+"""
+Policy windows as an operator of a pipeline: `policy_window`.
+
+The operator keeps one window manager for each key (or one in all), one watermark generator, and one
+appointment with the clock. It owns no thread: elements, ticks of the watermark interval and window ends
+of processing time all arrive through the operator contract.
+
+Watermarks. In event time the operator judges lateness by its own generator, from the timestamps that the
+elements carry, as Storm does. Watermarks from upstream do not fire windows and are not passed on, but for
+the last: `MAX_TIMESTAMP`, like the end of input, closes what is open. Downstream gets the generator's
+watermark, after the windows that it caused and less the millisecond at which elements are still taken; so
+no result is late downstream. In processing time upstream's watermarks are passed on as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from asyncstream import arguments
+from asyncstream.arguments import Duration
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.operators.base import Operator
+from asyncstream.windowing.policies.events import Event
+from asyncstream.windowing.policies.manager import WindowManager
+from asyncstream.windowing.policies.settings import (
+    LATE,
+    Extent,
+    PolicySettings,
+    SourceTerms,
+    policy_settings,
+)
+from asyncstream.windowing.policies.watermark import WatermarkGenerator
+
+__all__ = ("EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperator", "policy_window")
+
+SKIPPED: Final = "skipped"
+"""Tag of the output for elements that were taken, but left without having been in any window."""
+
+EXPIRED: Final = "expired"
+"""Tag of the output for all elements that no later window can hold: the source may forget them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWindow:
+    """
+    The elements of one window, in order of arrival.
+
+    Attributes:
+        values: all of them.
+        new: those that were not in the window before.
+        expired: those that have left since the window before.
+        start_ms: the window's start, itself not in the window, milliseconds since the epoch; None if the
+            length is a count.
+        end_ms: the window's end, itself in the window.
+    """
+
+    values: list[Any]
+    new: list[Any]
+    expired: list[Any]
+    start_ms: int | None
+    end_ms: int
+
+
+def policy_window(
+    length: Extent,
+    slide: Extent | None = None,
+    function: Callable[[PolicyWindow], Any] | None = None,
+    *,
+    tumbling: bool = False,
+    time: Literal["event", "processing"] = "event",
+    key_by: Callable[[Any], Hashable] | None = None,
+    lag: Duration = 0,
+    watermark_interval: Duration = 1,
+    streams: Sequence[str] | None = None,
+    stream_of: Callable[[Any], str] | None = None,
+    idle_after: Duration | None = None,
+    late: str = LATE,
+    source: SourceTerms | None = None,
+) -> PolicyWindowOperator:
+    """
+    Windows after Storm: the last `length` of the stream, every `slide`, each a count or a duration.
+
+    Args:
+        length: how far a window reaches back: an `int` is a number of elements, a `timedelta` a length of
+            time.
+        slide: how far apart windows end, in the same way; None: a window ends with every element. A slide
+            longer than the length leaves holes; what falls into one goes to the output `skipped`.
+        function: makes a result of each window; without it the `PolicyWindow` is the result.
+        tumbling: the slide is the length, so that each element is in one window; then `slide` is not given.
+        time: "event": the elements' timestamps; "processing": the clock at which they arrive.
+        key_by: one sequence of windows for each key; without it one for the whole stream.
+        lag: how far the elements of one stream may be out of order. Event time only, as are all below.
+        watermark_interval: processing time between two watermarks.
+        streams: the streams to wait for: the watermark is that of the slowest.
+        stream_of: names the stream of an element; needed with `streams`.
+        idle_after: do not wait for a stream that has been silent for this long.
+        late: tag of the output for elements below the watermark.
+        source: what the source asks of those who hold its elements back.
+
+    Raises:
+        PipelineError: if an argument is wrong, or the source could not live with such windows.
+    """
+    settings = policy_settings(
+        length,
+        slide,
+        tumbling=tumbling,
+        time=time,
+        lag=lag,
+        watermark_interval=watermark_interval,
+        streams=streams,
+        idle_after=idle_after,
+        late=late,
+        source=source,
+    )
+    if (streams is None) != (stream_of is None):
+        raise arguments.refuse("stream_of", "a function exactly when streams are named", stream_of)
+    for name, given in (("function", function), ("key_by", key_by), ("stream_of", stream_of)):
+        if given is not None:
+            arguments.function(name, given)
+    return PolicyWindowOperator(settings, function, key_by, stream_of)
+
+
+class PolicyWindowOperator(Operator):
+    """
+    Emits a window, or the function's result on it, with the window's end as timestamp.
+
+    Emits when: a trigger policy says so: with the n-th element, with a watermark, when a window's end has
+        passed on the clock. Windows of different keys that one watermark fires come key by key.
+    Completes when: the input ends; what is open is fired first, also the rest below a count slide.
+    Side outputs: `late` (or as named), `skipped`, `expired`.
+    Snapshot holds: the elements held, the policies' counts, the watermark and each stream's newest timestamp.
+    """
+
+    def __init__(
+        self,
+        settings: PolicySettings,
+        function: Callable[[PolicyWindow], Any] | None = None,
+        key_by: Callable[[Any], Hashable] | None = None,
+        stream_of: Callable[[Any], str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._function = function
+        self._key_by = key_by
+        self._stream_of = stream_of
+        self._generator = WatermarkGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
+        self._managers: dict[Hashable, WindowManager] = {}
+        self._wake_ms: int | None = None  # the appointment with the clock
+        self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
+        self._counts = {"late": 0, "skipped": 0, "windows": 0}
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        now = self.context.clock.now_ms()
+        if self._wake_ms is not None and now >= self._wake_ms:
+            self.advance_clock(now)  # what ended before these elements does not hold them
+        if not values:
+            return
+        if self._settings.event_time:
+            self._process_in_event_time(values, timestamps, now)
+        else:
+            self._process_in_processing_time(values, now)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._close()
+        if timestamp == MAX_TIMESTAMP or not self._settings.event_time:
+            super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        if self._wake_ms is None or now_ms < self._wake_ms:
+            return
+        self._wake_ms = None
+        if self._settings.event_time:
+            self._tick(now_ms)
+        else:
+            for manager in self._managers.values():
+                manager.advance(now_ms, now_ms)
+        self._forget_empty()
+        self._make_appointment(now_ms)
+
+    def mark_idle(self, stream: str) -> None:
+        """Do not wait for `stream` until an element of it arrives."""
+        self._generator.mark_idle(stream)
+        self._wake_at(self.context.clock.now_ms() + self._settings.watermark_interval_ms)
+
+    def end_input(self) -> None:
+        self._close()
+        super().end_input()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "generator": self._generator.snapshot(),
+            "promised": self._promised_ms,
+            "wake": self._wake_ms,
+            "managers": [[key, manager.snapshot()] for key, manager in self._managers.items()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._generator.restore(state["generator"])
+        self._promised_ms = state["promised"]
+        for key, held in state["managers"]:
+            self._manager(key).restore(held)
+        if state["wake"] is not None:
+            self._wake_at(state["wake"])
+
+    def metrics(self) -> dict[str, int]:
+        held = sum(len(manager.queue) for manager in self._managers.values())
+        return {**self._counts, "held": held}
+
+    def _process_in_event_time(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
+        if timestamps is None or None in timestamps:
+            bare = 0 if timestamps is None else list(timestamps).index(None)
+            raise self.blame(
+                values[bare], TypeError('no timestamp: assign one before, or use time="processing"')
+            )
+        values, stamps = self._accept(values, list(timestamps), now)  # type: ignore[arg-type]
+        self._wake_at(now + self._settings.watermark_interval_ms)
+        if not values:
+            return
+        if self._key_by is None:
+            self._manager(None).add(values, stamps, now)
+            return
+        groups: dict[Hashable, tuple[list[Any], list[int]]] = {}
+        for key, value, stamp in zip(self._keys(values), values, stamps, strict=True):
+            group = groups.setdefault(key, ([], []))
+            group[0].append(value)
+            group[1].append(stamp)
+        for key, group in groups.items():
+            self._manager(key).add(*group, now)
+
+    def _accept(self, values: Sequence[Any], stamps: list[int], now: int) -> tuple[Sequence[Any], list[int]]:
+        """Show the elements to the watermark generator; those that are not late."""
+        generator = self._generator
+        if self._stream_of is None:
+            generator.track(self._settings.streams[0], max(stamps), now)
+        else:
+            for value, stamp in zip(values, stamps, strict=True):
+                try:
+                    stream = self._stream_of(value)
+                except Exception as error:
+                    raise self.blame(value, error) from error
+                generator.track(stream, stamp, now)
+        watermark = generator.watermark_ms
+        if min(stamps) >= watermark:
+            return values, stamps
+        late = [index for index, stamp in enumerate(stamps) if stamp < watermark]
+        self._counts["late"] += len(late)
+        self.side_output(self._settings.late).process_batch(
+            [values[index] for index in late], [stamps[index] for index in late]
+        )
+        kept = [index for index, stamp in enumerate(stamps) if stamp >= watermark]
+        return [values[index] for index in kept], [stamps[index] for index in kept]
+
+    def _process_in_processing_time(self, values: Sequence[Any], now: int) -> None:
+        if self._key_by is None:
+            self._manager(None).add(values, [now] * len(values), now)
+        else:
+            # one by one: windows come in the order of the elements that fire them
+            for key, value in zip(self._keys(values), values, strict=True):
+                self._manager(key).add([value], [now], now)
+        self._make_appointment(now)
+
+    def _keys(self, values: Sequence[Any]) -> list[Hashable]:
+        assert self._key_by is not None
+        keys = []
+        for value in values:
+            try:
+                keys.append(self._key_by(value))
+            except Exception as error:
+                raise self.blame(value, error) from error
+        return keys
+
+    def _manager(self, key: Hashable) -> WindowManager:
+        manager = self._managers.get(key)
+        if manager is None:
+            settings = self._settings
+            manager = self._managers[key] = WindowManager(
+                settings.eviction_policy(), settings.trigger_policy(), self._emit, self._let_go
+            )
+        return manager
+
+    def _tick(self, now_ms: int) -> None:
+        watermark = self._generator.tick(now_ms)
+        if watermark is None:
+            return
+        for manager in self._managers.values():
+            manager.advance(watermark, now_ms)
+        self._promised_ms = watermark - 1
+        super().advance_watermark(watermark - 1)
+
+    def _close(self) -> None:
+        now = self.context.clock.now_ms()
+        for manager in self._managers.values():
+            manager.close(MAX_TIMESTAMP, now)
+        self._managers.clear()
+
+    def _make_appointment(self, now_ms: int) -> None:
+        """Ask to be woken for the next window end, or while silence may make a stream idle."""
+        if not self._settings.event_time:
+            if self._settings.slide_ms is not None:
+                for manager in self._managers.values():
+                    if (wake := manager.wake_ms()) is not None:
+                        self._wake_at(wake)
+        elif self._settings.idle_after_ms is not None and self._managers:
+            self._wake_at(now_ms + self._settings.watermark_interval_ms)
+
+    def _wake_at(self, wake_ms: int) -> None:
+        if self._wake_ms is None or wake_ms < self._wake_ms:
+            self._wake_ms = wake_ms
+            self.context.wake_at(wake_ms)
+
+    def _forget_empty(self) -> None:
+        """Under a time slide a key without elements is let go; its next window is like its first."""
+        if self._key_by is not None and self._settings.slide_ms is not None:
+            for key in [key for key, manager in self._managers.items() if manager.is_empty()]:
+                del self._managers[key]
+
+    def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:
+        length_ms = self._settings.length_ms
+        result: Any = PolicyWindow(
+            [event.value for event in window],
+            [event.value for event in new],
+            [event.value for event in expired],
+            None if length_ms is None else end_ms - length_ms,
+            end_ms,
+        )
+        self._counts["windows"] += 1
+        if self._function is not None:
+            try:
+                result = self._function(result)
+            except Exception as error:
+                raise self.blame(result, error) from error
+        # only the rest that a finite stream leaves below a count slide can end before the watermark passed on
+        self.out.process(result, max(end_ms, self._promised_ms + 1) if self._settings.event_time else end_ms)
+
+    def _let_go(self, expired: list[Event]) -> None:
+        skipped = [event for event in expired if not event.window]
+        if skipped:
+            self._counts["skipped"] += len(skipped)
+            self._report(SKIPPED, skipped)
+        self._report(EXPIRED, expired)
+
+    def _report(self, tag: str, events: list[Event]) -> None:
+        if tag in self.side:
+            self.side[tag].process_batch(
+                [event.value for event in events], [event.timestamp for event in events]
+            )

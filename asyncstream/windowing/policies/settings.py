@@ -1,0 +1,224 @@
+"""
+What a policy window may be asked for, checked when it is built, and which policies that makes.
+
+One rule tells counts from durations: an `int` is a number of elements, a `timedelta` is a length of time. A
+bare number of seconds, which other steps take, is refused here: `length=20` could mean either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from asyncstream.arguments import Duration, choice, count, duration_ms, refuse
+from asyncstream.errors import PipelineError
+from asyncstream.windowing.policies.eviction import (
+    CountEviction,
+    EvictionPolicy,
+    TimeEviction,
+    WatermarkCountEviction,
+    WatermarkTimeEviction,
+)
+from asyncstream.windowing.policies.trigger import (
+    CountTrigger,
+    TimeTrigger,
+    TriggerPolicy,
+    WatermarkCountTrigger,
+    WatermarkTimeTrigger,
+)
+
+__all__ = ("LATE", "Extent", "PolicySettings", "SourceTerms", "policy_settings")
+
+Extent = int | timedelta
+"""The length or the slide of a policy window: a number of elements, or a length of time."""
+
+ONLY_STREAM: Final = "input"
+"""Name of the stream to wait for where the user names none."""
+
+LATE: Final = "late"
+"""Tag of the output for late elements where the user names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTerms:
+    """
+    What a source that wants its elements acknowledged asks of those who hold them back.
+
+    An element is acknowledged when it expires (when no later window can hold it), or, with
+    `acknowledge="checkpoint"`, when a checkpoint holds it.
+
+    Attributes:
+        ack_timeout: the source sends an element again that is not acknowledged within this; None: never.
+        max_pending: how many elements may be unacknowledged; None: any number.
+        acknowledge: when an element is acknowledged.
+        checkpoint_interval: time between two checkpoints; None: there are none.
+        resends: after a crash the source sends again what was not acknowledged, also elements that the
+            restored windows hold.
+        has_ids: those elements carry ids, by which they are known again.
+    """
+
+    ack_timeout: Duration | None = None
+    max_pending: int | None = None
+    acknowledge: Literal["expiry", "checkpoint"] = "expiry"
+    checkpoint_interval: Duration | None = None
+    resends: bool = False
+    has_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """
+    A policy window's arguments after their checks; exactly one of each pair of length and slide is set.
+
+    Attributes:
+        length_count, length_ms: how far a window reaches back, in elements or milliseconds.
+        slide_count, slide_ms: how far apart two windows end.
+        event_time: whether time is the elements' own or the clock's.
+        lag_ms: how far out of order the elements of one stream may be.
+        watermark_interval_ms: processing time between two watermarks.
+        streams: the streams whose watermarks are waited for.
+        idle_after_ms: processing time after which a silent stream is not waited for; None: never.
+        late: tag of the output for late elements.
+    """
+
+    length_count: int | None
+    length_ms: int | None
+    slide_count: int | None
+    slide_ms: int | None
+    event_time: bool
+    lag_ms: int
+    watermark_interval_ms: int
+    streams: tuple[str, ...]
+    idle_after_ms: int | None
+    late: str
+
+    def eviction_policy(self) -> EvictionPolicy:
+        """A new policy for the length."""
+        if self.length_count is not None:
+            policy = WatermarkCountEviction if self.event_time else CountEviction
+            return policy(self.length_count)
+        assert self.length_ms is not None
+        return WatermarkTimeEviction(self.length_ms) if self.event_time else TimeEviction(self.length_ms)
+
+    def trigger_policy(self) -> TriggerPolicy:
+        """A new policy for the slide."""
+        if self.slide_count is not None:
+            return (
+                WatermarkCountTrigger(self.slide_count) if self.event_time else CountTrigger(self.slide_count)
+            )
+        assert self.slide_ms is not None
+        policy = WatermarkTimeTrigger if self.event_time else TimeTrigger
+        return policy(self.slide_ms, only_new=self.length_count is not None)
+
+
+def policy_settings(
+    length: Extent,
+    slide: Extent | None = None,
+    *,
+    tumbling: bool = False,
+    time: Literal["event", "processing"] = "event",
+    lag: Duration = 0,
+    watermark_interval: Duration = 1,
+    streams: Sequence[str] | None = None,
+    idle_after: Duration | None = None,
+    late: str = LATE,
+    outputs: Collection[str] | None = None,
+    source: SourceTerms | None = None,
+) -> PolicySettings:
+    """
+    Check the arguments of `policy_window`, which explains them.
+
+    Args:
+        outputs: the tags of all outputs that somebody reads, if known: `late` must be one of them.
+
+    Raises:
+        PipelineError: if an argument is wrong, or the source could not live with such windows.
+    """
+    length_count, length_ms = _extent("length", length)
+    if tumbling and slide is not None:
+        raise refuse("slide", "None with tumbling=True, whose slide is its length", slide)
+    if tumbling:
+        slide_count, slide_ms = length_count, length_ms
+    else:
+        slide_count, slide_ms = _extent("slide", 1 if slide is None else slide)
+    event_time = choice("time", time, ("event", "processing")) == "event"
+    lag_ms = duration_ms("lag", lag, zero=True)
+    interval_ms = duration_ms("watermark_interval", watermark_interval)
+    idle_after_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
+    names = (ONLY_STREAM,) if streams is None else tuple(streams)
+    if not names or isinstance(streams, str) or len(set(names)) < len(names):
+        raise refuse("streams", "at least one name, each once", streams)
+    _check_late(late, outputs, event_time)
+    if source is not None:
+        _check_source(source, (length_ms or 0) + (slide_ms or 0), (length_count or 0) + (slide_count or 0))
+    return PolicySettings(
+        length_count,
+        length_ms,
+        slide_count,
+        slide_ms,
+        event_time,
+        lag_ms,
+        interval_ms,
+        names,
+        idle_after_ms,
+        late,
+    )
+
+
+def _extent(name: str, value: object) -> tuple[int | None, int | None]:
+    """(count, None) or (None, milliseconds)."""
+    if isinstance(value, timedelta):
+        return None, duration_ms(name, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return count(name, value), None
+    raise refuse(name, "an int (a number of elements) or a timedelta (a length of time)", value)
+
+
+def _check_late(late: object, outputs: Collection[str] | None, event_time: bool) -> None:
+    if not isinstance(late, str) or not late:
+        raise refuse("late", "the tag of an output", late)
+    if late == LATE:
+        return
+    if not event_time:
+        raise refuse("late", 'nothing with time="processing", where no element is late', late)
+    if outputs is not None and late not in outputs:
+        raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
+
+
+def _check_source(source: SourceTerms, held_ms: int, held_count: int) -> None:
+    """Whether the source bears with windows that hold an element for `held_ms`, or `held_count` of them."""
+    timeout_ms = None
+    if source.ack_timeout is not None:
+        timeout_ms = duration_ms("ack_timeout", source.ack_timeout, zero=True)
+    if source.resends and not source.has_ids:
+        raise PipelineError(
+            "a source that sends elements again after a crash needs ids on them (has_ids=True):"
+            " restored windows would count them twice"
+        )
+    if choice("acknowledge", source.acknowledge, ("expiry", "checkpoint")) == "checkpoint":
+        if timeout_ms is not None:
+            _check_checkpoints(source.checkpoint_interval, timeout_ms)
+        return
+    if timeout_ms is not None and held_ms > timeout_ms:
+        raise PipelineError(
+            f"length and slide together hold elements for {held_ms} ms, but the source sends them again"
+            f" after {timeout_ms} ms"
+        )
+    if source.max_pending is not None and held_count > count("max_pending", source.max_pending):
+        raise PipelineError(
+            f"length and slide together hold {held_count} elements, but the source gives out only"
+            f" {source.max_pending} at a time"
+        )
+
+
+def _check_checkpoints(interval: Duration | None, timeout_ms: int) -> None:
+    if interval is None:
+        raise refuse("checkpoint_interval", 'a duration with acknowledge="checkpoint"', None)
+    interval_ms = duration_ms("checkpoint_interval", interval)
+    if interval_ms > timeout_ms:
+        raise PipelineError(
+            f"checkpoints every {interval_ms} ms acknowledge too late for a source that sends again"
+            f" after {timeout_ms} ms"
+        )

@@ -1,0 +1,210 @@
+"""
+Trigger policies: when a window ends.
+
+After Storm's policies of the same names, without their threads. A trigger hears of events (`track`) and
+of time (`advance`); afterwards it is asked what is `due` until nothing is, and told of each firing
+(`reset`, whatever caused it; `fired`, if it was its own). `wake_ms` is when it wants to hear of
+processing time again.
+
+Time is event time for the two watermark policies (it advances to a watermark w: events at w may still
+come) and processing time for `TimeTrigger` (it advances to the last millisecond that is over). That is
+the only difference between the two time triggers, so both end their windows at the same multiples of
+the slide, whenever a timer happens to go off.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.windowing.policies.events import Event, EventQueue
+from asyncstream.windowing.policies.eviction import Firing
+
+__all__ = ("CountTrigger", "TimeTrigger", "TriggerPolicy", "WatermarkCountTrigger", "WatermarkTimeTrigger")
+
+
+class TriggerPolicy:
+    """Base of the trigger policies: the slide of a window."""
+
+    def room(self) -> int | None:
+        """How many events to `track` until one makes a window due; None: only time does, do not track."""
+        return None
+
+    def track(self, count: int, now_ms: int) -> None:
+        """`count` events, at most `room()`, have arrived at processing time `now_ms`."""
+
+    def advance(self, time_ms: int, queue: EventQueue) -> None:
+        """This policy's kind of time has reached `time_ms`."""
+
+    def due(self, queue: EventQueue) -> Firing | None:
+        """The next window to end now, if any."""
+        return None
+
+    def fired(self, had_events: bool) -> None:
+        """What `due` asked for is done; `had_events`: the window was not empty."""
+
+    def reset(self) -> None:
+        """A window was fired, on request of this policy or not."""
+
+    def rest(self, queue: EventQueue, now_ms: int) -> Firing | None:
+        """The last window of a finite stream that a count slide leaves unfinished, if any."""
+        return None
+
+    def wake_ms(self, queue: EventQueue) -> int | None:
+        """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
+        return None
+
+    def snapshot(self) -> Any:
+        """What `restore` needs to go on from here."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take up the state that `snapshot` gave."""
+
+
+class CountTrigger(TriggerPolicy):
+    """At every `slide`-th event since the last window, whatever ended that."""
+
+    def __init__(self, slide: int) -> None:
+        self._slide = slide
+        self._count = 0
+        self._now_ms = 0
+
+    def room(self) -> int:
+        return self._slide - self._count
+
+    def track(self, count: int, now_ms: int) -> None:
+        self._count += count
+        self._now_ms = now_ms
+
+    def due(self, queue: EventQueue) -> Firing | None:
+        return Firing(self._now_ms, slide_count=self._slide) if self._count >= self._slide else None
+
+    def reset(self) -> None:
+        self._count = 0
+
+    def rest(self, queue: EventQueue, now_ms: int) -> Firing | None:
+        if not self._count:
+            return None
+        return Firing(now_ms, slide_count=self._slide, missing=self._slide - self._count)
+
+    def snapshot(self) -> int:
+        return self._count
+
+    def restore(self, state: int) -> None:
+        self._count = state
+
+
+class WatermarkTimeTrigger(TriggerPolicy):
+    """
+    At every multiple of `slide_ms` that event time has reached, but for spans without events.
+
+    While the last window's events are held, the next window ends one slide later; once none are left,
+    at the first multiple that is not before the earliest event.
+
+    Args:
+        slide_ms: milliseconds between two window ends.
+        only_new: go on only for events that were in no window: for a length that is a count, whose window
+            never empties, and which would fire with the same events over and over through a gap.
+    """
+
+    def __init__(self, slide_ms: int, only_new: bool = False) -> None:
+        self._slide_ms = slide_ms
+        self._only_new = only_new
+        self._end_ms: int | None = None
+        self._time_ms = MIN_TIMESTAMP
+
+    def advance(self, time_ms: int, queue: EventQueue) -> None:
+        self._time_ms = time_ms
+
+    def due(self, queue: EventQueue) -> Firing | None:
+        end = self._next_end_ms(queue)
+        if end is None or end > self._time_ms:
+            return None
+        self._end_ms = end
+        return Firing(end, count=queue.count_until(end))
+
+    def fired(self, had_events: bool) -> None:
+        # an empty window's end stays: an event with exactly that timestamp is not late and may still come
+        if had_events and self._end_ms is not None:
+            self._end_ms += self._slide_ms
+
+    def _next_end_ms(self, queue: EventQueue) -> int | None:
+        if self._end_ms is not None and self._has_more(queue.reached):
+            return self._end_ms
+        earliest = queue.earliest()
+        if earliest is None:
+            return None
+        aligned = -(-earliest // self._slide_ms) * self._slide_ms
+        return aligned if self._end_ms is None else max(self._end_ms, aligned)
+
+    def _has_more(self, reached: list[Event]) -> bool:
+        """Whether events that the last window's end has passed are reason enough for the next window."""
+        if self._only_new:
+            return any(not event.window for event in reached)
+        return bool(reached)
+
+    def snapshot(self) -> int | None:
+        """The next window's end, milliseconds since the epoch; None before the first."""
+        return self._end_ms
+
+    def restore(self, state: int | None) -> None:
+        self._end_ms = state
+
+
+class TimeTrigger(WatermarkTimeTrigger):
+    """
+    At every multiple of `slide_ms` that processing time has passed.
+
+    A window whose end lies in the past fires with the end that it was meant to have, so a timer that is
+    late makes a window late, but not longer.
+    """
+
+    def advance(self, time_ms: int, queue: EventQueue) -> None:
+        # this millisecond is not over: events may still arrive in it
+        super().advance(time_ms - 1, queue)
+
+    def wake_ms(self, queue: EventQueue) -> int | None:
+        end = self._next_end_ms(queue)
+        return None if end is None else end + 1
+
+
+class WatermarkCountTrigger(TriggerPolicy):
+    """
+    At every `slide`-th event, in order of arrival, among those that the watermark has reached.
+
+    The window ends at the highest timestamp counted so far. Events at or before the last end are not
+    counted again; a rest below `slide` is, with the next watermark.
+    """
+
+    def __init__(self, slide: int) -> None:
+        self._slide = slide
+        self._counted_ms = MIN_TIMESTAMP
+        self._ends: deque[int] = deque()
+
+    def advance(self, time_ms: int, queue: EventQueue) -> None:
+        highest = MIN_TIMESTAMP
+        for number, event in enumerate(queue.between(self._counted_ms, time_ms), start=1):
+            highest = max(highest, event.timestamp)
+            if number % self._slide == 0:
+                self._ends.append(highest)
+
+    def due(self, queue: EventQueue) -> Firing | None:
+        if not self._ends:
+            return None
+        self._counted_ms = self._ends.popleft()
+        return Firing(self._counted_ms, slide_count=self._slide)
+
+    def rest(self, queue: EventQueue, now_ms: int) -> Firing | None:
+        unseen = [event.timestamp for event in queue if not event.window]
+        if not unseen:
+            return None
+        return Firing(max(unseen), slide_count=self._slide)
+
+    def snapshot(self) -> int | None:
+        """The last window's end, milliseconds since the epoch; None before the first."""
+        return None if self._counted_ms == MIN_TIMESTAMP else self._counted_ms
+
+    def restore(self, state: int | None) -> None:
+        self._counted_ms = MIN_TIMESTAMP if state is None else state

@@ -1,0 +1,266 @@
+"""
+Fast sliding windows that overlap: each element is added once, however many windows it is in.
+
+Theory. Time is cut into *slices* as long as the greatest common divisor of size and slide, so a window is a
+run of whole slices. A slice holds an accumulator for each key; a window's result merges those of its slices,
+which needs an aggregate that is `order_free`. A window is *armed* by the first element of one of its slices
+while it is still to fire, and fires for the keys that its slices hold.
+
+* Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the
+  others the windows are looked at one by one, and those that have fired do so again at once.
+* A window's results come in the order in which its keys first came. A slice keeps the number of each key's
+  first element; only where slices were filled in turns need they be sorted.
+* A snapshot holds whole windows. What a restore brings cannot be cut into slices again, so it is *kept* by
+  window and merged in when that fires. Of a kept window, the keys that had not fired are *due*; the others
+  fire only if an element comes for them, the watermark being before all time again after a restore.
+* A slice goes when the last of its windows is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from math import gcd
+from typing import Any
+
+from asyncstream.elements import Timestamps
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import pairs
+from asyncstream.windowing.assigners import SlidingWindows
+from asyncstream.windowing.operator import check_timestamp
+from asyncstream.windowing.plain import Cell, PlainWindowOperator
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.windows import TimeWindow
+
+__all__ = ("SlicedWindowOperator",)
+
+_MISSING: Any = object()
+
+
+class _Slice:
+    """
+    The accumulators of one slice.
+
+    Attributes:
+        held: accumulator by key.
+        numbers: by key, the number of its first element here; they rise in the order of `held`.
+    """
+
+    __slots__ = ("held", "numbers")
+
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
+        self.numbers: dict[Any, int] = {}
+
+
+class _Kept:
+    """
+    What a restore brought of one window.
+
+    Attributes:
+        held: accumulator by key.
+        due: keys that are to fire whether or not an element comes, in order.
+    """
+
+    __slots__ = ("due", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
+        self.due: dict[Any, None] = {}
+
+
+class SlicedWindowOperator(PlainWindowOperator):
+    """Sliding windows whose slide is shorter than their size."""
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        super().__init__(key_by, plan)
+        assigner = plan.assigner
+        if not isinstance(assigner, SlidingWindows):
+            raise InternalError(f"{type(assigner).__name__} has no slices")
+        self._size_ms = assigner.size_ms
+        self._slide_ms = assigner.slide_ms
+        self._offset_ms = assigner.offset_ms
+        self._slice_ms = gcd(assigner.size_ms, assigner.slide_ms)
+        self._slices: dict[int, _Slice] = {}
+        self._kept: dict[int, _Kept] = {}
+        self._armed: set[int] = set()
+        self._to_fire: list[int] = []
+        self._to_clean: list[int] = []
+        self._numbers = count()
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        key_by, add, create = self._key_by, self._aggregate.add, self._aggregate.create
+        length, offset, watermark, numbers = self._slice_ms, self._offset_ms, self._watermark, self._numbers
+        start = end = 0  # the slice at hand, none yet
+        cells: dict[Any, Any] = {}
+        firsts: dict[Any, int] = {}
+        value: Any = None
+        timestamp: Any = 0
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                key = key_by(value)
+                if not start <= timestamp < end:
+                    check_timestamp(timestamp)
+                    start = timestamp - (timestamp - offset) % length
+                    end = start + length
+                    if end - 1 <= watermark:
+                        self._add_behind(start, key, value, timestamp)
+                        end = start
+                        continue
+                    at_hand = self._slices.get(start)
+                    if at_hand is None:
+                        at_hand = self._new_slice(start)
+                        for window in self._windows_of(start):
+                            self._arm(window)
+                    cells, firsts = at_hand.held, at_hand.numbers
+                held = cells.get(key, _MISSING)
+                if held is _MISSING:
+                    held = create()
+                    firsts[key] = next(numbers)
+                cells[key] = add(held, value)
+        except Exception as error:
+            raise self._failed(value, timestamp, error) from error
+        self._emitter.flush()
+
+    def _windows_of(self, start: int) -> range:
+        """The starts of the windows that the slice at `start` is in, newest first."""
+        newest = start - (start - self._offset_ms) % self._slide_ms
+        return range(newest, start + self._slice_ms - self._size_ms - 1, -self._slide_ms)
+
+    def _slices_of(self, window: int) -> Iterator[_Slice]:
+        """The slices that there are of a window, by time."""
+        for start in range(window, window + self._size_ms, self._slice_ms):
+            found = self._slices.get(start)
+            if found is not None:
+                yield found
+
+    def _new_slice(self, start: int) -> _Slice:
+        made = self._slices[start] = _Slice()
+        heappush(self._to_clean, start)
+        return made
+
+    def _arm(self, window: int) -> None:
+        if window not in self._armed:
+            self._armed.add(window)
+            heappush(self._to_fire, window)
+
+    def _is_late(self, window: int) -> bool:
+        return window + self._size_ms - 1 + self._lateness_ms <= self._watermark
+
+    def _add_behind(self, start: int, key: Any, value: Any, timestamp: int) -> None:
+        """Put an element into a slice that has ended: some of its windows may have fired or be late."""
+        windows = [window for window in self._windows_of(start) if not self._is_late(window)]
+        if not windows:
+            self._leave_out(value, timestamp, timestamp)
+            return
+        place = self._slices.get(start) or self._new_slice(start)
+        if key not in place.held:
+            place.held[key] = self._aggregate.create()
+            place.numbers[key] = next(self._numbers)
+        place.held[key] = self._aggregate.add(place.held[key], value)
+        for window in windows:
+            if window + self._size_ms - 1 <= self._watermark:
+                self._emit(key, window, window + self._size_ms, self._merged(window, key))
+            else:
+                self._arm(window)
+
+    def _merged(self, window: int, key: Any) -> Any:
+        """The accumulator of one key over a whole window; to be read, not changed."""
+        parts = [place.held[key] for place in self._slices_of(window) if key in place.held]
+        kept = self._kept.get(window)
+        if kept is not None and key in kept.held:
+            parts.insert(0, kept.held[key])
+        return self._merge(parts)
+
+    def _merge(self, parts: list[Any]) -> Any:
+        if len(parts) == 1:
+            return parts[0]
+        merge, merged = self._aggregate.merge, self._aggregate.create()
+        for part in parts:
+            merged = merge(merged, part)
+        return merged
+
+    def _to_emit(self, window: int) -> Iterable[tuple[Any, Any]]:
+        """(key, accumulator) for which a window is to fire, in the order of their first elements."""
+        slices = list(self._slices_of(window))
+        kept = self._kept.get(window)
+        if kept is None and len(slices) == 1:
+            return slices[0].held.items()
+        parts: dict[Any, list[Any]] = {}
+        for place in slices:
+            for key, held in place.held.items():
+                if key in parts:
+                    parts[key].append(held)
+                else:
+                    parts[key] = [held]
+        if not self._in_turn(slices):
+            firsts: dict[Any, int] = {}
+            for place in slices:
+                for key, number in place.numbers.items():
+                    firsts[key] = min(number, firsts.get(key, number))
+            parts = {key: parts[key] for key in sorted(parts, key=firsts.__getitem__)}
+        if kept is not None:
+            parts = {**{key: [] for key in kept.due}, **parts}
+            for key, held in parts.items():
+                if key in kept.held:
+                    held.insert(0, kept.held[key])
+        return ((key, self._merge(held)) for key, held in parts.items())
+
+    def _in_turn(self, slices: list[_Slice]) -> bool:
+        """Whether each slice had all its keys before the next had its first."""
+        last = -1
+        for place in slices:
+            numbers = place.numbers
+            if next(iter(numbers.values())) < last:
+                return False
+            last = next(reversed(numbers.values()))
+        return True
+
+    def _fire(self, watermark: int) -> None:
+        size = self._size_ms
+        while self._to_fire and self._to_fire[0] + size - 1 <= watermark:
+            window = heappop(self._to_fire)
+            self._armed.remove(window)
+            for key, held in self._to_emit(window):
+                self._emit(key, window, window + size, held)
+            if window in self._kept:
+                self._kept[window].due.clear()
+            self._emitter.flush()
+        while self._to_clean and self._is_late(self._windows_of(self._to_clean[0])[0]):
+            del self._slices[heappop(self._to_clean)]
+        while self._kept and self._is_late(oldest := next(iter(self._kept))):
+            del self._kept[oldest]
+
+    def _cells(self) -> Iterator[Cell]:
+        windows = {window for start in self._slices for window in self._windows_of(start)} | set(self._kept)
+        for start in sorted(windows):
+            if self._is_late(start):
+                continue
+            window = TimeWindow(start, start + self._size_ms)
+            pending: set[Any] = set()
+            if start in self._armed:
+                for key, held in self._to_emit(start):
+                    pending.add(key)
+                    yield Cell(key, window, held, True)
+            keys = dict.fromkeys(key for place in self._slices_of(start) for key in place.held)
+            if start in self._kept:
+                keys.update(dict.fromkeys(self._kept[start].held))
+            for key in keys:
+                if key not in pending:
+                    yield Cell(key, window, self._merged(start, key), False)
+
+    def _take_up(self, cells: list[Cell]) -> None:
+        for kept in (self._slices, self._kept, self._armed, self._to_fire, self._to_clean):
+            kept.clear()
+        for key, window, held, pending in cells:
+            found = self._kept.setdefault(window.start_ms, _Kept())
+            found.held[key] = held
+            if pending:
+                found.due[key] = None
+                self._arm(window.start_ms)
+        self._kept = dict(sorted(self._kept.items()))
+
+    def _count_open(self) -> int:
+        kept = sum(len(window.held) for window in self._kept.values())
+        return kept + sum(len(place.held) for place in self._slices.values())

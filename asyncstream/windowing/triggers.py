@@ -1,0 +1,498 @@
+"""
+Triggers: when a window's result is emitted, and whether its contents are kept.
+
+A trigger is configuration; what it remembers of a window it keeps in state, through its context, which
+is always that of one key and one window. Timers that it registers come back to it for the same window.
+It is asked, too, about elements that are late but within the allowed lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from asyncstream.arguments import Duration, count, duration_ms, function, refuse
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
+from asyncstream.windowing.windows import Window
+
+__all__ = (
+    "AfterWatermark",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountTrigger",
+    "DeltaTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
+    "PurgingTrigger",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+)
+
+S = TypeVar("S", bound=State)
+
+
+class TriggerResult(Enum):
+    """
+    What is to be done with a window.
+
+    Attributes:
+        fires: emit its result.
+        purges: forget its contents; the window itself, and the trigger's state, live on.
+    """
+
+    CONTINUE = (False, False)
+    FIRE = (True, False)
+    PURGE = (False, True)
+    FIRE_AND_PURGE = (True, True)
+
+    def __init__(self, fires: bool, purges: bool) -> None:
+        self.fires = fires
+        self.purges = purges
+
+
+CONTINUE = TriggerResult.CONTINUE
+FIRE = TriggerResult.FIRE
+PURGE = TriggerResult.PURGE
+FIRE_AND_PURGE = TriggerResult.FIRE_AND_PURGE
+
+
+class TriggerContext(Protocol):
+    """What a trigger may ask for, all of it about the current key and window. Times are in milliseconds."""
+
+    @property
+    def watermark(self) -> int:
+        """The event time reached."""
+
+    @property
+    def now_ms(self) -> int:
+        """Processing time."""
+
+    def register_event_timer(self, timestamp: int) -> None:
+        """Have `on_event_time` called once the watermark reaches `timestamp`."""
+
+    def delete_event_timer(self, timestamp: int) -> None:
+        """Have no such timer."""
+
+    def register_processing_timer(self, timestamp: int) -> None:
+        """Have `on_processing_time` called once the clock reaches `timestamp`."""
+
+    def delete_processing_timer(self, timestamp: int) -> None:
+        """Have no such timer."""
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a piece of state."""
+
+    def merge_state(self, descriptor: StateDescriptor) -> Any:
+        """In `on_merge`: move the state of the merged windows into this one's, and give its handle."""
+
+    def nested(self, name: str) -> TriggerContext:
+        """The context for a trigger inside this one, whose state is kept apart under `name`."""
+
+
+class Trigger:
+    """
+    Base of all triggers: never fires.
+
+    Attributes:
+        can_merge: whether it copes with windows that merge; sessions need that.
+    """
+
+    can_merge: bool = False
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        """An element was added to the window."""
+        return CONTINUE
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        """An event-time timer of the window fires; it may be the operator's own, for cleaning up."""
+        return CONTINUE
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        """A processing-time timer of the window fires."""
+        return CONTINUE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        """Several windows became `window`; each of them is cleared afterwards."""
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        """The window goes: delete its timers and state."""
+
+
+class EventTimeTrigger(Trigger):
+    """Fires when the watermark reaches the window's end, and again for each late element after that."""
+
+    can_merge = True
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        last = window.max_timestamp
+        if last <= ctx.watermark:
+            return FIRE
+        ctx.register_event_timer(last)
+        return CONTINUE
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        return FIRE if timestamp == window.max_timestamp else CONTINUE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        if window.max_timestamp > ctx.watermark:
+            ctx.register_event_timer(window.max_timestamp)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.delete_event_timer(window.max_timestamp)
+
+
+class ProcessingTimeTrigger(Trigger):
+    """Fires when the clock reaches the window's end."""
+
+    can_merge = True
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        ctx.register_processing_timer(window.max_timestamp)
+        return CONTINUE
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        return FIRE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        if window.max_timestamp > ctx.now_ms:
+            ctx.register_processing_timer(window.max_timestamp)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.delete_processing_timer(window.max_timestamp)
+
+
+class NeverTrigger(Trigger):
+    """Never fires."""
+
+    can_merge = True
+
+
+class CountTrigger(Trigger):
+    """Fires at every `n`-th element of a window. What is left at the window's end is not emitted."""
+
+    can_merge = True
+
+    def __init__(self, n: int) -> None:
+        self.n = count("n", n)
+        self._count = ReducingDescriptor[int]("count", lambda a, b: a + b)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        counted: ReducingState[int] = ctx.state(self._count)
+        if counted.add(1) < self.n:
+            return CONTINUE
+        counted.clear()
+        return FIRE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.merge_state(self._count)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.state(self._count).clear()
+
+
+class ContinuousEventTimeTrigger(Trigger):
+    """
+    Fires at every multiple of `interval` that the watermark passes, and at the window's end.
+
+    On a global window, whose end is the end of time, there is a tick to fire at once more when the final
+    watermark comes; then the end of time itself is next.
+    """
+
+    can_merge = True
+
+    def __init__(self, interval: Duration) -> None:
+        self.interval_ms = duration_ms("interval", interval)
+        self._tick = ReducingDescriptor[int]("tick", min)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        last = window.max_timestamp
+        if last <= ctx.watermark:
+            return FIRE
+        ctx.register_event_timer(last)
+        tick: ReducingState[int] = ctx.state(self._tick)
+        if tick.get() is None:
+            if timestamp is None:
+                # from before all time a global window would tick for ever before it got to the present
+                timestamp = ctx.watermark if last == MAX_TIMESTAMP else MIN_TIMESTAMP
+                if last - timestamp > MAX_TIMESTAMP:
+                    return CONTINUE
+            self._set(tick, _truncated(timestamp, self.interval_ms), window, ctx)
+        return CONTINUE
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        last = window.max_timestamp
+        if timestamp == last:
+            return FIRE
+        tick: ReducingState[int] = ctx.state(self._tick)
+        if tick.get() != timestamp:
+            return CONTINUE
+        tick.clear()
+        # time has ended: the ticks between here and the end of a global window would never be through
+        endless = last == MAX_TIMESTAMP == ctx.watermark
+        self._set(tick, last if endless else timestamp, window, ctx)
+        return FIRE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        next_tick = ctx.merge_state(self._tick).get()
+        if next_tick is not None:
+            ctx.register_event_timer(next_tick)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        tick: ReducingState[int] = ctx.state(self._tick)
+        next_tick = tick.get()
+        if next_tick is not None:
+            ctx.delete_event_timer(next_tick)
+            tick.clear()
+
+    def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
+        next_tick = min(after + self.interval_ms, window.max_timestamp)
+        tick.add(next_tick)
+        ctx.register_event_timer(next_tick)
+
+
+class ContinuousProcessingTimeTrigger(Trigger):
+    """Fires at every multiple of `interval` that the clock passes while the window has an end to come."""
+
+    can_merge = True
+
+    def __init__(self, interval: Duration) -> None:
+        self.interval_ms = duration_ms("interval", interval)
+        self._tick = ReducingDescriptor[int]("tick", min)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        tick: ReducingState[int] = ctx.state(self._tick)
+        if tick.get() is None:
+            self._set(tick, _truncated(ctx.now_ms, self.interval_ms), window, ctx)
+        return CONTINUE
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        tick: ReducingState[int] = ctx.state(self._tick)
+        if tick.get() != timestamp:
+            return CONTINUE
+        if timestamp < window.max_timestamp:  # the end is the last tick: one after it would be due at once
+            tick.clear()
+            self._set(tick, timestamp, window, ctx)
+        return FIRE
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        next_tick = ctx.merge_state(self._tick).get()
+        if next_tick is not None:
+            ctx.register_processing_timer(next_tick)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        tick: ReducingState[int] = ctx.state(self._tick)
+        next_tick = tick.get()
+        if next_tick is not None:
+            ctx.delete_processing_timer(next_tick)
+            tick.clear()
+
+    def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
+        next_tick = min(after + self.interval_ms, window.max_timestamp)
+        tick.add(next_tick)
+        ctx.register_processing_timer(next_tick)
+
+
+class DeltaTrigger(Trigger):
+    """
+    Fires when an element is more than `threshold` away from the one at the last firing.
+
+    Attributes:
+        delta: called with that element and the new one, gives their distance.
+        threshold: exactly this far does not fire.
+    """
+
+    def __init__(self, delta: Callable[[Any, Any], float], threshold: float) -> None:
+        self.delta = function("delta", delta)
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            raise refuse("threshold", "a number", threshold)
+        self.threshold = threshold
+        self._last = ValueDescriptor[Any]("last")
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        last = ctx.state(self._last)
+        held = last.get()
+        if held is None:
+            last.set((value,))  # in a tuple: None is a value like any other
+        elif self.delta(held[0], value) > self.threshold:
+            last.set((value,))
+            return FIRE
+        return CONTINUE
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.state(self._last).clear()
+
+
+class PurgingTrigger(Trigger):
+    """Fires when `of` does, and forgets the contents each time: results do not accumulate."""
+
+    def __init__(self, of: Trigger) -> None:
+        self.of = _trigger("of", of)
+        self.can_merge = of.can_merge
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        result = self.of.on_element(value, timestamp, window, ctx)
+        return FIRE_AND_PURGE if result.fires else result
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        result = self.of.on_event_time(timestamp, window, ctx)
+        return FIRE_AND_PURGE if result.fires else result
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        result = self.of.on_processing_time(timestamp, window, ctx)
+        return FIRE_AND_PURGE if result.fires else result
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        self.of.on_merge(window, ctx)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        self.of.clear(window, ctx)
+
+
+class ProcessingTimeoutTrigger(Trigger):
+    """
+    Fires when `of` does, or once `interval` of processing time has passed without that.
+
+    Attributes:
+        of: the trigger that has its chance first.
+        interval_ms: from the first element since the last firing (from the latest one with
+            `reset_on_record`) to the time-out.
+        reset_on_record: whether each element starts the interval anew.
+        clear_on_timeout: whether `of` forgets what it knows when a timer fires.
+    """
+
+    def __init__(
+        self, of: Trigger, interval: Duration, *, reset_on_record: bool = False, clear_on_timeout: bool = True
+    ) -> None:
+        self.of = _trigger("of", of)
+        self.interval_ms = duration_ms("interval", interval)
+        self.reset_on_record = reset_on_record
+        self.clear_on_timeout = clear_on_timeout
+        self._timeout = ValueDescriptor[int]("timeout")
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        result = self.of.on_element(value, timestamp, window, ctx.nested("of"))
+        if result.fires:
+            self.clear(window, ctx)
+            return result
+        timeout = ctx.state(self._timeout)
+        set_for = timeout.get()
+        if set_for is not None and self.reset_on_record:
+            ctx.delete_processing_timer(set_for)
+            set_for = None
+        if set_for is None:
+            set_for = ctx.now_ms + self.interval_ms
+            timeout.set(set_for)
+            ctx.register_processing_timer(set_for)
+        return result
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        return self._timed(self.of.on_event_time(timestamp, window, ctx.nested("of")), window, ctx)
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        return self._timed(self.of.on_processing_time(timestamp, window, ctx.nested("of")), window, ctx)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        timeout = ctx.state(self._timeout)
+        set_for = timeout.get()
+        if set_for is not None:
+            ctx.delete_processing_timer(set_for)
+            timeout.clear()
+        self.of.clear(window, ctx.nested("of"))
+
+    def _timed(self, result: TriggerResult, window: Window, ctx: TriggerContext) -> TriggerResult:
+        if self.clear_on_timeout:
+            self.clear(window, ctx)
+        return FIRE_AND_PURGE if result.purges else FIRE
+
+
+class AfterWatermark(Trigger):
+    """
+    Fires on time, when the watermark reaches the window's end, and besides as `early` and `late` say.
+
+    After Beam's trigger of that name. Without `late`, every late element fires at once.
+
+    Attributes:
+        early: asked about elements and timers before the window's end.
+        late: asked about those after it, within the allowed lateness.
+    """
+
+    def __init__(self, *, early: Trigger | None = None, late: Trigger | None = None) -> None:
+        self.early = None if early is None else _trigger("early", early)
+        self.late = None if late is None else _trigger("late", late)
+        self.can_merge = all(part.can_merge for part in (early, late) if part is not None)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        if window.max_timestamp <= ctx.watermark:
+            if self.late is None:
+                return FIRE
+            return self.late.on_element(value, timestamp, window, ctx.nested("late"))
+        ctx.register_event_timer(window.max_timestamp)
+        if self.early is None:
+            return CONTINUE
+        return self.early.on_element(value, timestamp, window, ctx.nested("early"))
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        if timestamp == window.max_timestamp:
+            if self.early is not None:
+                self.early.clear(window, ctx.nested("early"))
+            return FIRE
+        if timestamp < window.max_timestamp:
+            if self.early is None:
+                return CONTINUE
+            return self.early.on_event_time(timestamp, window, ctx.nested("early"))
+        if self.late is None:
+            return CONTINUE
+        return self.late.on_event_time(timestamp, window, ctx.nested("late"))
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        name, part = ("late", self.late) if window.max_timestamp <= ctx.watermark else ("early", self.early)
+        return CONTINUE if part is None else part.on_processing_time(timestamp, window, ctx.nested(name))
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        if window.max_timestamp > ctx.watermark:
+            ctx.register_event_timer(window.max_timestamp)
+        for name, part in (("early", self.early), ("late", self.late)):
+            if part is not None:
+                part.on_merge(window, ctx.nested(name))
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        ctx.delete_event_timer(window.max_timestamp)
+        for name, part in (("early", self.early), ("late", self.late)):
+            if part is not None:
+                part.clear(window, ctx.nested(name))
+
+
+def _truncated(time_ms: int, interval_ms: int) -> int:
+    """The multiple of the interval next to `time_ms` towards 0, also for times before the epoch."""
+    return time_ms - time_ms % interval_ms if time_ms >= 0 else time_ms + -time_ms % interval_ms
+
+
+def _trigger(name: str, value: object) -> Trigger:
+    if not isinstance(value, Trigger):
+        raise refuse(name, "a trigger", value)
+    return value

@@ -1,0 +1,80 @@
+"""
+Windows: what elements of one key are grouped by.
+
+Both kinds are tuples, so they are hashed at the speed of tuples, a snapshot keeps them as plain tuples,
+and a plain tuple finds the entry of the window that equals it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from asyncstream.elements import MAX_TIMESTAMP
+
+__all__ = ("GLOBAL_WINDOW", "GlobalWindow", "TimeWindow", "Window", "WindowResult", "window_from")
+
+
+class TimeWindow(NamedTuple):
+    """
+    The span of time [start, end).
+
+    Attributes:
+        start_ms: first millisecond inside, since the epoch.
+        end_ms: first millisecond after it.
+    """
+
+    start_ms: int
+    end_ms: int
+
+    @property
+    def max_timestamp(self) -> int:
+        """The last millisecond inside: the window is complete once the watermark reaches it."""
+        return self.end_ms - 1
+
+    def touches(self, other: TimeWindow) -> bool:
+        """Whether the two overlap or one begins where the other ends."""
+        return self.start_ms <= other.end_ms and other.start_ms <= self.end_ms
+
+    def cover(self, other: TimeWindow) -> TimeWindow:
+        """The smallest window around both."""
+        return TimeWindow(min(self.start_ms, other.start_ms), max(self.end_ms, other.end_ms))
+
+
+class GlobalWindow(tuple[()]):
+    """The one window that holds all elements of a key; it ends with time itself."""
+
+    __slots__ = ()
+
+    start_ms: Final[None] = None
+    end_ms: Final[None] = None
+    max_timestamp: Final = MAX_TIMESTAMP
+
+    def __repr__(self) -> str:
+        return "GlobalWindow()"
+
+
+GLOBAL_WINDOW: Final = GlobalWindow()
+
+Window: TypeAlias = TimeWindow | GlobalWindow
+
+
+def window_from(plain: tuple[int, ...]) -> Window:
+    """The window that a snapshot kept as a plain tuple."""
+    return TimeWindow(plain[0], plain[1]) if plain else GLOBAL_WINDOW
+
+
+class WindowResult(NamedTuple):
+    """
+    What an aggregate gave for one key and window.
+
+    Attributes:
+        key: whose window.
+        start_ms: first millisecond of the window, since the epoch; None for a global window.
+        end_ms: first millisecond after it; None for a global window.
+        value: the aggregate's result, or the list of values where there is no aggregate.
+    """
+
+    key: Any
+    start_ms: int | None
+    end_ms: int | None
+    value: Any

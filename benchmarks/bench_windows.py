@@ -1,0 +1,172 @@
+"""
+Event-time windows: events per second through one window operator, in one thread.
+
+Every row has the watermark on (the last timestamp, after each 1,000 events), late output connected, and
+checks how many results came. With `bytewax` installed the same tumbling windows run there for comparison.
+
+    python benchmarks/bench_windows.py [events]     # 1,000,000 unless told otherwise
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from operator import itemgetter
+from typing import Any
+
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.windowing import (
+    Aggregates,
+    Count,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+    WindowAssigner,
+    WindowOperator,
+    WindowPlan,
+    window_operator,
+)
+
+BATCH = 1_000
+RUNS = 5
+
+EXPECTED = {  # results of 5,000,000 events of 1,000 keys
+    "tumbling": 499_978,
+    "sliding": 505_000,
+    "session": 34_452,
+}
+
+Batches = list[tuple[list[tuple[int, int]], list[int]]]
+
+
+def events(count: int, keys: int) -> Batches:
+    """Event i: timestamp i ms, value i & 255, key from a linear congruential generator."""
+    batches: Batches = []
+    state = 42
+    for first in range(0, count, BATCH):
+        values = []
+        for number in range(first, min(first + BATCH, count)):
+            state = (state * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
+            values.append(((state >> 33) % keys, number & 255))
+        batches.append((values, list(range(first, first + len(values)))))
+    return batches
+
+
+class Counter(Operator):
+    """Counts what arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.count += len(values)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        pass
+
+
+def drive(operator: Operator, batches: Batches, single: bool) -> tuple[float, int]:
+    """CPU seconds and number of results."""
+    results, late = Counter(), Counter()
+    operator.out, operator.side = results, {"late": late}
+    operator.open(OperatorContext())
+    gc.collect()
+    begun = time.process_time()
+    for values, timestamps in batches:
+        if single:
+            process = operator.process
+            for value, timestamp in zip(values, timestamps, strict=True):
+                process(value, timestamp)
+        else:
+            operator.process_batch(values, timestamps)
+        operator.advance_watermark(timestamps[-1])
+    operator.advance_watermark(MAX_TIMESTAMP)
+    seconds = time.process_time() - begun
+    assert late.count == 0
+    return seconds, results.count
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    assigners: dict[str, WindowAssigner] = {
+        "tumbling": TumblingWindows(timedelta(seconds=10)),
+        "sliding": SlidingWindows(timedelta(seconds=60), timedelta(seconds=10)),
+        "session": SessionWindows(timedelta(seconds=5)),
+    }
+    print(f"{count:,} events, CPU time, median of {RUNS}")
+    print(f"{'windows':28}{'keys':>10}{'results':>10}{'M events/s':>12}")
+    few = events(count, 1_000)
+    counted: dict[str, int] = {}
+    for name, assigner in assigners.items():
+        aggregate = Aggregates(n=Count(), total=Sum(itemgetter(1)))
+        plan = WindowPlan(assigner, aggregate=aggregate)
+        rows: list[tuple[str, Callable[[], Operator], Batches, int, bool]] = [
+            ("general", lambda plan=plan: WindowOperator(itemgetter(0), plan), few[: max(1, len(few) // 5)], 1_000, False),
+            ("chosen", lambda plan=plan: window_operator(itemgetter(0), plan), few, 1_000, False),
+            ("chosen, one by one", lambda plan=plan: window_operator(itemgetter(0), plan), few, 1_000, True),
+        ]
+        for keys in (100_000, 1_000_000):
+            rows.append(
+                ("chosen", lambda plan=plan: window_operator(itemgetter(0), plan), events(count, keys), keys, False)
+            )
+        for label, make, batches, keys, single in rows:
+            times, found = zip(*(drive(make(), batches, single) for _ in range(RUNS)), strict=True)
+            assert len(set(found)) == 1
+            speed = sum(len(values) for values, _ in batches) / statistics.median(times) / 1e6
+            print(f"{name + ', ' + label:28}{keys:>10,}{found[0]:>10,}{speed:>12.2f}", flush=True)
+            if label == "chosen" and keys == 1_000:
+                counted[name] = found[0]
+    if count == 5_000_000:
+        assert counted == EXPECTED, counted
+    bytewax(few)
+
+
+def bytewax(batches: Batches) -> None:
+    """The same tumbling windows in Bytewax, if it is installed: count and sum, event time, one worker."""
+    try:
+        import bytewax.operators as op
+        from bytewax.dataflow import Dataflow
+        from bytewax.operators import windowing
+        from bytewax.testing import TestingSink, TestingSource, run_main
+    except ImportError:
+        print("bytewax: not installed")
+        return
+    from datetime import UTC, datetime
+
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    taken = batches[: max(1, len(batches) // 10)]
+    items = [
+        (str(key), (epoch + timedelta(milliseconds=timestamp), value))
+        for values, timestamps in taken
+        for (key, value), timestamp in zip(values, timestamps, strict=True)
+    ]
+    found: list[Any] = []
+    flow = Dataflow("bench")
+    stream = op.input("in", flow, TestingSource(items, batch_size=BATCH))
+    clock = windowing.EventClock(itemgetter(0), wait_for_system_duration=timedelta(0))
+    windower = windowing.TumblingWindower(length=timedelta(seconds=10), align_to=epoch)
+    folded = windowing.fold_window(
+        "fold",
+        stream,
+        clock,
+        windower,
+        lambda: (0, 0),
+        lambda held, item: (held[0] + 1, held[1] + item[1]),
+        lambda left, right: (left[0] + right[0], left[1] + right[1]),
+    )
+    op.output("out", folded.down, TestingSink(found))
+    begun = time.process_time()
+    run_main(flow)
+    seconds = time.process_time() - begun
+    print(f"{'bytewax, tumbling':28}{1000:>10,}{len(found):>10,}{len(items) / seconds / 1e6:>12.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Services to be guarded, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+def now_ms() -> int:
+    """The event loop's time in whole milliseconds."""
+    return round(asyncio.get_running_loop().time() * 1000)
+
+
+class Flaky:
+    """Fails so many times, then gives back what it is given; `times` (ms) tells when it was called."""
+
+    def __init__(self, failures: int, error: Exception | None = None, takes: float = 0.0) -> None:
+        self.failures = failures
+        self.error = error or OSError("down")
+        self.takes = takes
+        self.times: list[int] = []
+        self.running = 0
+        self.most_running = 0
+
+    async def __call__(self, value: Any) -> Any:
+        self.times.append(now_ms())
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            if self.takes:
+                await asyncio.sleep(self.takes)
+        finally:
+            self.running -= 1
+        if self.failures > 0:
+            self.failures -= 1
+            raise self.error
+        return value

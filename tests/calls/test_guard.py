@@ -1,0 +1,183 @@
+"""What holds for every guard: it is an async function around another."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncstream.arguments import is_async_function
+from asyncstream.calls import (
+    Guard,
+    adaptive_concurrency,
+    batched,
+    cached,
+    circuit_breaker,
+    rate_limit,
+    retry,
+    single_flight,
+)
+from asyncstream.calls.guard import Background
+from asyncstream.errors import CallTimeout
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.testing.loop import run_virtual
+from tests.calls.services import Flaky
+
+GUARDS: dict[str, Callable[[Any], Guard[Any, Any]]] = {
+    "retry": retry(),
+    "rate_limit": rate_limit(rate=5),
+    "circuit_breaker": circuit_breaker(),
+    "cached": cached(),
+    "single_flight": single_flight(),
+    "adaptive_concurrency": adaptive_concurrency(),
+}
+each_guard = pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+
+
+class Client(AsyncFunction[int, int]):
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def open(self) -> None:
+        self.log.append("open")
+
+    async def invoke(self, value: int) -> int:
+        self.log.append(f"invoke {value}")
+        return value * 2
+
+    def timeout(self, value: int) -> int:
+        return -value
+
+    async def close(self) -> None:
+        self.log.append("close")
+
+
+class Plain(AsyncFunction[int, int]):
+    async def invoke(self, value: int) -> int:
+        return value * 2
+
+
+@each_guard
+def test_guard_opens_calls_and_closes_the_function_inside(guard: Any) -> None:
+    client = Client()
+
+    async def main() -> None:
+        async with guard(client) as guarded:
+            assert await guarded.invoke(3) == 6
+            assert await guarded(4) == 8
+
+    run_virtual(main())
+    assert client.log == ["open", "invoke 3", "invoke 4", "close"]
+
+
+@each_guard
+def test_guard_keeps_the_timeout_hook_of_the_function_inside(guard: Any) -> None:
+    guarded = guard(guard(Client()))
+    assert has_timeout_hook(guarded)
+    assert guarded.timeout(5) == -5
+
+
+@each_guard
+def test_guard_has_no_timeout_hook_where_there_is_none_inside(guard: Any) -> None:
+    for inner in (Plain(), Flaky(0)):
+        guarded = guard(inner)
+        assert not has_timeout_hook(guarded)
+        with pytest.raises(CallTimeout):
+            guarded.timeout(5)
+
+
+@each_guard
+def test_guard_is_an_async_function_of_both_kinds(guard: Any) -> None:
+    guarded = guard(Flaky(0))
+    assert is_async_function(guarded)
+    assert isinstance(guarded, AsyncFunction)
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        retry(Plain()),
+        rate_limit(Plain(), rate=1),
+        circuit_breaker(Plain()),
+        cached(Plain()),
+        single_flight(Plain()),
+        adaptive_concurrency(Plain()),
+    ],
+)
+def test_guard_can_be_sent_to_another_process_before_it_is_open(guarded: Guard[int, int]) -> None:
+    guarded = pickle.loads(pickle.dumps(guarded))
+
+    async def main() -> int:
+        return int(await guarded(4))
+
+    assert run_virtual(main()) == 8
+
+
+@each_guard
+def test_guard_serves_in_one_event_loop_after_another(guard: Any) -> None:
+    guarded = guard(Flaky(0))
+
+    async def main() -> list[int]:
+        return [await guarded(value) for value in range(5)]
+
+    assert run_virtual(main()) == run_virtual(main()) == [0, 1, 2, 3, 4]
+
+
+def test_function_is_guarded_by_a_decorator() -> None:
+    @cached(ttl=5)
+    @retry(attempts=3)
+    async def double(value: int) -> int:
+        return value * 2
+
+    async def main() -> int:
+        return await double(4)
+
+    assert run_virtual(main()) == 8
+
+
+def test_metrics_are_those_of_the_whole_nest() -> None:
+    nest = cached(single_flight(retry(retry(circuit_breaker(rate_limit(Flaky(1), rate=9))))))
+
+    async def main() -> dict[str, int]:
+        await nest(1)
+        return nest.metrics()
+
+    metrics = run_virtual(main())
+    assert metrics["retries"] == 1
+    assert metrics["cache_misses"] == 1
+    assert {"coalesced", "rate_limited", "circuit_state"} <= metrics.keys()
+
+
+def test_timeout_hook_of_a_batch_function_is_asked_with_a_batch() -> None:
+    class Many(AsyncFunction[list[int], list[int]]):
+        async def invoke(self, value: list[int]) -> list[int]:
+            return value
+
+        def timeout(self, value: list[int]) -> list[int]:
+            return [-one for one in value]
+
+    assert batched(Many()).timeout(5) == -5
+
+
+def test_background_tasks_end_when_they_are_stopped() -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(1)  # an end that takes time
+            ended.append(True)
+
+    async def main() -> None:
+        background = Background()
+        background.start(work())
+        background.start(work())
+        await asyncio.sleep(1)
+        await background.stop()
+        assert len(ended) == 2
+
+    run_virtual(main())

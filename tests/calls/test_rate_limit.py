@@ -1,0 +1,150 @@
+"""Rate limit, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiolimiter
+import pytest
+
+from asyncstream.calls import RateLimiter, rate_limit
+from asyncstream.errors import PipelineError
+from asyncstream.testing.loop import run_virtual
+from tests.calls.services import Flaky, now_ms
+
+
+def starts(calls: int, **options: Any) -> list[int]:
+    """When so many calls that are asked for at once begin."""
+    service = Flaky(0)
+
+    async def main() -> None:
+        guarded = rate_limit(service, **options)
+        await asyncio.gather(*(guarded(number) for number in range(calls)))
+
+    run_virtual(main())
+    return service.times
+
+
+def test_rate_starts_at_once_and_the_next_after_the_period() -> None:
+    assert starts(7, rate=3) == [0, 0, 0, 1000, 1000, 1000, 2000]
+
+
+def test_burst_starts_at_once_and_the_rest_evenly() -> None:
+    assert starts(6, rate=4, burst=2) == [0, 0, 250, 500, 1000, 1000]
+
+
+def test_burst_of_one_spaces_all_calls_evenly() -> None:
+    assert starts(5, rate=10, burst=1) == [0, 100, 200, 300, 400]
+
+
+def test_rest_does_not_let_more_through_than_the_rate() -> None:
+    async def main() -> list[int]:
+        limiter = RateLimiter(2)
+        times = []
+        for pause in (0.9, 0.0, 0.2, 0.0):
+            await asyncio.sleep(pause)
+            await limiter.acquire()
+            times.append(now_ms())
+        return times
+
+    # a token bucket would let all four through by 1100
+    assert run_virtual(main()) == [900, 900, 1900, 1900]
+
+
+def test_weights_count() -> None:
+    assert starts(4, rate=10, weight=lambda number: 4.0) == [0, 0, 1000, 1000]
+
+
+def test_heavy_call_is_not_overtaken_by_light_ones() -> None:
+    order: list[int] = []
+
+    async def note(weight: int) -> None:
+        order.append(weight)
+
+    async def main() -> None:
+        guarded = rate_limit(note, rate=10, weight=float)
+        await asyncio.gather(*(guarded(weight) for weight in (8, 9, 1, 2)))
+
+    run_virtual(main())
+    assert order == [8, 9, 1, 2]
+
+
+def test_weight_that_never_fits_is_refused() -> None:
+    async def main() -> None:
+        with pytest.raises(PipelineError, match="never fits"):
+            await RateLimiter(5).acquire(6)
+        with pytest.raises(PipelineError, match="never fits"):
+            await rate_limit(Flaky(0), rate=5, weight=6)(1)
+
+    run_virtual(main())
+
+
+def test_cancelled_caller_gives_its_place_to_the_next() -> None:
+    async def main() -> int:
+        limiter = RateLimiter(1)
+        await limiter.acquire()
+        first = asyncio.create_task(limiter.acquire())
+        second = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0.5)
+        first.cancel()
+        await second
+        return now_ms()
+
+    assert run_virtual(main()) == 1000
+
+
+def test_limiter_is_shared_by_several_functions() -> None:
+    one, two = Flaky(0), Flaky(0)
+
+    async def main() -> None:
+        limiter = RateLimiter(2)
+        guarded = rate_limit(one, limiter=limiter), rate_limit(two, limiter=limiter)
+        await asyncio.gather(*(guarded[number % 2](number) for number in range(6)))
+
+    run_virtual(main())
+    assert sorted(one.times + two.times) == [0, 0, 1000, 1000, 2000, 2000]
+
+
+def test_aiolimiter_is_accepted() -> None:
+    service = Flaky(0)
+
+    async def main() -> None:
+        guarded = rate_limit(service, limiter=aiolimiter.AsyncLimiter(2, 1))
+        await asyncio.gather(*(guarded(number) for number in range(4)))
+
+    run_virtual(main())
+    assert service.times == [0, 0, 500, 1000]
+
+
+def test_limiter_forgets_what_an_event_loop_with_another_clock_counted() -> None:
+    limiter = RateLimiter(2, burst=1)
+
+    async def main(pause: float) -> int:
+        await asyncio.sleep(pause)
+        await limiter.acquire()
+        await limiter.acquire()
+        return now_ms()
+
+    assert run_virtual(main(100)) == 100_500
+    assert run_virtual(main(0)) == 500
+
+
+def test_call_within_the_rate_does_not_suspend() -> None:
+    async def main() -> None:
+        limiter = RateLimiter(1)
+        with pytest.raises(StopIteration):
+            limiter.acquire().send(None)
+        assert not limiter.try_acquire()
+        assert limiter.waited == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rate": 0}, {"rate": 5, "burst": 6}, {"rate": 5, "limiter": RateLimiter(1)}, {"limiter": 7}],
+)
+def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError):
+        rate_limit(Flaky(0), **options)

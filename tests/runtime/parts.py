@@ -1,0 +1,155 @@
+"""Sources, sinks and functions that tests of running jobs are built from: they note what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from asyncstream import AsyncFunction, Sink, Source, SourceBatch
+from asyncstream.elements import Timestamps
+from asyncstream.testing.loop import run_virtual
+
+T = TypeVar("T")
+
+
+class Boom(Exception):
+    """What fails on purpose in these tests."""
+
+
+def boom(*arguments: object) -> Any:
+    raise Boom("on purpose")
+
+
+class Log(list[str]):
+    """What happened, in order."""
+
+
+class LoggedSource(Source[Any]):
+    """Gives its batches one by one; fails at the moment that `fails` names."""
+
+    def __init__(self, log: Log, batches: Sequence[Sequence[Any]], *, name: str = "source", fails: str = "") -> None:
+        self.log = log
+        self.batches = [list(batch) for batch in batches]
+        self.name = name
+        self.fails = fails
+        self.at = 0
+
+    def _note(self, moment: str) -> None:
+        self.log.append(f"{self.name} {moment}")
+        if moment == self.fails:
+            boom()
+
+    async def open(self) -> None:
+        self.at = 0
+        self._note("open")
+
+    async def read(self) -> SourceBatch[Any] | None:
+        await asyncio.sleep(0)
+        if self.at == len(self.batches):
+            if self.fails == "read":
+                boom()
+            return None
+        self.at += 1
+        return SourceBatch(self.batches[self.at - 1])
+
+    def position(self) -> int:
+        return self.at
+
+    async def seek(self, position: int) -> None:
+        self.at = position
+
+    async def close(self) -> None:
+        self._note("close")
+
+
+class LoggedSink(Sink[Any]):
+    """Keeps what is written; fails at the moment that `fails` names; each write takes `delay` seconds."""
+
+    def __init__(self, log: Log, *, name: str = "sink", fails: str = "", delay: float = 0.0) -> None:
+        self.log = log
+        self.name = name
+        self.fails = fails
+        self.delay = delay
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+
+    def _note(self, moment: str) -> None:
+        self.log.append(f"{self.name} {moment}")
+        if moment == self.fails:
+            boom()
+
+    async def open(self) -> None:
+        self._note("open")
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if self.fails == "write":
+            boom()
+        self.values += values
+        self.timestamps += timestamps or [None] * len(values)
+
+    async def flush(self) -> None:
+        self._note("flush")
+
+    async def close(self) -> None:
+        self._note("close")
+
+
+class LoggedFunction(AsyncFunction[Any, Any]):
+    """An async function that gives back what it gets; fails at the moment that `fails` names."""
+
+    def __init__(self, log: Log, *, name: str = "call", fails: str = "", delay: float = 0.0) -> None:
+        self.log = log
+        self.name = name
+        self.fails = fails
+        self.delay = delay
+
+    def _note(self, moment: str) -> None:
+        self.log.append(f"{self.name} {moment}")
+        if moment == self.fails:
+            boom()
+
+    async def open(self) -> None:
+        self._note("open")
+
+    async def invoke(self, value: Any) -> Any:
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if self.fails == "invoke":
+            boom()
+        return value
+
+    async def close(self) -> None:
+        self._note("close")
+
+
+def sleeping(seconds: float) -> Callable[[T], Awaitable[T]]:
+    """An async function that takes so long for each element, and gives it back."""
+
+    async def call(value: T) -> T:
+        await asyncio.sleep(seconds)
+        return value
+
+    return call
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`run_virtual`, where `main` must not leave a task behind, nor an error that nobody was told of."""
+
+    async def watched() -> T:
+        unheard: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+        try:
+            return await main
+        finally:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, f"tasks left behind: {left}"
+            assert not unheard, f"told to the loop's exception handler: {unheard}"
+
+    return run_virtual(watched())

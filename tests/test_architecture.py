@@ -1,0 +1,373 @@
+"""
+Holds the floors of the house, and what every module promises: `__all__`, a docstring, no surprise imports.
+
+Everything is read from the source with `ast`; nothing is imported. Each rule is a function of one `Module`
+that gives complaints, and the last tests show it a bad module, so that a rule that cannot fail is found out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "asyncstream"
+
+FLOORS = (
+    ("errors", "elements", "clock", "codec", "arguments"),
+    ("eventtime", "state", "timers", "metrics"),
+    ("operators",),
+    ("async_wait", "calls", "windowing"),
+    ("connectors",),
+    ("plan", "checkpoint"),
+    ("runtime.aio", "runtime.spark"),
+    ("pipeline",),
+    ("testing", "web", "cli", "__main__"),
+)
+"""From the ground up. A package imports from lower floors and from itself."""
+
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], *FLOORS[2], "windowing"})
+"""State machines that are driven from outside: they know of no event loop, no network and no chance."""
+
+BARRED_THERE = frozenset({"asyncio", "socket", "aiohttp", "anyio", "uvloop", "random", "threading"})
+
+OPTIONAL = frozenset(
+    {"cachetools", "rich", "fastapi", "uvicorn", "datasketches", "pyspark", "polars", "uvloop", "httpx"}
+)
+"""Not there after a plain install, at least not everywhere: imported where they are used."""
+
+WALL_CLOCK = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
+"""What tells the time of day, of the modules `time` and `datetime`."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """
+    One module of the package, parsed.
+
+    Attributes:
+        name: dotted, without the package's own name: "operators.base"; a package's `__init__` goes by
+            the name of the package, and the package's own by "".
+        is_package: it is an `__init__`.
+    """
+
+    name: str
+    tree: ast.Module
+    is_package: bool = False
+
+    @property
+    def room(self) -> str:
+        """What stands in the table of floors; the modules of `runtime` by their second name too."""
+        parts = self.name.split(".")
+        return ".".join(parts[:2]) if parts[0] == "runtime" else parts[0]
+
+    def imports(self) -> Iterator[tuple[str, ast.AST]]:
+        """Every absolute dotted name that is imported anywhere in the module, and by which statement."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield alias.name, node
+            elif isinstance(node, ast.ImportFrom):
+                base = self._absolute(node)
+                for alias in node.names:
+                    yield f"{base}.{alias.name}", node
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        here = ["asyncstream", *self.name.split(".")] if self.name else ["asyncstream"]
+        if not self.is_package:
+            here.pop()
+        here = here[: len(here) - node.level + 1]
+        return ".".join([*here, node.module] if node.module else here)
+
+    def declared(self) -> list[str] | None:
+        """The names in `__all__`, or None if there is none."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+            ):
+                return list(ast.literal_eval(node.value))
+        return None
+
+    def defined(self) -> set[str]:
+        """The classes and functions of the module that have a public name."""
+        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        return {node.name for node in self.tree.body if isinstance(node, kinds) and node.name[0] != "_"}
+
+    def assigned(self) -> set[str]:
+        """The public names that the module gives to values."""
+        found: set[str] = set()
+        for node in self.tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+        return {name for name in found if name[0] != "_"}
+
+    def bound_by_import(self) -> set[str]:
+        """The public names that imports at the top level of the module bind."""
+        return {
+            alias.asname or alias.name.split(".")[0]
+            for node in self.tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+            if (alias.asname or alias.name)[0] != "_"
+        }
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = list(path.relative_to(ROOT).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found[name] = Module(name, ast.parse(path.read_text(encoding="utf-8")), is_package)
+    return found
+
+
+def room_of(imported: str) -> str | None:
+    """The room that an absolute dotted name lies in, or None if it is not one of ours."""
+    parts = imported.split(".")
+    if parts[0] != "asyncstream":
+        return None
+    return ".".join(parts[1:3]) if parts[1:2] == ["runtime"] else ".".join(parts[1:2])
+
+
+# ---------------------------------------------------------------------- the rules
+
+
+def keeps_to_its_floor(module: Module) -> Iterator[str]:
+    if module.room in ("", "runtime"):
+        return  # the package's own name stands above everything; `runtime` holds nothing
+    if module.room not in FLOOR_OF:
+        yield f"{module.room!r} stands on no floor"
+        return
+    floor = FLOOR_OF[module.room]
+    for imported, _ in module.imports():
+        room = room_of(imported)
+        if room is None or room == module.room:
+            continue
+        if room not in FLOOR_OF:
+            yield f"imports {imported}, which stands on no floor"
+        elif FLOOR_OF[room] > floor:
+            yield f"on floor {floor} imports {imported} from floor {FLOOR_OF[room]}"
+        elif FLOOR_OF[room] == floor and floor > 0:  # the nouns of the ground floor may use each other
+            yield f"imports {imported} from its own floor {floor}"
+
+
+def reads_no_wall_clock(module: Module) -> Iterator[str]:
+    if module.name == "clock":
+        return
+    for imported, _ in module.imports():
+        if imported in {f"time.{name}" for name in WALL_CLOCK}:
+            yield f"imports {imported}"
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Attribute) or node.attr not in WALL_CLOCK:
+            continue
+        owner = ast.unparse(node.value)
+        if owner in {"time", "datetime", "date", "datetime.datetime", "datetime.date"}:
+            yield f"reads {owner}.{node.attr} in line {node.lineno}"
+
+
+def is_synchronous_where_it_must(module: Module) -> Iterator[str]:
+    if module.room not in SYNCHRONOUS:
+        return
+    for imported, node in module.imports():
+        if imported.split(".")[0] in BARRED_THERE:
+            yield f"imports {imported} in line {getattr(node, 'lineno', '?')}"
+    if module.name == "operators.functions":  # what users subclass is async, and awaits its own methods
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
+            yield f"awaits in line {node.lineno}"
+
+
+def has_a_docstring(module: Module) -> Iterator[str]:
+    docstring = ast.get_docstring(module.tree)
+    if not docstring:
+        yield "does not say in its first lines what it is for"
+    elif not docstring.strip().split("\n\n")[0].rstrip().endswith((".", ":", "?")):
+        yield "the first paragraph of its docstring is not a sentence"
+
+
+def declares_what_it_defines(module: Module) -> Iterator[str]:
+    declared = module.declared()
+    if declared is None:
+        if len(module.tree.body) > 1:  # more than a docstring
+            yield "has no __all__"
+        return
+    if len(declared) != len(set(declared)):
+        yield "names something twice in __all__"
+    for name in sorted(module.defined() - set(declared)):
+        yield f"defines {name}, which is not in __all__: add it, or give it an underscore"
+    there = module.defined() | module.assigned()
+    if module.is_package:
+        there |= module.bound_by_import()
+    for name in sorted(set(declared) - there):
+        yield f"has {name} in __all__, and does not define it"
+
+
+def reexports_what_it_imports(module: Module) -> Iterator[str]:
+    """A package's `__init__` imports what it hands on, from inside the package, and it is public there."""
+    if not module.is_package or module.declared() is None:
+        return
+    inside = "asyncstream." + module.name if module.name else "asyncstream"
+    declared = set(module.declared() or ())
+    for node in module.tree.body:
+        if not isinstance(node, ast.ImportFrom) or node.module == "__future__":
+            continue
+        source = node.module or ""
+        if not (source + ".").startswith(inside + "."):
+            yield f"re-exports from outside: {source}"
+            continue
+        origin = modules().get(source.removeprefix("asyncstream").lstrip("."))
+        for alias in node.names:
+            if alias.name not in declared:
+                yield f"imports {alias.name}, which is not in its __all__"
+            if origin is not None and alias.name not in (origin.declared() or ()):
+                yield f"re-exports {alias.name}, which is not in the __all__ of {source}"
+
+
+def imports_only_what_is_declared(module: Module) -> Iterator[str]:
+    """What one module takes from another is in the `__all__` of the other."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("asyncstream."):
+            continue
+        origin = modules().get((node.module or "").removeprefix("asyncstream."))
+        if origin is None or origin.declared() is None:
+            continue
+        for alias in node.names:
+            if alias.name not in (origin.declared() or ()) and f"{origin.name}.{alias.name}" not in modules():
+                yield f"takes {alias.name} from {node.module}, which does not declare it"
+
+
+def imports_optional_packages_late(module: Module) -> Iterator[str]:
+    late = {id(node) for scope in scopes(module.tree) for node in ast.walk(scope)}
+    for imported, node in module.imports():
+        if imported.split(".")[0] in OPTIONAL and id(node) not in late:
+            yield f"imports {imported} when it is itself imported"
+
+
+def scopes(tree: ast.Module) -> Iterator[ast.AST]:
+    """What does not run on import: functions, and what only type checkers look at."""
+    for node in ast.walk(tree):
+        guarded = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if guarded or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def keeps_asserts_out_of_the_way(module: Module) -> Iterator[str]:
+    """Nothing may depend on `python -O`: an assert may tell a type checker something, not do something."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assert) and any(
+            isinstance(part, ast.Call) and ast.unparse(part.func) not in ("isinstance", "len", "type")
+            for part in ast.walk(node.test)
+        ):
+            yield f"asserts on a call in line {node.lineno}"
+
+
+Rule = Callable[[Module], Iterator[str]]
+
+RULES: tuple[Rule, ...] = (
+    keeps_to_its_floor,
+    reads_no_wall_clock,
+    is_synchronous_where_it_must,
+    has_a_docstring,
+    declares_what_it_defines,
+    reexports_what_it_imports,
+    imports_only_what_is_declared,
+    imports_optional_packages_late,
+    keeps_asserts_out_of_the_way,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_module(rule: Rule) -> None:
+    complaints = [
+        f"{module.name or '__init__'}: {text}" for module in modules().values() for text in rule(module)
+    ]
+    assert complaints == []
+
+
+def test_every_room_of_the_house_is_on_one_floor() -> None:
+    rooms = [room for floor in FLOORS for room in floor]
+    assert len(rooms) == len(set(rooms))
+    assert {module.room for module in modules().values()} - {"", "runtime"} <= set(rooms)
+
+
+def test_virtual_time_needs_nothing_of_the_house_but_its_errors() -> None:
+    ours = {room_of(imported) for imported, _ in modules()["testing.loop"].imports()} - {None}
+    assert ours == {"errors"}
+
+
+# ---------------------------------------------------------------------- the rules can fail
+
+BAD = """
+from __future__ import annotations
+import time
+import asyncio
+import rich
+from datetime import datetime
+from ..pipeline import Pipeline
+from asyncstream.operators.base import _raise
+
+__all__ = ("Missing", "Known", "Known")
+
+class Known: ...
+
+def forgotten():
+    from asyncstream.runtime.aio import Job
+    import cachetools
+    assert Job.start()
+    return time.time(), datetime.now()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (
+            keeps_to_its_floor,
+            ["imports asyncstream.pipeline.Pipeline from floor 7", "asyncstream.runtime.aio.Job"],
+        ),
+        (reads_no_wall_clock, ["time.time", "datetime.now"]),
+        (is_synchronous_where_it_must, ["imports asyncio"]),
+        (has_a_docstring, ["does not say"]),
+        (declares_what_it_defines, ["twice", "defines forgotten", "has Missing in __all__"]),
+        (imports_only_what_is_declared, ["takes _raise"]),
+        (imports_optional_packages_late, ["imports rich"]),
+        (keeps_asserts_out_of_the_way, ["asserts on a call"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_rule_finds_what_is_wrong_in_a_bad_module(rule: Rule, expected: list[str]) -> None:
+    complaints = list(rule(Module("windowing.bad", ast.parse(BAD))))
+    assert len(complaints) == len(expected)
+    for complaint, text in zip(complaints, expected, strict=True):
+        assert text in complaint
+
+
+def test_rule_finds_an_import_from_the_same_floor() -> None:
+    bad = Module("windowing.bad", ast.parse("from asyncstream.calls import retry"))
+    assert list(keeps_to_its_floor(bad)) == ["imports asyncstream.calls.retry from its own floor 3"]
+
+
+def test_rule_finds_a_package_that_is_not_in_the_table() -> None:
+    assert list(keeps_to_its_floor(Module("cellar", ast.parse("")))) == ["'cellar' stands on no floor"]
+
+
+def test_rule_finds_a_package_that_hands_on_what_is_not_public() -> None:
+    source = """
+from asyncstream.operators.base import Operator, pairs, DISCARD
+from asyncstream.clock import Clock
+__all__ = ("Operator", "DISCARD", "Clock")
+"""
+    complaints = list(reexports_what_it_imports(Module("operators", ast.parse(source), is_package=True)))
+    assert complaints[0] == "imports pairs, which is not in its __all__"
+    assert complaints[-1] == "re-exports from outside: asyncstream.clock"

@@ -1,0 +1,149 @@
+"""What Flink's AsyncWaitOperator does, case by case."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitSettings, OutputOrder
+from asyncstream.elements import Timestamps
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.testing.loop import VirtualTimeLoop
+from tests.vectors.cases import Case, cases
+
+ORDERS = {"ordered": OutputOrder.ORDERED, "unordered": OutputOrder.EVENT_TIME}
+
+PASSES = 20
+"""Passes of the event loop in which everything that follows from one step has happened."""
+
+EMISSIONS = ("out", "wm", "timeout", "fail", "ended")
+
+
+class ScriptedTimeLoop(VirtualTimeLoop):
+    """Virtual time that moves in one jump to where the script says: all that is due then fires together."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Script(Operator):
+    """Runs one case; it stands downstream of the operator, and plays the service that is called."""
+
+    def __init__(self, case: Case, loop: ScriptedTimeLoop) -> None:
+        super().__init__()
+        self.case, self.loop = case, loop
+        self.records: list[dict[str, Any]] = []
+        self.step = -1
+        self.failed = False
+        self.calls: dict[str, asyncio.Future[list[Any]]] = {}
+
+    def record(self, kind: str, what: Any, **more: Any) -> None:
+        if not self.failed:
+            self.records.append({"op": self.step, kind: what, **more})
+
+    # ---------------------------------------------------------------- downstream
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for value, timestamp in pairs(values, timestamps):
+            self.record("out", value, ts=timestamp)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.record("wm", timestamp)
+
+    def end_input(self) -> None:
+        self.record("ended", True)
+
+    def fail(self, error: BaseException) -> None:
+        self.record("fail", type(error).__name__)
+        self.failed = True
+
+    # ---------------------------------------------------------------- the service
+
+    async def call(self, element: str) -> list[Any]:
+        self.record("invoke", element)
+        self.calls[element] = self.loop.create_future()
+        results: list[Any] = await self.calls[element]
+        return results
+
+    def timed_out(self, element: str) -> list[Any]:
+        self.record("timeout", element)
+        if self.case["on_timeout"] == "fail":
+            raise TimeoutError
+        return [f"timeout:{element}"]
+
+    # ---------------------------------------------------------------- the script
+
+    def opened(self) -> AsyncWaitOperator:
+        timeout = self.case["timeout"]
+        settings = AsyncWaitSettings(
+            self.call,
+            order=ORDERS[self.case["mode"]],
+            concurrency=self.case["capacity"],
+            buffer=self.case["capacity"],
+            timeout=timeout / 1000 if timeout else None,
+            on_timeout=self.timed_out if timeout else "fail",
+            replay="all",
+            flat=True,
+        )
+        operator = AsyncWaitOperator(settings)
+        operator.out = self
+        operator.open(OperatorContext(clock=self.loop, fail=self.fail))
+        return operator
+
+    async def run(self) -> None:
+        operator = self.opened()
+        for step in self.case["ops"]:
+            self.step += 1
+            if "el" in step:
+                operator.process(*step["el"])
+            elif "wm" in step:
+                operator.advance_watermark(step["wm"])
+            elif "pt" in step:
+                self.loop.now = step["pt"] / 1000
+            elif "done" in step:
+                element, results = step["done"]
+                if not self.calls[element].done():  # else: its time was up, the call is cancelled
+                    self.calls[element].set_result(results)
+            elif "fail" in step:
+                if not self.calls[step["fail"]].done():
+                    self.calls[step["fail"]].set_exception(RuntimeError("as the script says"))
+            elif "restart" in step:
+                kept = operator.snapshot()
+                await operator.stop()
+                operator = self.opened()
+                operator.restore(kept)
+            else:
+                assert "end" in step
+                operator.end_input()
+            for _ in range(0 if step.get("hold") else PASSES):
+                await asyncio.sleep(0)
+        await operator.stop()
+
+
+def of_step(records: list[dict[str, Any]], number: int, *kinds: str) -> list[dict[str, Any]]:
+    # which exception failed the job is Java's affair
+    return [
+        {**record, "fail": True} if "fail" in record else record
+        for record in records
+        if record["op"] == number and any(kind in record for kind in kinds)
+    ]
+
+
+@pytest.mark.parametrize("case", cases("flink_async.jsonl", "async_wait"))
+def test_does_what_flink_does(case: Case) -> None:
+    with asyncio.Runner(loop_factory=ScriptedTimeLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, ScriptedTimeLoop)
+        script = Script(case, loop)
+        runner.run(script.run())
+    # What a step emits and which calls it starts have an order each. How the two interleave within a step
+    # is scheduling, not semantics: Flink's mailbox hands over one result at a time, a turn a whole batch.
+    for number in range(len(case["ops"])):
+        for kinds in (EMISSIONS, ("invoke",)):
+            expected = of_step(case["expected"], number, *kinds)
+            assert of_step(script.records, number, *kinds) == expected, f"step {number}"

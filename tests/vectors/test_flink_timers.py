@@ -1,0 +1,260 @@
+"""What Flink's KeyedProcessOperator and its timer service do, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from asyncstream.clock import ManualClock
+from asyncstream.elements import MIN_TIMESTAMP, Timestamps
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.process import (
+    Emitter,
+    KeyedContext,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    TimeDomain,
+)
+from asyncstream.state import KeyedState, ValueDescriptor
+from asyncstream.timers import TimerService
+from tests.vectors.canonical import canonical
+from tests.vectors.cases import Case, cases
+
+FILE = "flink_timers.jsonl"
+
+
+class Rules:
+    """Which commands a firing timer runs: those of the first rule that fits and is not used up."""
+
+    def __init__(self, rules: list[dict[str, Any]]) -> None:
+        self.rules = rules
+        self.used = [0] * len(rules)
+
+    def commands(self, domain: str, key: Any, timestamp: int, namespace: Any = None) -> list[Any]:
+        facts = {"domain": domain, "key": key, "ts": timestamp, "ns": namespace}
+        for number, rule in enumerate(self.rules):
+            fits = all(rule[name] == fact for name, fact in facts.items() if name in rule)
+            if fits and self.used[number] < rule.get("max", 1 << 60):
+                self.used[number] += 1
+                return list(rule["do"])
+        return []
+
+
+class Log(Operator):
+    """Writes down what an operator pushes, with the step and the timer call it came from."""
+
+    def __init__(self, kind: str, records: list[dict[str, Any]], where: dict[str, Any]) -> None:
+        super().__init__()
+        self.kind, self.records, self.where = kind, records, where
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for value, timestamp in pairs(values, timestamps):
+            emitted = value
+            calls: dict[str, Any] = {}
+            if isinstance(value, tuple):  # (timer, number of the call, value)
+                timer, number, emitted = value
+                if timer is not None:
+                    calls = {"t": timer, "cb": number}
+            if self.kind == "side" and timestamp is None:
+                timestamp = MIN_TIMESTAMP  # how Flink writes "none" here
+            self.records.append({"op": self.where["op"], self.kind: emitted, "ts": timestamp, **calls})
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.records.append({"op": self.where["op"], "wm": timestamp})
+
+
+class Scripted(KeyedProcessFunction[Any, Any]):
+    """Runs the commands of the case; everything emitted says which timer call it is from."""
+
+    def __init__(self, rules: Rules, where: dict[str, Any]) -> None:
+        self.rules, self.where = rules, where
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.count = ctx.state(ValueDescriptor[int]("count"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        self.run(value[1], ctx, lambda emitted: out((None, None, emitted)), None)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        domain = "e" if ctx.domain is TimeDomain.EVENT else "p"
+        self.where["cb"] += 1
+        number, timer = self.where["cb"], [domain, timestamp]
+        out((timer, number, ["timer", domain, ctx.key, timestamp, ctx.watermark, ctx.now_ms]))
+        commands = self.rules.commands(domain, ctx.key, timestamp)
+        self.run(commands, ctx, lambda emitted: out((timer, number, emitted)), timer)
+
+    def run(self, commands: Any, ctx: KeyedContext, out: Callable[[Any], None], timer: Any) -> None:
+        for name, *arguments in commands:
+            argument = arguments[0] if arguments else 0
+            if name == "reg_e":
+                ctx.register_event_timer(argument)
+            elif name == "reg_p":
+                ctx.register_processing_timer(argument)
+            elif name == "del_e":
+                ctx.delete_event_timer(argument)
+            elif name == "del_p":
+                ctx.delete_processing_timer(argument)
+            elif name == "reg_e_after":
+                assert ctx.timestamp is not None
+                ctx.register_event_timer(ctx.timestamp + argument)
+            elif name == "reg_p_after":
+                ctx.register_processing_timer(ctx.now_ms + argument)
+            elif name == "emit":
+                out(["emit", ctx.key, argument])
+            elif name == "side":
+                number = None if timer is None else self.where["cb"]
+                ctx.side("aside", (timer, number, ["side", ctx.key, argument]))
+            elif name == "count":
+                counted = (self.count.get() or 0) + 1
+                self.count.set(counted)
+                out(["count", ctx.key, counted])
+            elif name == "clear":
+                self.count.clear()
+            else:
+                assert name == "now"
+                out(["now", ctx.key, ctx.watermark, ctx.now_ms, ctx.timestamp])
+
+
+class Namespaced(Operator):
+    """The timer service as an operator that gives its timers namespaces uses it."""
+
+    def __init__(self, rules: Rules, where: dict[str, Any]) -> None:
+        super().__init__()
+        self.rules, self.where = rules, where
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self.state = KeyedState(context.clock)
+        self.count = self.state.state(ValueDescriptor[int]("count"))
+        self.timers = TimerService(
+            lambda t, key, namespace: self.fired("e", t, key, namespace),
+            lambda t, key, namespace: self.fired("p", t, key, namespace),
+            context.wake_at,
+        )
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for (key, commands), timestamp in pairs(values, timestamps):
+            self.state.key = key
+            self.run(commands, timestamp, lambda emitted: self.emit(None, emitted))
+
+    def fired(self, domain: str, timestamp: int, key: Any, namespace: Any) -> None:
+        self.state.key = key
+        self.where["cb"] += 1
+        timer = [domain, timestamp]
+        now_ms = self.context.clock.now_ms()
+        told = ["timer", domain, key, namespace, timestamp, self.state.key, self.timers.watermark, now_ms]
+        self.emit(timer, told)
+        commands = self.rules.commands(domain, key, timestamp, namespace)
+        self.run(commands, timestamp, lambda emitted: self.emit(timer, emitted))
+
+    def emit(self, timer: Any, value: Any) -> None:
+        self.out.process((timer, None if timer is None else self.where["cb"], value), None)
+
+    def run(self, commands: Any, timestamp: int | None, out: Callable[[Any], None]) -> None:
+        key, timers, now_ms = self.state.key, self.timers, self.context.clock.now_ms()
+        for name, *arguments in commands:
+            if name.startswith("list"):
+                queue = timers.event if name == "list_e" else timers.processing
+                listed = sorted([timer.key, timer.namespace, timer.timestamp] for timer in queue)
+                out([name, listed])
+            elif name.startswith(("reg", "del")):
+                namespace, time = arguments
+                if name.endswith("after"):
+                    assert timestamp is not None
+                    time += timestamp if name == "reg_e_after" else now_ms
+                if name.startswith("reg_e"):
+                    timers.event.register(time, key, namespace)
+                elif name.startswith("reg_p"):
+                    timers.register_processing(time, key, namespace)
+                else:
+                    (timers.event if name == "del_e" else timers.processing).delete(time, key, namespace)
+            elif name == "emit":
+                out(["emit", key, arguments[0]])
+            elif name == "side":
+                self.side_output("aside").process((None, None, ["side", key, arguments[0]]), timestamp)
+            elif name == "count":
+                counted = (self.count.get() or 0) + 1
+                self.count.set(counted)
+                out(["count", key, counted])
+            elif name == "clear":
+                self.count.clear()
+            else:
+                assert name == "now"
+                out(["now", key, timers.watermark, now_ms, timestamp])
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.timers.advance_watermark(timestamp)
+        self.out.advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        self.timers.advance_clock(now_ms)
+
+    def snapshot(self) -> Any:
+        return {"state": self.state.snapshot(), "timers": self.timers.snapshot()}
+
+    def restore(self, state: Any) -> None:
+        self.state.restore(state["state"])
+        self.timers.restore(state["timers"])
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "state_entries": len(self.state),
+            "event_timers": len(self.timers.event),
+            "processing_timers": len(self.timers.processing),
+        }
+
+
+def run(case: Case) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The transcript of a case and the counts at its end."""
+    records: list[dict[str, Any]] = []
+    where = {"op": -1, "cb": 0}
+    rules = Rules(case["on_timer"])
+    clock = ManualClock()
+
+    def opened() -> Operator:
+        operator: Operator
+        if case["kind"] == "keyed_process":
+            operator = KeyedProcessOperator(lambda value: value[0], Scripted(rules, where))
+        else:
+            operator = Namespaced(rules, where)
+        operator.out = Log("out", records, where)
+        operator.side = {"aside": Log("side", records, where)}
+        operator.open(OperatorContext(clock=clock))
+        return operator
+
+    operator = opened()
+    for number, step in enumerate(case["ops"]):
+        where["op"] = number
+        if "el" in step:
+            key, commands, timestamp = step["el"]
+            operator.process((key, commands), timestamp)
+        elif "wm" in step:
+            operator.advance_watermark(step["wm"])
+        elif "pt" in step:
+            clock.set_ms(step["pt"])
+            operator.advance_clock(step["pt"])
+        elif "restart" in step:
+            kept = operator.snapshot()
+            operator = opened()
+            operator.restore(kept)
+        else:
+            records.append({"op": number, "probe": counts(operator)})
+    return records, counts(operator)
+
+
+def counts(operator: Operator) -> dict[str, int]:
+    metrics = operator.metrics()
+    return {
+        "state": metrics["state_entries"],
+        "event_timers": metrics["event_timers"],
+        "proc_timers": metrics["processing_timers"],
+    }
+
+
+@pytest.mark.parametrize("case", cases(FILE, "keyed_process", "internal_timers"))
+def test_does_what_flink_does(case: Case) -> None:
+    records, final = run(case)
+    assert canonical(case, records) == canonical(case, case["expected"])
+    assert final == case["final"]

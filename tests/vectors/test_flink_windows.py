@@ -1,0 +1,312 @@
+"""What Flink's WindowOperator does, case by case: once with the general operator, once with the factory's choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncstream.clock import ManualClock
+from asyncstream.elements import Timestamps
+from asyncstream.errors import AsyncStreamError
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.state import ValueDescriptor
+from asyncstream.windowing import (
+    AggregateFunction,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountEvictor,
+    CountTrigger,
+    CumulativeWindows,
+    DeltaEvictor,
+    DeltaTrigger,
+    DynamicSessionWindows,
+    EventTimeTrigger,
+    Evictor,
+    GlobalWindows,
+    MergingWindowSet,
+    ProcessingTimeoutTrigger,
+    ProcessingTimeTrigger,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    Reduce,
+    SessionWindows,
+    SlidingWindows,
+    TimeEvictor,
+    TimeWindow,
+    Trigger,
+    TumblingWindows,
+    WindowAssigner,
+    WindowContext,
+    WindowOperator,
+    WindowPlan,
+    WindowResult,
+    window_operator,
+)
+from asyncstream.windowing.merging import Merge
+from tests.vectors.canonical import canonical
+from tests.vectors.cases import Case, cases
+
+FILE = "flink_windows.jsonl"
+
+
+def ms(count: int) -> timedelta:
+    return timedelta(milliseconds=count)
+
+
+class Average(AggregateFunction[tuple[str, int], float]):
+    order_free = True
+
+    def create(self) -> Any:
+        return (0, 0)
+
+    def add(self, accumulator: Any, value: tuple[str, int]) -> Any:
+        return (accumulator[0] + value[1], accumulator[1] + 1)
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        return (accumulator[0] + other[0], accumulator[1] + other[1])
+
+    def result(self, accumulator: Any) -> float:
+        return accumulator[0] / accumulator[1] if accumulator[1] else math.nan
+
+
+class Listing(ProcessWindowFunction[WindowResult]):
+    """All values; with `told`, also what the context knows."""
+
+    def __init__(self, case: Case, where: dict[str, Any]) -> None:
+        self.told = case["function"]["kind"] == "process_context"
+        self.sessions = "session" in case["assigner"]["kind"]
+        self.where = where
+
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[WindowResult], None]) -> None:
+        values: Any = [value for _, value in contents]
+        if self.told:
+            key_firings = ctx.key_state(ValueDescriptor[int]("firings", default=0))
+            key_firings.set((key_firings.get() or 0) + 1)
+            values = {"vals": values, "wm": ctx.watermark, "pt": ctx.now_ms, "key_firings": key_firings.get()}
+            if not self.sessions:
+                window_firings = ctx.window_state(ValueDescriptor[int]("firings", default=0))
+                window_firings.set((window_firings.get() or 0) + 1)
+                values["window_firings"] = window_firings.get()
+        out(WindowResult(key, ctx.window.start_ms, ctx.window.end_ms, values))
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        if self.told:
+            self.where["operator"]._emitter.flush()
+            self.where["log"]({"clear": [key, ctx.window.start_ms, ctx.window.end_ms]})
+            if not self.sessions:
+                ctx.window_state(ValueDescriptor[int]("firings", default=0)).clear()
+
+
+class ForgetfulWindowSet(MergingWindowSet):
+    """
+    Has Flink's slip, so that all else can be compared.
+
+    An element that brings exactly the window that is open already, after that had grown by merging, makes
+    Flink forget where its contents are: they leak and are missing from the result. It takes gaps that
+    differ from element to element. `MergingWindowSet` keeps them.
+    """
+
+    def add(self, window: TimeWindow) -> Merge:
+        if self.state_window(window) is not None:
+            self.move(window, window)
+        return super().add(window)
+
+
+class Traced(WindowOperator):
+    """Tells the log which timer is firing."""
+
+    where: dict[str, Any]
+    _new_sessions = ForgetfulWindowSet
+
+    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
+        self.where["timer"] = ["e" if event_time else "p", timestamp]
+        self.where["cb"] += 1
+        try:
+            super()._on_timer(timestamp, key, window, event_time)
+            self._emitter.flush()
+        finally:
+            self.where["timer"] = None
+
+
+class Log(Operator):
+    """Writes down what an operator pushes."""
+
+    def __init__(self, kind: str, where: dict[str, Any]) -> None:
+        super().__init__()
+        self.kind, self.where = kind, where
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for value, timestamp in pairs(values, timestamps):
+            record = {self.kind: list(value), "ts": timestamp}
+            if self.where["untraced"] and self.where["step"] == "wm":
+                # a fast operator: it emits nothing but results at the window's end
+                self.where["cb"] += 1
+                record |= {"t": ["e", timestamp], "cb": self.where["cb"]}
+            self.where["log"](record)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.where["log"]({"wm": timestamp})
+
+
+def assigner(spec: dict[str, Any], time: Any) -> WindowAssigner:
+    kind = spec["kind"]
+    offset = ms(spec.get("offset") or 0)
+    if kind == "tumbling":
+        return TumblingWindows(ms(spec["size"]), offset=offset, time=time, stagger="stagger" in spec)
+    if kind == "sliding":
+        return SlidingWindows(ms(spec["size"]), ms(spec["slide"]), offset=offset, time=time)
+    if kind == "cumulative":
+        return CumulativeWindows(ms(spec["size"]), ms(spec["step"]), offset=offset, time=time)
+    if kind == "session":
+        return SessionWindows(ms(spec["gap"]), time=time)
+    if kind == "dynamic_session":
+        return DynamicSessionWindows(lambda element: ms(spec["base"] + spec["mul"] * element[1]), time=time)
+    assert kind == "global"
+    return GlobalWindows(fire_at_end=spec.get("end_of_stream", False))
+
+
+def trigger(spec: dict[str, Any] | None) -> Trigger | None:
+    if spec is None:
+        return None
+    kind = spec["kind"]
+    if kind == "event_time":
+        return EventTimeTrigger()
+    if kind == "processing_time":
+        return ProcessingTimeTrigger()
+    if kind == "count":
+        return CountTrigger(spec["n"])
+    if kind == "continuous_event_time":
+        return ContinuousEventTimeTrigger(ms(spec["interval"]))
+    if kind == "continuous_processing_time":
+        return ContinuousProcessingTimeTrigger(ms(spec["interval"]))
+    if kind == "delta":
+        return DeltaTrigger(lambda last, new: new[1] - last[1], spec["threshold"])
+    of = trigger(spec["of"])
+    assert of is not None
+    if kind == "purging":
+        return PurgingTrigger(of)
+    assert kind == "processing_timeout"
+    return ProcessingTimeoutTrigger(
+        of,
+        ms(spec["interval"]),
+        reset_on_record=spec.get("reset_on_record", False),
+        clear_on_timeout=spec.get("clear_on_timeout", True),
+    )
+
+
+def evictor(spec: dict[str, Any] | None) -> Evictor | None:
+    if spec is None:
+        return None
+    if spec["kind"] == "count":
+        return CountEvictor(spec["n"], spec["when"])
+    if spec["kind"] == "time":
+        return TimeEvictor(ms(spec["size"]), spec["when"])
+    assert spec["kind"] == "delta"
+    return DeltaEvictor(lambda element, last: last[1] - element[1], spec["threshold"], spec["when"])
+
+
+def plan(case: Case, where: dict[str, Any]) -> WindowPlan:
+    aggregate: AggregateFunction[Any, Any] | None = None
+    kind = case["function"]["kind"]
+    if kind == "reduce_sum":
+        aggregate = Reduce(lambda a, b: (a[0], a[1] + b[1]), order_free=True)
+    elif kind == "aggregate_avg":
+        aggregate = Average()
+    return WindowPlan(
+        assigner(case["assigner"], case["time"]),
+        trigger=trigger(case["trigger"]),
+        evictor=evictor(case["evictor"]),
+        allowed_lateness_ms=case["allowed_lateness"],
+        aggregate=aggregate,
+        process=None if aggregate else Listing(case, where),
+    )
+
+
+def run(case: Case, path: str) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
+    """The transcript of a case, and the counts at its end unless it ended in an error."""
+    records: list[dict[str, Any]] = []
+    clock = ManualClock()
+    where: dict[str, Any] = {"op": -1, "cb": 0, "timer": None, "step": "", "untraced": False}
+
+    def log(record: dict[str, Any]) -> None:
+        if where["timer"] is not None:
+            record |= {"t": where["timer"], "cb": where["cb"]}
+        if case["function"]["kind"] == "reduce_sum" and "out" in record and record["out"][3] is not None:
+            record["out"][3] = record["out"][3][1]
+        records.append({"op": where["op"], **record})
+
+    where["log"] = log
+
+    def key_by(element: tuple[str, int]) -> str:
+        return element[0]
+
+    def opened() -> Operator:
+        described = plan(case, where)
+        operator = window_operator(key_by, described)
+        where["untraced"] = type(operator) is not WindowOperator and path == "chosen"
+        if not where["untraced"]:
+            operator = Traced(key_by, described)
+            operator.where = where
+        operator.out = Log("out", where)
+        if case["side_output"]:
+            operator.side = {"late": Log("side", where)}
+        operator.open(OperatorContext(clock=clock))
+        where["operator"] = operator
+        return operator
+
+    try:
+        operator = opened()
+        for number, step in enumerate(case["ops"]):
+            where["op"], where["step"] = number, next(iter(step))
+            if "el" in step:
+                key, value, timestamp = step["el"]
+                operator.process((key, value), timestamp)
+            elif "wm" in step:
+                operator.advance_watermark(step["wm"])
+            elif "pt" in step:
+                clock.set_ms(step["pt"])
+                operator.advance_clock(step["pt"])
+            elif "restart" in step:
+                kept = operator.snapshot()
+                operator = opened()
+                operator.restore(kept)
+            else:
+                records.append({"op": number, "probe": counts(operator)})
+    except AsyncStreamError as error:
+        records.append({"op": where["op"], "err": type(error).__name__})
+        return records, None
+    return records, counts(operator)
+
+
+def counts(operator: Operator) -> dict[str, int]:
+    """As far as they are comparable: timers left by windows that merged away count with Flink."""
+    kept = operator.snapshot()
+    return {
+        "panes": len(kept["contents"]),
+        "late_dropped": kept["late_dropped"],
+        "state": bool(kept["contents"] or kept["merging"] or kept["trigger"] or kept["key"] or kept["window"]),
+    }
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    if "probe" in record:
+        return {**record, "probe": comparable_counts(record["probe"])}
+    return {**record, "err": "error"} if "err" in record else record
+
+
+def comparable_counts(found: dict[str, int]) -> dict[str, int]:
+    return {"panes": found["panes"], "late_dropped": found["late_dropped"], "state": bool(found["state"])}
+
+
+@pytest.mark.parametrize("path", ["general", "chosen"])
+@pytest.mark.parametrize("case", cases(FILE, "window"))
+def test_does_what_flink_does(case: Case, path: str) -> None:
+    records, final = run(case, path)
+    expected = [comparable(record) for record in case["expected"]]
+    assert canonical(case, [comparable(record) for record in records]) == canonical(case, expected)
+    if final is not None:
+        assert final == comparable_counts(case["final"])

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncstream.errors import PipelineError
+from asyncstream.windowing.policies import SourceTerms, policy_settings, policy_window
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0}, "length: expected an integer of at least 1"),
+        ({"length": -3}, "length"),
+        ({"length": True}, "length: expected an int .* or a timedelta"),
+        ({"length": 2.5}, "length: expected an int .* or a timedelta"),
+        ({"length": timedelta(0)}, "length: expected a positive duration"),
+        ({"length": timedelta(microseconds=1)}, "whole number of milliseconds"),
+        ({"length": 5, "slide": 0}, "slide"),
+        ({"length": 5, "slide": 5, "tumbling": True}, "slide: expected None with tumbling=True"),
+        ({"length": 5, "time": "wall"}, "time: expected one of"),
+        ({"length": 5, "lag": -1}, "lag"),
+        ({"length": 5, "watermark_interval": 0}, "watermark_interval"),
+        ({"length": 5, "idle_after": 0}, "idle_after"),
+        ({"length": 5, "streams": []}, "streams"),
+        ({"length": 5, "streams": "ab"}, "streams"),
+        ({"length": 5, "streams": ["a", "a"]}, "streams"),
+        ({"length": 5, "late": ""}, "late"),
+        ({"length": 5, "late": "tardy", "time": "processing"}, "no element is late"),
+        ({"length": 5, "late": "tardy", "outputs": ["other"]}, "one of the outputs"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        policy_settings(**arguments)
+
+
+def test_streams_and_their_function_come_together() -> None:
+    with pytest.raises(PipelineError, match="stream_of"):
+        policy_window(5, streams=["a"])
+    with pytest.raises(PipelineError, match="stream_of"):
+        policy_window(5, stream_of=str)
+
+
+def test_functions_must_be_plain_functions() -> None:
+    async def total(window: Any) -> int:
+        return 1
+
+    with pytest.raises(PipelineError, match="function: expected a plain function"):
+        policy_window(5, function=total)
+    with pytest.raises(PipelineError, match="key_by: expected a function"):
+        policy_window(5, key_by="name")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("length", "slide", "terms"),
+    [
+        (SECOND, SECOND, SourceTerms(ack_timeout=1.999)),
+        (SECOND, 5, SourceTerms(ack_timeout=0.999)),
+        (10, 5, SourceTerms(max_pending=14)),
+        (10, SECOND, SourceTerms(max_pending=9)),
+        (10, 5, SourceTerms(resends=True)),
+        (10, 5, SourceTerms(acknowledge="checkpoint", ack_timeout=1)),
+        (10, 5, SourceTerms(acknowledge="checkpoint", ack_timeout=1, checkpoint_interval=1.001)),
+    ],
+)
+def test_windows_that_hold_more_than_the_source_bears_are_refused(
+    length: Any, slide: Any, terms: SourceTerms
+) -> None:
+    with pytest.raises(PipelineError):
+        policy_window(length, slide, source=terms)
+
+
+@pytest.mark.parametrize(
+    ("length", "slide", "terms"),
+    [
+        (SECOND, SECOND, SourceTerms(ack_timeout=2)),
+        (SECOND, 5, SourceTerms(ack_timeout=1)),
+        (10, 5, SourceTerms(ack_timeout=0, max_pending=15)),
+        (10, 5, SourceTerms(resends=True, has_ids=True)),
+        (SECOND, SECOND, SourceTerms(acknowledge="checkpoint", ack_timeout=1, checkpoint_interval=1)),
+        (SECOND, SECOND, SourceTerms(acknowledge="checkpoint")),
+    ],
+)
+def test_windows_that_hold_exactly_what_the_source_bears_are_built(
+    length: Any, slide: Any, terms: SourceTerms
+) -> None:
+    policy_window(length, slide, source=terms)
