@@ -8,12 +8,15 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = (
     "AsyncStreamError",
     "CallTimeout",
     "CheckpointError",
     "CircuitOpen",
     "CodecError",
+    "DamagedCheckpoint",
     "HttpError",
     "InternalError",
     "JobStopped",
@@ -30,6 +33,10 @@ __all__ = (
 
 class AsyncStreamError(Exception):
     """Root of all exceptions that this package raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickled by what they say, not by the arguments that it was made from
+        return _rebuilt, (type(self), self.args, vars(self))
 
 
 class PipelineError(AsyncStreamError, ValueError):
@@ -50,11 +57,12 @@ class UserFunctionError(AsyncStreamError):
 
     Attributes:
         step: name of the step whose function it was.
-        element: the element that the function was given.
+        element: the element that the function was given; None if it was given none, as `when` says.
     """
 
-    def __init__(self, step: str, element: object, error: BaseException) -> None:
-        super().__init__(f"step {step!r}: {describe_error(error)}, on element {safe_repr(element)}")
+    def __init__(self, step: str, element: object, error: BaseException, *, when: str | None = None) -> None:
+        when = when or f"on element {safe_repr(element)}"
+        super().__init__(f"step {step!r}: {describe_error(error)}, {when}")
         self.step = step
         self.element = element
 
@@ -129,6 +137,10 @@ class CheckpointError(AsyncStreamError):
     """Raised when a snapshot cannot be taken, stored or restored."""
 
 
+class DamagedCheckpoint(CheckpointError):
+    """Raised when a stored checkpoint is cut short, changed or something else altogether."""
+
+
 class CodecError(CheckpointError):
     """Raised when a value cannot be turned into bytes and back without losing something."""
 
@@ -139,6 +151,14 @@ class JobStopped(AsyncStreamError):
 
 class InternalError(AsyncStreamError):
     """Raised when an invariant of this package broke. It is a bug: please report it."""
+
+
+def _rebuilt(
+    kind: type[AsyncStreamError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> AsyncStreamError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 def describe_error(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncstream import FailedCall, Pipeline
 from asyncstream.calls import Breaker
 from asyncstream.connectors.http import HttpLookup
 
@@ -29,6 +30,8 @@ def with_plane(flight: dict[str, Any], plane: dict[str, Any] | None) -> dict[str
 
 
 async def main() -> list[dict[str, Any]]:
+    enriched: list[dict[str, Any]] = []
+    given_up: list[FailedCall] = []
     async with planes_service() as url:
         lookup = HttpLookup(
             url + "/planes/{tailnum}",
@@ -41,15 +44,19 @@ async def main() -> list[dict[str, Any]]:
             breaker=Breaker(failure_ratio=0.8, open_for=0.2),
             cache_ttl=60,
         )
-        async with lookup:
-            enriched = await asyncio.gather(*map(lookup.invoke, FLIGHTS))
-        report(enriched, lookup.metrics())
-        return enriched
+        pipeline = Pipeline("planes")
+        results = pipeline.source(FLIGHTS).async_map(lookup, concurrency=50, on_error="route", name="plane")
+        results.to(enriched)
+        results.failed.to(given_up)  # or to a file: asyncstream.connectors.to_dead_letter
+        await pipeline.run()
+    report(enriched, given_up, lookup.metrics())
+    return enriched
 
 
-def report(enriched: list[dict[str, Any]], metrics: dict[str, int]) -> None:
+def report(enriched: list[dict[str, Any]], given_up: list[FailedCall], metrics: dict[str, int]) -> None:
     unknown = sum(flight["model"] is None for flight in enriched)
     print(f"{len(enriched)} flights enriched, {unknown} of them with planes that nobody knows")
+    print(f"{len(given_up)} flights given up")
     print(f"{metrics['requests']} requests, {metrics['retries']} of them retries")
     print(f"{metrics['coalesced']} flights shared a request under way, {metrics['cached']} an answer kept")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
 from typing import Any, Generic, TypeVar, cast, overload
 
 from asyncstream.arguments import Duration, count, duration_seconds
@@ -31,7 +32,17 @@ class _Batch(Generic[In, Out]):
     def __init__(self) -> None:
         self.places: dict[asyncio.Future[Out], In] = {}
         self.timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Sequence[Out | Exception]] | None = None
+
+    def deliver(self, task: asyncio.Task[Sequence[Out | Exception]]) -> None:
+        """Give all who wait what the call has ended with."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        answers = repeat(error, len(self.places)) if error is not None else task.result()
+        for place, answer in zip(self.places, answers, strict=True):
+            if isinstance(answer, BaseException):
+                fail(place, answer)
+            elif not place.done():
+                place.set_result(answer)
 
 
 class Batched(Guard[In, Out]):
@@ -87,7 +98,8 @@ class Batched(Guard[In, Out]):
         if batch.places:
             self._batches += 1
             self._elements += len(batch.places)
-            batch.task = self._background.start(self._run(batch))
+            batch.task = self._background.start(self._run(list(batch.places.values())))
+            batch.task.add_done_callback(batch.deliver)
 
     async def _leave(self, batch: _Batch[In, Out], place: asyncio.Future[Out]) -> None:
         """Somebody who was cancelled does not wait any more."""
@@ -98,34 +110,25 @@ class Batched(Guard[In, Out]):
         elif not batch.task.done() and all(place.done() for place in batch.places):
             await end(batch.task)
 
-    async def _run(self, batch: _Batch[In, Out]) -> None:
-        answers: Any
-        try:
-            answers = await self._send(list(batch.places.values()))
-            if not isinstance(answers, Sequence) or len(answers) != len(batch.places):
-                raise _mismatch(len(batch.places), answers)
-        except Exception as error:
-            answers = [error] * len(batch.places)
-        except BaseException:
-            for place in batch.places:
-                place.cancel()
-            raise
-        for place, answer in zip(batch.places, answers, strict=True):
-            if isinstance(answer, Exception):
-                fail(place, answer)
-            elif not place.done():
-                place.set_result(answer)
+    async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
+        answers: Any = await self._send(values)
+        if isinstance(answers, Sequence) and len(answers) == len(values):
+            return answers
+        got = len(answers) if isinstance(answers, Sequence) else f"a {type(answers).__name__}"
+        raise TypeError(
+            f"a batched function must give a list of one answer per element: {len(values)}, got {got}"
+        )
 
     async def stop(self) -> None:
+        if self._open is not None:
+            for place in self._open.places:
+                place.cancel()
+            self._open.places.clear()
+            self._close_batch(self._open)
         await self._background.stop()
 
     def counters(self) -> dict[str, int]:
         return {"batches": self._batches, "batched": self._elements}
-
-
-def _mismatch(expected: int, got: object) -> TypeError:
-    what = f"{len(got)}" if isinstance(got, Sequence) else f"a {type(got).__name__}"
-    return TypeError(f"a batched function must give a list of one answer per element: {expected}, got {what}")
 
 
 @overload

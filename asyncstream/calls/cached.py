@@ -133,7 +133,11 @@ class Cached(Guard[In, Out]):
             return
         fresh_until = self._time() + ttl
         stale_until = fresh_until if is_error else fresh_until + self._stale_for
-        self._cache[key] = Entry(fresh_until, stale_until, answer, is_error)
+        try:
+            self._cache[key] = Entry(fresh_until, stale_until, answer, is_error)
+        except ValueError:
+            # cachetools: more than the whole cache may hold, if it measures what it keeps
+            pass
 
     async def _renew(self, key: Hashable, value: In) -> None:
         try:
@@ -149,6 +153,7 @@ class Cached(Guard[In, Out]):
 
     async def stop(self) -> None:
         await self._background.stop()
+        self._renewing.clear()  # a task that was cancelled before it began could not do so
 
     def counters(self) -> dict[str, int]:
         return {"cached": self._hits, "cache_misses": self._misses, "cache_renewed": self._renewed}

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Literal, TypeVar
 
 from asyncstream.arguments import Duration, choice, count, duration_seconds, refuse
-from asyncstream.calls.guard import EARLY, Call, Guard, usable_as_decorator
+from asyncstream.calls.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.calls.outcomes import is_retryable
 from asyncstream.errors import CircuitOpen
 
@@ -89,7 +89,7 @@ class Breaker:
         """[calls, failures] of each slice of the window, the oldest first."""
         self._slice_ends = 0.0
         self._open_until = 0.0
-        self._time: Callable[[], float] = float
+        self._time: Callable[[], float] = loop_time
         self._probes_started = 0
         self._probes_succeeded = 0
         self._queue: deque[asyncio.Future[int]] = deque()
@@ -119,6 +119,9 @@ class Breaker:
         """Whether a call may begin now; if so, it belongs to the present period."""
         if self.is_closed:
             return True
+        # the event loop may be another than the one in which it opened, even with a clock of its own
+        self._time = get_running_loop().time
+        self._open_until = min(self._open_until, self._time() + self._open_for)
         if self._queue or self._probes_started >= self._probes or self.remaining() > 0:
             return False
         self._probes_started += 1
@@ -135,8 +138,13 @@ class Breaker:
         try:
             return await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+            if not place.cancelled():  # let in and cancelled in one pass of the loop
                 self.abandoned(place.result())
+            while self._queue and self._queue[0].done():
+                self._queue.popleft()
+            if not self._queue and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             raise
 
     def succeeded(self, period: int, now: float) -> None:
@@ -229,6 +237,9 @@ class Breaker:
 class CircuitBreaker(Guard[In, Out]):
     """
     Keeps calls from a service that fails.
+
+    A call that is cancelled counts for nothing, so a service that hangs opens the breaker only if
+    something inside ends its calls with an error: give the client a timeout.
 
     Args:
         when_open: "wait": calls wait until the service is well again, and the stream pauses behind them;

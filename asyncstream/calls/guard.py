@@ -30,9 +30,9 @@ __all__ = (
     "chain",
     "delivery",
     "end",
+    "fail",
     "hashable",
     "loop_time",
-    "fail",
     "usable_as_decorator",
 )
 

@@ -42,6 +42,8 @@ class RateLimiter:
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 
+    It remembers the calls of the last period: `rate` of them at most, if they weigh 1.
+
     Args:
         rate: the sum of weights that may start in any period.
         per: the period.
@@ -71,19 +73,17 @@ class RateLimiter:
         Raises:
             PipelineError: if the weight is more than may ever start at once.
         """
-        if not 0 <= amount <= self.burst:
-            raise PipelineError(f"a call of weight {amount} never fits a burst of {self.burst}")
-        if self._queue:
-            return False
         if now is None:
             now = loop_time()
         # while all that is in the log fits, nobody needs to know what of it is too old to count
         used = self._used + amount
-        if used <= self.rate and not self._spacing:
+        if used <= self.rate and amount > 0 and not self._spacing and not self._queue:
             self._used = used
             self._log.append((now, amount))
             return True
-        if self._free_at(amount, now) > now:
+        if not 0 <= amount <= self.burst:
+            raise PipelineError(f"a call of weight {amount} never fits a burst of {self.burst}")
+        if self._queue or self._free_at(amount, now) > now:
             return False
         self._count(amount, now)
         return True
@@ -97,7 +97,12 @@ class RateLimiter:
         self._queue.append((amount, place))
         if self._timer is None:
             self._admit(0.0)
-        await place
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._admit(0.0)  # who stood behind may be lighter, or there may be nobody left
+            raise
 
     def _free_at(self, amount: float, now: float) -> float:
         """When a call of this weight may start: not after `now` if it may start at once."""
@@ -127,14 +132,17 @@ class RateLimiter:
         self._paid_until = min(self._paid_until, now)
 
     def _count(self, amount: float, now: float) -> None:
-        self._log.append((now, amount))
-        self._used += amount
+        if amount:
+            self._log.append((now, amount))
+            self._used += amount
         if self._spacing:
             self._paid_until = max(self._paid_until, now) + amount * self._spacing
 
     def _admit(self, due: float) -> None:
         """Let in whoever may start, and set the timer for the next; `due` is what a timer was set for."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         loop = get_running_loop()
         now = loop.time()
         if now < due <= now + EARLY:
@@ -174,11 +182,13 @@ class RateLimit(Guard[In, Out]):
         super().__init__(fn)
         if (rate is None) == (limiter is None):
             raise refuse("rate_limit", "either rate= or limiter=", (rate, limiter))
-        if limiter is not None and not hasattr(limiter, "acquire"):
+        if rate is not None:
+            limiter = RateLimiter(rate, per=per, burst=burst)
+        if limiter is None or not hasattr(limiter, "acquire"):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
-        self.limiter: Limiter = RateLimiter(rate, per=per, burst=burst) if rate is not None else limiter  # type: ignore[assignment]
-        # others are only asked to wait, which for them is free when there is room
-        self._try = self.limiter.try_acquire if isinstance(self.limiter, RateLimiter) else None
+        self.limiter: Limiter = limiter
+        # that of others is only asked to wait, which does not suspend where there is room
+        self._try = limiter.try_acquire if isinstance(limiter, RateLimiter) else None
         self._weight = weight if callable(weight) else None
         self._fixed_weight = 1.0 if callable(weight) else weight
 

@@ -4,9 +4,11 @@ Sources and sinks: one module per outside system, both directions together.
 `base` holds what the runtime asks of them; write your own against it.
 """
 
-from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.dead_letters import from_dead_letter, to_dead_letter
 from asyncstream.connectors.files import CsvSink, CsvSource, JsonLinesSink, JsonLinesSource, RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (
     "CallbackSink",
@@ -20,4 +22,7 @@ __all__ = (
     "Sink",
     "Source",
     "SourceBatch",
+    "SqliteSink",
+    "SqliteSource",
+    "TransactionalSink",
 )

@@ -95,7 +95,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
         if count("attempts", attempts) > 1:
-            ask = retry(ask, attempts=attempts, **(retry_options or {}))
+            ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
         if cache_ttl is not None:
             ask = cached(single_flight(ask), ttl=cache_ttl, **(cache_options or {}))
         self._guards = ask if isinstance(ask, Guard) else None
@@ -111,11 +111,13 @@ class HttpLookup(AsyncFunction[Any, Any]):
             await self._guards.open()
 
     async def close(self) -> None:
-        if self._guards is not None:
-            await self._guards.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        try:
+            if self._guards is not None:
+                await self._guards.close()
+        finally:
+            if self._session is not None:
+                await self._session.close()
+                self._session = None
 
     async def invoke(self, value: Any) -> Any:
         answer = await self._ask(self._url(value))
@@ -172,17 +174,20 @@ def _template(text: str) -> Callable[[Any], str]:
     parts = [(literal, field) for literal, field, _, _ in pieces]
 
     def fill(value: Any) -> str:
-        filled = []
+        url = ""
         for literal, field in parts:
-            filled.append(literal)
+            url += literal
             if field is not None:
-                filled.append(quote(str(_look_up(value, field)), safe=""))
-        return "".join(filled)
+                # dict first: to ask for any other Mapping takes longer than all the rest
+                if field == "":
+                    found = value
+                elif isinstance(value, (dict, Mapping)):
+                    found = value[field]
+                else:
+                    found = getattr(value, field)
+                text = str(found)
+                # what most keys look like needs no encoding
+                url += text if text.isascii() and text.isalnum() else quote(text, safe="")
+        return url
 
     return fill
-
-
-def _look_up(value: Any, field: str) -> Any:
-    if not field:
-        return value
-    return value[field] if isinstance(value, Mapping) else getattr(value, field)

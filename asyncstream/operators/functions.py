@@ -44,6 +44,10 @@ class AsyncFunction(Generic[In, Out]):
         """
         raise CallTimeout(f"{type(self).__name__} timed out")
 
+    def metrics(self) -> dict[str, int]:
+        """Counters and gauges by name, shown with those of the step."""
+        return {}
+
     async def close(self) -> None:
         """Called once after the last `invoke` has ended, also when `open` or the job failed."""
 

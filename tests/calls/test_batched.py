@@ -193,6 +193,21 @@ def test_close_ends_the_batches_under_way() -> None:
     run_virtual(main())
 
 
+def test_close_sends_no_batch_that_is_still_open() -> None:
+    service = Doubler()
+
+    async def main() -> None:
+        guarded = batched(service, size=10, wait=1)
+        caller = asyncio.create_task(guarded(1))
+        await asyncio.sleep(0.5)
+        await guarded.close()
+        await asyncio.wait([caller])
+        assert now_ms() == 500
+
+    run_virtual(main())
+    assert service.calls == []
+
+
 def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
     service = Doubler()
     failures = [OSError()]

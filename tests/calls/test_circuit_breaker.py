@@ -229,6 +229,22 @@ def test_breaker_is_shared_by_several_functions() -> None:
     run_virtual(main())
 
 
+def test_breaker_goes_on_in_an_event_loop_after_the_one_in_which_it_opened() -> None:
+    service = Flaky(1)
+    guarded = circuit_breaker(service, failures=1, open_for=2)
+
+    async def leave_waiting() -> None:
+        await asyncio.sleep(100)
+        await fail(guarded, 1)
+        waiting = asyncio.create_task(guarded(1))
+        await asyncio.sleep(1)
+        waiting.cancel()
+
+    run_virtual(leave_waiting())
+    assert run_virtual(guarded.invoke(2)) == 2
+    assert service.times == [100_000, 2000]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -130,6 +130,40 @@ def test_limiter_forgets_what_an_event_loop_with_another_clock_counted() -> None
     assert run_virtual(main(0)) == 500
 
 
+def test_limiter_goes_on_in_an_event_loop_after_one_that_ended_with_calls_waiting() -> None:
+    limiter = RateLimiter(1)
+
+    async def leave_waiting() -> None:
+        waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        assert [task.done() for task in waiting] == [True, False, False]
+
+    async def main() -> int:
+        await limiter.acquire()
+        return now_ms()
+
+    run_virtual(leave_waiting())
+    assert run_virtual(main()) == 1000
+
+
+def test_light_call_goes_as_soon_as_the_heavy_one_before_it_is_cancelled() -> None:
+    async def main() -> int:
+        limiter = RateLimiter(10)
+        await limiter.acquire(8)
+        heavy = asyncio.create_task(limiter.acquire(9))
+        light = asyncio.create_task(limiter.acquire(2))
+        await asyncio.sleep(0.5)
+        heavy.cancel()
+        await light
+        return now_ms()
+
+    assert run_virtual(main()) == 500
+
+
+def test_call_without_weight_never_waits() -> None:
+    assert starts(3, rate=1, weight=0) == [0, 0, 0]
+
+
 def test_call_within_the_rate_does_not_suspend() -> None:
     async def main() -> None:
         limiter = RateLimiter(1)

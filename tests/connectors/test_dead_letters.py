@@ -1,0 +1,72 @@
+"""What failed is kept in a file, and fed back in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
+from asyncstream.calls import retry
+from asyncstream.connectors import from_dead_letter, to_dead_letter
+from asyncstream.errors import RetriesExhausted
+from asyncstream.operators.functions import FailedCall
+from asyncstream.testing.loop import run_virtual
+
+
+def test_failed_elements_go_through_a_file_and_come_back(tmp_path: Path) -> None:
+    letters = tmp_path / "failed.jsonl"
+    broken = True
+
+    async def call(order: dict[str, int]) -> int:
+        if broken and order["id"] % 3 == 0:
+            raise ConnectionError("the service is down")
+        return order["id"]
+
+    done: list[int] = []
+    pipeline = Pipeline()
+    results = pipeline.source({"id": number} for number in range(10)).async_map(
+        retry(call, attempts=2), on_error="route"
+    )
+    results.to(done)
+    results.failed.map(to_dead_letter).to(JsonLinesSink(letters))
+    run_virtual(pipeline.run())
+
+    assert done == [1, 2, 4, 5, 7, 8]
+
+    broken = False
+    again = Pipeline()
+    again.source(JsonLinesSource(letters)).map(from_dead_letter).async_map(call).to(done)
+    run_virtual(again.run())
+
+    assert sorted(done) == list(range(10))
+
+
+def test_letter_says_what_happened() -> None:
+    error = RetriesExhausted(3, OSError("down"))
+    error.__cause__ = OSError("down")
+
+    letter = to_dead_letter(FailedCall("x", error, 3, 5, 100, 200))
+
+    assert letter == {
+        "value": "x",
+        "error": "RetriesExhausted: gave up after 3 attempts: OSError: down",
+        "causes": ["OSError: down"],
+        "attempts": 3,
+        "timestamp": 5,
+        "first_ms": 100,
+        "last_ms": 200,
+    }
+
+
+def test_errors_that_cause_each_other_come_to_an_end() -> None:
+    error = ValueError("round")
+    error.__cause__ = error
+
+    assert len(to_dead_letter(FailedCall(1, error, 1, None, 0, 0))["causes"]) == 10
+
+
+@pytest.mark.parametrize("letter", [{}, {"value": 1}, [1], None])
+def test_what_is_no_letter_is_refused(letter: object) -> None:
+    with pytest.raises(TypeError, match="expected a dead letter"):
+        from_dead_letter(letter)  # type: ignore[arg-type]
