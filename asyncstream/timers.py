@@ -17,8 +17,8 @@ namespace), and a heap of the distinct timestamps only. What always holds:
 A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
 that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
 
-A heap of (timestamp, number, key) with lazy deletion is half as fast again where timestamps are shared, a
-timing wheel fires timers too late that callbacks register, and sorted lists are slower than both.
+Rejected: a heap of all timers with lazy deletion, which is slower where timestamps are shared and keeps what
+was deleted; a timing wheel, which fires too late what callbacks register; sorted lists, slower than both.
 """
 
 from __future__ import annotations
@@ -97,10 +97,14 @@ class TimerQueue:
             while heap and heap[0] <= until:
                 timestamp = heap[0]
                 bucket = buckets[timestamp]
-                if not bucket:
+                if len(bucket) < 2:  # the usual case by far where timestamps are not shared
                     heappop(heap)
                     del buckets[timestamp]
-                    self._empty -= 1
+                    if bucket:
+                        key, namespace = bucket.popitem()[0]
+                        fire(timestamp, key, namespace)
+                    else:
+                        self._empty -= 1
                     continue
                 for timer in tuple(bucket):
                     if bucket.pop(timer, _MISSING) is _MISSING:
@@ -201,7 +205,11 @@ class TimerService:
         self.event.advance(timestamp, self._on_event_time)
 
     def advance_clock(self, now_ms: int) -> None:
-        """Processing time has reached `now_ms`: fire what is due, and ask to be woken for the rest."""
+        """
+        Processing time has reached `now_ms`: fire what is due, and ask to be woken for the rest.
+
+        A timer for T is due at T. A driver that wants elements of millisecond T to count calls at T + 1.
+        """
         self.processing.advance(now_ms, self._on_processing_time)
         self._ask()
 

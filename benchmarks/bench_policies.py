@@ -102,7 +102,11 @@ CASES: list[tuple[str, Callable[[], PolicyWindowOperator], Callable[[int], list[
 ]
 
 
-def main(count: int) -> None:
+def main(quick: bool = False) -> None:
+    run(20_000 if quick else 200_000)
+
+
+def run(count: int) -> None:
     print(f"{'window':<42}{'events/s':>12}{'µs/event':>10}")
     for name, build, stamps_of, clock_step_ms in CASES:
         stamps = stamps_of(count)
@@ -111,4 +115,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200_000)
+    run(int(sys.argv[1]) if len(sys.argv) > 1 else 200_000)

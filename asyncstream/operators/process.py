@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from asyncstream.clock import Clock
 from asyncstream.elements import Timestamps
@@ -39,6 +39,10 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+BURST: Final = 1_000
+"""Results that `Emitter.extend` holds at most before it hands them on, so that a burst does not pile up."""
+
+
 class TimeDomain(Enum):
     """Which time a timer waits for."""
 
@@ -67,6 +71,13 @@ class Emitter(Generic[Out]):
     def __call__(self, value: Out) -> None:
         self._values.append(value)
         self._timestamps.append(self.timestamp)
+
+    def extend(self, values: list[Out], timestamp: int | None) -> None:
+        """Emit several results that carry the same timestamp."""
+        self._values += values
+        self._timestamps += [timestamp] * len(values)
+        if len(self._values) >= BURST:
+            self.flush()
 
     def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
         """Send `value` to the side output `tag`, after what was emitted before it."""
@@ -214,7 +225,7 @@ class KeyedProcessOperator(Operator):
                 ctx.key = state.key = key_by(value)
                 ctx.timestamp = out.timestamp = timestamp
                 process_element(value, ctx, out)
-        except Exception as error:
+        except BaseException as error:
             out.flush()
             raise self.blame(value, error) from error
         out.flush()
@@ -246,20 +257,19 @@ class KeyedProcessOperator(Operator):
         }
 
     def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
-        self._emitter.timestamp = timestamp
-        self._fire(timestamp, key, TimeDomain.EVENT)
+        self._call(timestamp, key, TimeDomain.EVENT, timestamp)
 
     def _on_processing_time(self, timestamp: int, key: Any, namespace: Any) -> None:
-        self._emitter.timestamp = None
-        self._fire(timestamp, key, TimeDomain.PROCESSING)
+        self._call(timestamp, key, TimeDomain.PROCESSING, None)
 
-    def _fire(self, timestamp: int, key: Any, domain: TimeDomain) -> None:
-        ctx = self._ctx
+    def _call(self, timestamp: int, key: Any, domain: TimeDomain, emitted_at: int | None) -> None:
+        ctx, out = self._ctx, self._emitter
         ctx.key = self._state.key = key
         ctx.timestamp = timestamp
         ctx.domain = domain
+        out.timestamp = emitted_at
         try:
-            self._function.on_timer(timestamp, ctx, self._emitter)
-        except Exception as error:
-            self._emitter.flush()
+            self._function.on_timer(timestamp, ctx, out)
+        except BaseException as error:
+            out.flush()
             raise self.blame(Timer(timestamp, key, None), error) from error

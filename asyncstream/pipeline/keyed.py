@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import Duration, count, duration_ms, refuse
 from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
-from asyncstream.pipeline.stream import SideStreams, Stream
+from asyncstream.pipeline.stream import SideStreams, Stream, no_key
 from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
     LATE,
@@ -70,7 +70,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
             raise refuse("function", "a KeyedProcessFunction", function)
         make = partial(KeyedProcessOperator, self._key_by, function)
         details = {"function": type(function).__name__}
-        return SideStreams(self._graph, self._step("process", name, make, details))
+        return SideStreams(self._graph, self._step("process", name, make, details, key_by=self._key_by))
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
@@ -181,14 +181,14 @@ class WindowedStream(Generic[K, T]):
             chosen.assigner, chosen.trigger, chosen.evictor, chosen.lateness_ms, aggregate, process
         )
         details = {
-            "window": chosen.assigner,
-            "trigger": chosen.trigger,
-            "evictor": chosen.evictor,
+            "window": _described(chosen.assigner),
+            "trigger": _described(chosen.trigger),
+            "evictor": _described(chosen.evictor),
             "allowed_lateness": timedelta(milliseconds=chosen.lateness_ms) if chosen.lateness_ms else None,
         }
         make = partial(window_operator, self._key_by, plan)
         stream = self._stream
-        return WindowResults(stream._graph, stream._step(kind, name, make, details))
+        return WindowResults(stream._graph, stream._step(kind, name, make, details, key_by=self._key_by))
 
 
 class WindowResults(SideStreams[T]):
@@ -226,4 +226,22 @@ def policy_step(
     make = partial(policy_window, length, slide, key_by=key, **options)
     make()  # a wrong argument is refused now, not when the pipeline runs
     details = {"length": length, "slide": slide, **options}
-    return PolicyResults(stream._graph, stream._step("policy_window", name, make, details))
+    output = stream._step("policy_window", name, make, details, key_by=key or no_key)
+    return PolicyResults(stream._graph, output)
+
+
+def _described(setting: object) -> object:
+    """An assigner, trigger or evictor as plans show it: `TumblingWindows(size=1:00:00)`."""
+    if not isinstance(setting, WindowAssigner | Trigger | Evictor):
+        return getattr(setting, "__name__", setting)
+    parts = []
+    for name, value in getattr(setting, "__dict__", {}).items():
+        if name == "event_time" and not value:
+            parts.append("time=processing")
+        elif not value or isinstance(value, bool) or name.startswith("_"):
+            continue
+        elif name.endswith("_ms"):
+            parts.append(f"{name.removesuffix('_ms')}={timedelta(milliseconds=value)}")
+        else:
+            parts.append(f"{name}={_described(value)}")
+    return f"{type(setting).__name__}({', '.join(parts)})"

@@ -7,6 +7,7 @@ arguments at once, and returns the stream that comes out. Nothing runs before th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
 from datetime import datetime
 from functools import partial
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -165,7 +166,7 @@ class Stream(Generic[T]):
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
         """Group all elements by windows, whatever their key."""
-        return self.key_by(_no_key).window(assigner)
+        return self.key_by(no_key).window(assigner)
 
     def policy_window(
         self, *, length: Extent, slide: Extent | None = None, name: str | None = None, **options: Any
@@ -202,10 +203,11 @@ class Stream(Generic[T]):
             target = sink
         elif isinstance(sink, MutableSequence):
             target = ListSink(sink)
-        elif callable(sink):
+        elif callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
             target = CallbackSink(sink)
         else:
-            raise refuse("sink", "a Sink, a list or a function of one element", sink)
+            advice = "make one: what .to gets is a class" if isinstance(sink, type) else ""
+            raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
         self._end("sink", name, target)
 
     def results(self, *, limit: int = 1024, name: str | None = None) -> None:
@@ -230,10 +232,11 @@ class Stream(Generic[T]):
         *,
         inputs: tuple[Output, ...] | None = None,
         required: tuple[str, ...] = (),
+        key_by: Callable[[Any], Any] | None = None,
     ) -> Output:
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
-        self._graph.add(OperatorStep(name, kind, inputs or (self._output,), make, shown, required))
+        self._graph.add(OperatorStep(name, kind, inputs or (self._output,), make, shown, required, key_by))
         return Output(name)
 
     def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> None:
@@ -263,7 +266,8 @@ class Stream(Generic[T]):
         }
         required = tuple(tag for tag, used in routes.items() if used)
         make = partial(AsyncWaitOperator, settings)
-        return AsyncResults(self._graph, self._step(kind, name, make, details, required=required), routes)
+        output = self._step(kind, name, make, details, required=required, key_by=settings.key_by)
+        return AsyncResults(self._graph, output, routes)
 
 
 class AsyncResults(Stream[T]):
@@ -301,12 +305,17 @@ class SideStreams(Stream[T]):
         return Stream(self._graph, Output(self._output.step, text("tag", tag)))
 
 
-def _no_key(element: object) -> None:
+def no_key(element: object) -> None:
     """The key of every element where there are no keys."""
 
 
 def _ignore(element: object) -> None:
     pass
+
+
+def _is_generator_function(function: object) -> bool:
+    """Whether calling it runs nothing, because it yields."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _shown(value: object) -> object:
@@ -315,4 +324,4 @@ def _shown(value: object) -> object:
         return type(value).__name__
     if isinstance(value, partial):
         return _shown(value.func)
-    return getattr(value, "__name__", value) if callable(value) else value
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else value

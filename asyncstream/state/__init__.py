@@ -14,6 +14,7 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.detached import detached
+from asyncstream.state.frozen import Frozen, freeze, freeze_items
 from asyncstream.state.keyed import (
     AggregatingState,
     KeyedState,
@@ -28,6 +29,7 @@ __all__ = (
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",
+    "Frozen",
     "KeyedState",
     "ListDescriptor",
     "ListState",
@@ -40,4 +42,6 @@ __all__ = (
     "ValueDescriptor",
     "ValueState",
     "detached",
+    "freeze",
+    "freeze_items",
 )

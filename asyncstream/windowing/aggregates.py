@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from asyncstream.arguments import function, refuse
 from asyncstream.errors import MissingExtra
 from asyncstream.windowing.functions import AggregateFunction, can_merge
-from asyncstream.windowing.fused import CALL, fused_add
+from asyncstream.windowing.fused import CALLED, Inline, fused
 
 __all__ = (
     "Aggregates",
@@ -269,11 +269,11 @@ class Quantile(FieldAggregate):
     def result(self, accumulator: Any) -> float | None:
         return None if accumulator.is_empty() else accumulator.get_quantile(self.share)
 
-    def freeze(self, accumulator: Any) -> bytes:
-        frozen: bytes = accumulator.serialize()
-        return frozen
+    def save(self, accumulator: Any) -> bytes:
+        saved: bytes = accumulator.serialize()
+        return saved
 
-    def thaw(self, kept: bytes) -> Any:
+    def load(self, kept: bytes) -> Any:
         return self._sketch.deserialize(kept)
 
 
@@ -296,56 +296,78 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
                 raise refuse(name, "an aggregate that overrides merge", part)
         self.parts = parts
         self.order_free = all(part.order_free for part in parts.values())
-        self._names = tuple(parts)
         self._parts = tuple(parts.values())
-        add: Any = fused_add([(part, _step(part)) for part in self._parts])
-        self.add = add  # type: ignore[method-assign]
+        one: Any = fused({name: (part, _inline(part)) for name, part in parts.items()})
+        self.create = one.create  # type: ignore[method-assign]
+        self.add = one.add  # type: ignore[method-assign]
+        self.merge = one.merge  # type: ignore[method-assign]
+        self.result = one.result  # type: ignore[method-assign]
 
-    def create(self) -> list[Any]:
-        return [part.create() for part in self._parts]
+    def __reduce__(self) -> Any:
+        return _aggregates, (self.parts,)
 
-    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
-        for place, part in enumerate(self._parts):
-            accumulator[place] = part.merge(accumulator[place], other[place])
-        return accumulator
+    def save(self, accumulator: list[Any]) -> list[Any]:
+        return [part.save(held) for part, held in zip(self._parts, accumulator, strict=True)]
 
-    def result(self, accumulator: list[Any]) -> dict[str, Any]:
-        found = zip(self._names, self._parts, accumulator, strict=True)
-        return {name: part.result(held) for name, part, held in found}
-
-    def freeze(self, accumulator: list[Any]) -> list[Any]:
-        return [part.freeze(held) for part, held in zip(self._parts, accumulator, strict=True)]
-
-    def thaw(self, kept: list[Any]) -> list[Any]:
-        return [part.thaw(held) for part, held in zip(self._parts, kept, strict=True)]
+    def load(self, kept: list[Any]) -> list[Any]:
+        return [part.load(held) for part, held in zip(self._parts, kept, strict=True)]
 
 
-_STEPS: dict[type, str] = {
-    Sum: """\
-_part = {field}
-if _part is not None:
-    {held} = _part if {held} is None else {held} + _part""",
-    Mean: """\
-_part = {field}
-if _part is not None:
+_COUNT = Inline(create="0", add="{held} += 1", merge="{held} += {other}")
+
+_INLINE: dict[type, Inline] = {
+    Sum: Inline(
+        create="None",
+        add="""\
+_value = {field}
+if _value is not None:
+    {held} = _value if {held} is None else {held} + _value""",
+        merge="""\
+if {other} is not None:
+    {held} = {other} if {held} is None else {held} + {other}""",
+    ),
+    Mean: Inline(
+        create="(0, 0)",
+        add="""\
+_value = {field}
+if _value is not None:
     _count, _total = {held}
-    {held} = (_count + 1, _total + _part)""",
-    Min: """\
-_part = {field}
-if _part is not None and ({held} is None or _part < {held}):
-    {held} = _part""",
-    Max: """\
-_part = {field}
-if _part is not None and ({held} is None or _part > {held}):
-    {held} = _part""",
+    {held} = (_count + 1, _total + _value)""",
+        merge="{held} = ({held}[0] + {other}[0], {held}[1] + {other}[1])",
+        result="{part}.result({held})",
+    ),
+    Min: Inline(
+        create="None",
+        add="""\
+_value = {field}
+if _value is not None and ({held} is None or _value < {held}):
+    {held} = _value""",
+        merge="""\
+if {other} is not None and ({held} is None or {other} < {held}):
+    {held} = {other}""",
+    ),
+    Max: Inline(
+        create="None",
+        add="""\
+_value = {field}
+if _value is not None and ({held} is None or _value > {held}):
+    {held} = _value""",
+        merge="""\
+if {other} is not None and ({held} is None or {other} > {held}):
+    {held} = {other}""",
+    ),
 }
 
 
-def _step(part: AggregateFunction[Any, Any]) -> str:
-    """What the `add` of exactly this class does, as `fused_add` takes it."""
+def _aggregates(parts: dict[str, AggregateFunction[Any, Any]]) -> Aggregates:
+    return Aggregates(**parts)
+
+
+def _inline(part: AggregateFunction[Any, Any]) -> Inline:
+    """What the methods of exactly this class do."""
     if type(part) is Count and part.of is None:
-        return "{held} += 1"
-    return _STEPS.get(type(part), CALL)
+        return _COUNT
+    return _INLINE.get(type(part), CALLED)
 
 
 def _reader(of: Field) -> Callable[[Any], Any]:

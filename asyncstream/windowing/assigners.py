@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 from asyncstream import arguments
 from asyncstream.arguments import Duration, duration_ms, refuse
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.errors import PipelineError
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -199,10 +198,7 @@ class DynamicSessionWindows(WindowAssigner):
         self.gap_of = arguments.function("gap_of", gap_of)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        try:
-            gap_ms = duration_ms("gap of an element", self.gap_of(value))
-        except PipelineError as error:
-            raise ValueError(str(error)) from None  # an element's doing, not the pipeline's
+        gap_ms = duration_ms("gap of an element", self.gap_of(value))
         return (TimeWindow(time_ms, min(time_ms + gap_ms, MAX_TIMESTAMP)),)
 
 

@@ -18,14 +18,13 @@ from typing import Any
 from asyncstream.elements import Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
+from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows, TumblingWindows
-from asyncstream.windowing.plain import Cell, PlainWindowOperator
+from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, Cell, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
 
 __all__ = ("DisjointWindowOperator",)
-
-_MISSING: Any = object()
 
 
 class DisjointWindowOperator(PlainWindowOperator):
@@ -51,8 +50,7 @@ class DisjointWindowOperator(PlainWindowOperator):
         key_by, add, create = self._key_by, self._aggregate.add, self._aggregate.create
         size, slide, offset = self._size_ms, self._slide_ms, self._offset_ms
         watermark, lateness = self._watermark, self._lateness_ms
-        start = end = 0  # the open window at hand, none yet
-        cells: dict[Any, Any] = {}
+        start, end, cells = NONE_AT_HAND  # the open window that the last element went into
         done: dict[Any, Any] | None = None
         value: Any = None
         timestamp: Any = 0
@@ -71,12 +69,13 @@ class DisjointWindowOperator(PlainWindowOperator):
                         continue
                     cells = self._opened(start)
                     done = self._done.get(start)
-                held = cells.get(key, _MISSING)
-                if held is _MISSING:
+                held = cells.get(key, MISSING)
+                if held is MISSING:
                     held = done.pop(key) if done and key in done else create()
                 cells[key] = add(held, value)
-        except Exception as error:
+        except BaseException as error:
             raise self._failed(value, timestamp, error) from error
+        self._at_hand = (start, end, cells)
         self._emitter.flush()
 
     def _opened(self, start: int) -> dict[Any, Any]:
@@ -95,7 +94,7 @@ class DisjointWindowOperator(PlainWindowOperator):
             done = self._keep_done(start, {})
         held = self._aggregate.add(done[key] if key in done else self._aggregate.create(), value)
         done[key] = held
-        self._emit(key, start, start + self._size_ms, held)
+        self._emit(start, start + self._size_ms, [(key, held)])
 
     def _keep_done(self, start: int, cells: dict[Any, Any]) -> dict[Any, Any]:
         done = self._done.get(start)
@@ -111,11 +110,9 @@ class DisjointWindowOperator(PlainWindowOperator):
         while self._to_fire and self._to_fire[0] + size - 1 <= watermark:
             start = heappop(self._to_fire)
             cells = self._open.pop(start)
-            for key, held in cells.items():
-                self._emit(key, start, start + size, held)
+            self._emit(start, start + size, cells.items())
             if self._lateness_ms:
                 self._keep_done(start, cells)
-            self._emitter.flush()
         while self._to_clean and self._to_clean[0] + size - 1 + self._lateness_ms <= watermark:
             del self._done[heappop(self._to_clean)]
 
@@ -125,6 +122,19 @@ class DisjointWindowOperator(PlainWindowOperator):
                 window = TimeWindow(start, start + self._size_ms)
                 for key, held in cells.items():
                     yield Cell(key, window, held, pending)
+
+    def _freeze(self) -> list[Frozen[Any]]:
+        parts = []
+        for windows in (self._open, self._done):
+            parts.append(freeze(list(windows)))
+            parts += [freeze_items(cells.items()) for cells in windows.values()]
+        return parts
+
+    def _thaw(self, parts: list[Any]) -> None:
+        rest = iter(parts)
+        for windows in (self._open, self._done):
+            for start in next(rest):
+                windows[start] = dict(next(rest))
 
     def _take_up(self, cells: list[Cell]) -> None:
         for kept in (self._open, self._done, self._to_fire, self._to_clean):

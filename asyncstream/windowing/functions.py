@@ -58,25 +58,30 @@ class AggregateFunction(Generic[In, Out]):
         raise TypeError(f"{type(self).__name__} does not override add")
 
     def merge(self, accumulator: Any, other: Any) -> Any:
-        """One accumulator for both; may change the first, never the second. Sessions need it."""
+        """
+        One accumulator for both; sessions need it.
+
+        May change and return the first. The second stays in use elsewhere: never change it, and return it
+        only if nothing can change it.
+        """
         raise TypeError(f"{type(self).__name__} does not override merge")
 
     def result(self, accumulator: Any) -> Out:
         """What the accumulator amounts to. It may be asked again later: share nothing mutable with it."""
         raise TypeError(f"{type(self).__name__} does not override result")
 
-    def freeze(self, accumulator: Any) -> Any:
+    def save(self, accumulator: Any) -> Any:
         """The accumulator as plain values for a snapshot; it must not change when the accumulator does."""
         return detached(accumulator)
 
-    def thaw(self, kept: Any) -> Any:
-        """The accumulator that `freeze` made into `kept`."""
+    def load(self, kept: Any) -> Any:
+        """The accumulator that `save` made into `kept`."""
         return detached(kept)
 
 
 def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:
     """Whether `aggregate` has a `merge` of its own."""
-    return type(aggregate).merge is not AggregateFunction.merge
+    return getattr(aggregate.merge, "__func__", None) is not AggregateFunction.merge
 
 
 class _Nothing:
@@ -91,7 +96,7 @@ class Reduce(AggregateFunction[T, T | None]):
     Folds elements into one of their own type.
 
     Attributes:
-        reduce: gives one element for two.
+        reduce: gives one element for two, both of which it leaves as they are.
         order_free: whether `reduce` gives the same in whatever order it is applied.
     """
 
@@ -171,7 +176,8 @@ class ProcessWindowFunction(Generic[Out]):
 
         Args:
             key: whose window.
-            contents: the aggregate's result, or a new list of the window's elements in order of arrival.
+            contents: the aggregate's result, or a new list of the window's elements in order of arrival; of
+                sessions that merged, those of the one that had most come first.
             ctx: the window and what else there is.
             out: takes the results.
         """

@@ -1,46 +1,90 @@
 """
-One `add` for several aggregates.
+Several aggregates as one.
 
-Calling the `add` of each aggregate for each element costs more than what they do. So the steps of the
-built-in ones are written out, one below the other, and compiled once, as `dataclasses` does with `__init__`.
-Nothing of the user's gets into the text: fields are read by functions that it refers to by number. Any
-other aggregate, also a subclass of a built-in one, is called. A test holds each step against its `add`.
+Calling each aggregate for each element costs more than what it does. So what the built-in ones do is written
+out, one below the other, and compiled once, as `dataclasses` does with `__init__`. Nothing of the user's gets
+into the text but the names of results, as literals: fields are read by functions that it refers to by number.
+Any other aggregate, also a subclass of a built-in one, is called. A test holds the text against the methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncstream.windowing.functions import AggregateFunction
 
-__all__ = ("CALL", "fused_add")
-
-CALL = "{held} = {add}({held}, value)"
-"""The step of an aggregate of which nothing is known."""
+__all__ = ("CALLED", "Fused", "Inline", "fused")
 
 
-def fused_add(
-    parts: Sequence[tuple[AggregateFunction[Any, Any], str]],
-) -> Callable[[list[Any], Any], list[Any]]:
+class Inline(NamedTuple):
     """
-    A function like `AggregateFunction.add` whose accumulator is a list with those of `parts`.
+    What the methods of an aggregate do, as source.
+
+    In it `{held}` stands for its accumulator, `{other}` for the other one in a merge, `{field}` for the value
+    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own.
+    """
+
+    create: str
+    add: str
+    merge: str
+    result: str = "{held}"
+
+
+CALLED = Inline(
+    create="{part}.create()",
+    add="{held} = {part}.add({held}, value)",
+    merge="{held} = {part}.merge({held}, {other})",
+    result="{part}.result({held})",
+)
+"""An aggregate of which nothing is known."""
+
+
+class Fused(NamedTuple):
+    """The methods of an `AggregateFunction` whose accumulator is a list with those of its parts."""
+
+    create: Callable[[], list[Any]]
+    add: Callable[[list[Any], Any], list[Any]]
+    merge: Callable[[list[Any], list[Any]], list[Any]]
+    result: Callable[[list[Any]], dict[str, Any]]
+
+
+def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fused:
+    """
+    One function for each method.
 
     Args:
-        parts: the aggregates, each with what its `add` does, as source, or `CALL`. In it `{held}` stands for
-            its accumulator, `{field}` for the value of its field; names that begin with `_` are its own.
+        parts: the aggregates by the names of their results, each with what it does or `CALLED`.
     """
     names: dict[str, Any] = {}
-    lines = []
-    for place, (part, step) in enumerate(parts):
-        names[f"add{place}"] = part.add
-        field = "value"
-        if step != CALL and part.of is not None:  # type: ignore[attr-defined]
+    create, add, merge, result = [], [], [], []
+    for place, (name, (part, source)) in enumerate(parts.items()):
+        names[f"part{place}"] = part
+        words = {
+            "held": f"held[{place}]",
+            "other": f"other[{place}]",
+            "part": f"part{place}",
+            "field": "value",
+        }
+        if source is not CALLED and part.of is not None:  # type: ignore[attr-defined]
             names[f"read{place}"] = part.value_of  # type: ignore[attr-defined]
-            field = f"read{place}(value)"
-        lines.append(step.format(held=f"held[{place}]", field=field, add=f"add{place}"))
-    body = indent("\n".join(lines), "    ")
-    exec(compile(f"def add(held, value):\n{body}\n    return held\n", "<fused aggregates>", "exec"), names)
-    add: Callable[[list[Any], Any], list[Any]] = names["add"]
-    return add
+            words["field"] = f"read{place}(value)"
+        create.append(source.create.format(**words))
+        add.append(source.add.format(**words))
+        merge.append(source.merge.format(**words))
+        result.append(f"{name!r}: {source.result.format(**words)}")
+    text = "\n".join(
+        [
+            f"def create():\n    return [{', '.join(create)}]",
+            f"def add(held, value):\n{_block(add)}\n    return held",
+            f"def merge(held, other):\n{_block(merge)}\n    return held",
+            f"def result(held):\n    return {{{', '.join(result)}}}",
+        ]
+    )
+    exec(compile(text, "<fused aggregates>", "exec"), names)
+    return Fused(names["create"], names["add"], names["merge"], names["result"])
+
+
+def _block(lines: list[str]) -> str:
+    return indent("\n".join(lines), "    ")

@@ -34,6 +34,7 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
 from asyncstream.state import KeyedState, detached
 from asyncstream.timers import Timer, TimerService
+from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.plan import WindowPlan
@@ -60,14 +61,18 @@ def check_timestamp(timestamp: int | None) -> None:
         raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
 
 
+_NOTHING: Any = object()
+
+
 class WindowOperator(Operator):
     """
     Groups the elements of each key by windows.
 
     Emits when the trigger fires, with the window's last millisecond as timestamp. Passes a watermark on
-    after the results that it caused. Completes with its input; processing-time windows that are open then
-    are dropped. Elements too late for all their windows go to the side output "late", or are counted as
-    `late_dropped` if nobody reads that; those that fall between windows are counted as `outside_windows`.
+    after the results that it caused. Completes with its input, and fires the processing-time windows that
+    are open then; in event time the final watermark has done so. Elements too late for all their windows go
+    to the side output "late", or are counted as `late_dropped` if nobody reads that; those that fall between
+    windows are counted as `outside_windows`.
     Snapshot holds: contents, timers, and the state of trigger and function.
     """
 
@@ -85,6 +90,8 @@ class WindowOperator(Operator):
         self._assigner = plan.assigner
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
+        self._closes_with_input = not (self._event_time or isinstance(plan.assigner, GlobalWindows))
+        self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._lateness_ms = plan.allowed_lateness_ms if self._event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)
         self._contents: dict[tuple[Any, Window], Any] = {}
@@ -108,7 +115,7 @@ class WindowOperator(Operator):
         try:
             for value, timestamp in pairs(values, timestamps):
                 self._process(value, timestamp)
-        except Exception as error:
+        except BaseException as error:
             self._emitter.flush()
             raise self.blame(value, error) from error
         self._emitter.flush()
@@ -122,19 +129,23 @@ class WindowOperator(Operator):
         self._timers.advance_clock(now_ms)
         self._emitter.flush()
 
+    def end_input(self) -> None:
+        if self._closes_with_input:
+            self._timers.processing.advance(MAX_TIMESTAMP, self._on_processing_time)
+            self._emitter.flush()
+        super().end_input()
+
     def snapshot(self) -> Any:
-        timers = self._timers.snapshot()
+        timers, save = self._timers.snapshot(), self._saving[0]
         return {
-            "contents": [
-                (key, tuple(window), detached(held)) for (key, window), held in self._contents.items()
-            ],
+            "contents": [[key, list(window), save(held)] for (key, window), held in self._contents.items()],
             "merging": [
-                (key, tuple(window), tuple(state_window))
+                [key, list(window), list(state_window)]
                 for key, windows in self._sessions.items()
                 for window, state_window in windows
             ],
             "timers": {
-                domain: [(timestamp, key, tuple(window)) for timestamp, key, window in kept]
+                domain: [[timestamp, key, list(window)] for timestamp, key, window in kept]
                 for domain, kept in timers.items()
             },
             "trigger": self._states.snapshot(),
@@ -146,9 +157,8 @@ class WindowOperator(Operator):
         }
 
     def restore(self, state: Any) -> None:
-        self._contents = {
-            (key, window_from(window)): detached(held) for key, window, held in state["contents"]
-        }
+        load = self._saving[1]
+        self._contents = {(key, window_from(window)): load(held) for key, window, held in state["contents"]}
         sessions: dict[Any, list[Any]] = {}
         for key, window, state_window in state["merging"]:
             sessions.setdefault(key, []).append((window_from(window), window_from(state_window)))
@@ -176,6 +186,14 @@ class WindowOperator(Operator):
             "outside_windows": self._outside_windows,
         }
 
+    @property
+    def _saving(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """What turns contents into plain values for a snapshot, and back."""
+        aggregate = self._plan.aggregate
+        if aggregate is None or self._keeps_elements:
+            return detached, detached
+        return aggregate.save, aggregate.load
+
     def _anchor(self, now_ms: int) -> None:
         self._anchor_ms = now_ms
         self._assigner = self._plan.assigner.anchored(now_ms)
@@ -190,38 +208,48 @@ class WindowOperator(Operator):
             time_ms = MIN_TIMESTAMP if timestamp is None else timestamp
         else:
             time_ms = self.context.clock.now_ms()
-        placed = False
+        contents, watermark, placed = self._contents, self._timers.watermark, False
         for assigned in self._assigner.assign(value, time_ms):
-            found = self._find(key, assigned)
-            if found is None:
+            if self._assigner.merging:
+                window, place = self._join(key, assigned)
+            else:
+                window = place = assigned
+            cleanup_ms = self._cleanup_ms(window)
+            if self._event_time and cleanup_ms <= watermark:
+                if self._assigner.merging:
+                    self._retire(key, window)
                 continue
             placed = True
-            window, cell = found
-            self._add(cell, value, timestamp)
+            cell = (key, place)
+            contents[cell] = self._added(contents.get(cell, _NOTHING), value, timestamp)
             self._states.namespace = window
             result = self._trigger.on_element(value, timestamp, window, self._scope)
             if result is not TriggerResult.CONTINUE:
                 self._follow(result, key, window, cell)
-            self._register_cleanup(key, window)
+            if cleanup_ms != MAX_TIMESTAMP:  # else it lasts as long as time does
+                self._register(cleanup_ms, key, window)
         if not placed:
             self._leave_out(value, timestamp, time_ms)
 
-    def _find(self, key: Any, assigned: Window) -> tuple[Window, tuple[Any, Window]] | None:
-        """The window that an element goes into, and the cell; None if that window is late."""
-        if not self._assigner.merging:
-            return None if self._is_late(assigned) else (assigned, (key, assigned))
+    def _added(self, held: Any, value: Any, timestamp: int | None) -> Any:
+        """The contents of a cell with one more element."""
+        aggregate = self._plan.aggregate
+        if self._keeps_elements:
+            if held is _NOTHING:
+                held = []
+            held.append(value if self._plan.evictor is None else (value, timestamp))
+            return held
+        return aggregate.add(aggregate.create() if held is _NOTHING else held, value)  # type: ignore[union-attr]
+
+    def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
+        """The session that an element goes into, and its state window."""
         windows = self._sessions.get(key)
         if windows is None:
-            if self._is_late(assigned):
-                return None
             windows = self._sessions[key] = self._new_sessions()
-        window, merged, state_windows = windows.add(assigned)  # type: ignore[arg-type]
+        window, merged, state_windows = windows.add(assigned)
         if merged:
             self._merge(key, window, merged, state_windows)
-        if self._is_late(window):
-            self._retire(key, window)
-            return None
-        return window, (key, windows.state_window(window))  # type: ignore[return-value]
+        return window, windows.state_window(window)  # type: ignore[return-value]
 
     def _merge(self, key: Any, window: Any, merged: Sequence[Any], state_windows: list[Any]) -> None:
         states, scope, trigger = self._states, self._scope, self._trigger
@@ -253,20 +281,6 @@ class WindowOperator(Operator):
                 target = self._plan.aggregate.merge(target, other)  # type: ignore[union-attr]
         contents[key, place] = target
         self._sessions[key].move(window, place)
-
-    @property
-    def _keeps_elements(self) -> bool:
-        return self._plan.aggregate is None or self._plan.evictor is not None
-
-    def _add(self, cell: tuple[Any, Window], value: Any, timestamp: int | None) -> None:
-        contents, aggregate = self._contents, self._plan.aggregate
-        if self._plan.evictor is not None:
-            contents.setdefault(cell, []).append((value, timestamp))
-        elif aggregate is None:
-            contents.setdefault(cell, []).append(value)
-        else:
-            accumulator = contents[cell] if cell in contents else aggregate.create()
-            contents[cell] = aggregate.add(accumulator, value)
 
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
@@ -301,20 +315,15 @@ class WindowOperator(Operator):
                 self._follow(result, key, window, cell)
             if event_time == self._event_time and timestamp == self._cleanup_ms(window):
                 self._clean_up(key, window, cell)
-        except Exception as error:
+        except BaseException as error:
             self._emitter.flush()
             raise self.blame(Timer(timestamp, key, window), error) from error
 
     def _cleanup_ms(self, window: Window) -> int:
-        return min(window.max_timestamp + self._lateness_ms, MAX_TIMESTAMP)
+        last = window.max_timestamp
+        return last + self._lateness_ms if last < MAX_TIMESTAMP - self._lateness_ms else MAX_TIMESTAMP
 
-    def _is_late(self, window: Window) -> bool:
-        return self._event_time and self._cleanup_ms(window) <= self._timers.watermark
-
-    def _register_cleanup(self, key: Any, window: Window) -> None:
-        cleanup_ms = self._cleanup_ms(window)
-        if cleanup_ms == MAX_TIMESTAMP:
-            return  # lasts as long as time does
+    def _register(self, cleanup_ms: int, key: Any, window: Window) -> None:
         if self._event_time:
             self._timers.event.register(cleanup_ms, key, window)
         else:

@@ -13,7 +13,7 @@ their snapshots are its snapshots: a pipeline may change operators between two r
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,15 +21,21 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter
+from asyncstream.state import Frozen
 from asyncstream.timers import Timer
 from asyncstream.windowing.operator import LATE, check_timestamp
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult, window_from
 
-__all__ = ("Cell", "PlainWindowOperator")
+__all__ = ("MISSING", "NONE_AT_HAND", "Cell", "PlainWindowOperator")
 
 _new_result = partial(tuple.__new__, WindowResult)
 """`WindowResult(...)` from a tuple, without the detour through its generated `__new__`: half the time."""
+
+
+MISSING: Any = object()
+
+NONE_AT_HAND: tuple[int, int, dict[Any, Any]] = (0, 0, {})
 
 
 class Cell(NamedTuple):
@@ -70,29 +76,45 @@ class PlainWindowOperator(Operator):
         self._aggregate = plan.aggregate
         self._lateness_ms = plan.allowed_lateness_ms
         self._watermark = MIN_TIMESTAMP
+        # (start, end, accumulators by key) of where the last element went, if the next may just follow it
+        self._at_hand: tuple[int, int, dict[Any, Any]] = NONE_AT_HAND
         self._emitter: Emitter[WindowResult] = Emitter(self)
         self._late_dropped = 0
         self._outside_windows = 0
 
+    def process(self, value: Any, timestamp: int | None) -> None:
+        start, end, cells = self._at_hand
+        if type(timestamp) is int and start <= timestamp < end:
+            try:
+                key = self._key_by(value)
+                held = cells.get(key, MISSING)
+                if held is not MISSING:
+                    cells[key] = self._aggregate.add(held, value)
+                    return
+            except BaseException as error:
+                raise self._failed(value, timestamp, error) from error
+        self.process_batch((value,), (timestamp,))
+
     def advance_watermark(self, timestamp: int) -> None:
         self._watermark = timestamp
+        self._at_hand = NONE_AT_HAND
         self._fire(timestamp)
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def snapshot(self) -> Any:
-        freeze = self._aggregate.freeze
+        save = self._aggregate.save
         contents, sessions, timers = [], [], []
         for key, window, held, pending in self._cells():
-            plain = tuple(window)
-            contents.append((key, plain, freeze(held)))
+            plain = list(window)
+            contents.append([key, plain, save(held)])
             if self._plan.assigner.merging:
-                sessions.append((key, plain, plain))
+                sessions.append([key, plain, plain])
             cleanup_ms = window.max_timestamp + self._lateness_ms
             if pending:
-                timers.append((window.max_timestamp, key, plain))
+                timers.append([window.max_timestamp, key, plain])
             if cleanup_ms < MAX_TIMESTAMP and not (pending and self._lateness_ms == 0):
-                timers.append((cleanup_ms, key, plain))
+                timers.append([cleanup_ms, key, plain])
         timers.sort(key=lambda timer: timer[0])
         return {
             "contents": contents,
@@ -106,14 +128,39 @@ class PlainWindowOperator(Operator):
             "outside_windows": self._outside_windows,
         }
 
+    def capture(self) -> Frozen[Any]:
+        """What is held is copied as it is; the snapshot, which takes longer, is made of the copy by a twin."""
+        parts = self._freeze()
+        if any(part.is_live for part in parts):
+            return super().capture()
+        watermark, late, outside = self._watermark, self._late_dropped, self._outside_windows
+
+        def thaw() -> Any:
+            twin = type(self)(self._key_by, self._plan)
+            twin._watermark, twin._late_dropped, twin._outside_windows = watermark, late, outside
+            twin._thaw([part.thaw() for part in parts])
+            return twin.snapshot()
+
+        return Frozen(thaw, sum(part.size for part in parts))
+
+    @abstractmethod
+    def _freeze(self) -> list[Frozen[Any]]:
+        """Copies of what is held, for `_thaw`."""
+
+    @abstractmethod
+    def _thaw(self, parts: list[Any]) -> None:
+        """Hold what another one held: just enough for a snapshot."""
+
     def restore(self, state: Any) -> None:
-        thaw = self._aggregate.thaw
-        names = {(key, place): window for key, window, place in state["merging"]}
+        load = self._aggregate.load
+        names = {(key, tuple(place)): tuple(window) for key, window, place in state["merging"]}
         contents: dict[tuple[Any, Any], Any] = {}
         for key, place, held in state["contents"]:
-            contents[key, names.get((key, place), place)] = thaw(held)
+            window = tuple(place)
+            contents[key, names.get((key, window), window)] = load(held)
         cells = []
-        for timestamp, key, plain in state["timers"]["event"]:
+        for timestamp, key, place in state["timers"]["event"]:
+            plain = tuple(place)
             if timestamp == plain[1] - 1 and (key, plain) in contents:
                 cells.append(Cell(key, window_from(plain), contents.pop((key, plain)), True))  # type: ignore[arg-type]
         for (key, plain), held in contents.items():
@@ -121,6 +168,7 @@ class PlainWindowOperator(Operator):
         self._late_dropped = state["late_dropped"]
         self._outside_windows = state["outside_windows"]
         self._watermark = MIN_TIMESTAMP
+        self._at_hand = NONE_AT_HAND
         self._take_up(cells)
 
     def metrics(self) -> dict[str, int]:
@@ -146,15 +194,19 @@ class PlainWindowOperator(Operator):
     def _count_open(self) -> int:
         """About how many accumulators are held."""
 
-    def _emit(self, key: Any, start_ms: int, end_ms: int, held: Any) -> None:
-        """Emit the result of one window."""
-        self._emitter.timestamp = end_ms - 1
+    def _emit(self, start_ms: int, end_ms: int, cells: Iterable[tuple[Any, Any]]) -> None:
+        """Emit the results of one window for some keys, given as (key, accumulator)."""
+        result_of = self._aggregate.result
+        results: list[WindowResult] = []
+        key: Any = None
         try:
-            result = self._aggregate.result(held)
-        except Exception as error:
+            for key, held in cells:
+                results.append(_new_result((key, start_ms, end_ms, result_of(held))))
+        except BaseException as error:
+            self._emitter.extend(results, end_ms - 1)
             self._emitter.flush()
             raise self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error) from error
-        self._emitter(_new_result((key, start_ms, end_ms, result)))
+        self._emitter.extend(results, end_ms - 1)
 
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
@@ -165,7 +217,7 @@ class PlainWindowOperator(Operator):
         else:
             self._late_dropped += 1
 
-    def _failed(self, value: Any, timestamp: int | None, error: Exception) -> Exception:
+    def _failed(self, value: Any, timestamp: int | None, error: BaseException) -> BaseException:
         """The error to raise when the loop over a batch met `error` at this element."""
         self._emitter.flush()
         if self._plan.assigner.needs_timestamp and type(timestamp) is not int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncstream.arguments import refuse
+from asyncstream.arguments import count, refuse
 from asyncstream.errors import PipelineError
-from asyncstream.windowing.assigners import WindowAssigner
-from asyncstream.windowing.evictors import Evictor
+from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
+from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge
-from asyncstream.windowing.triggers import EventTimeTrigger, Trigger
+from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger, Trigger
 
 __all__ = ("WindowPlan",)
 
@@ -56,6 +56,27 @@ class WindowPlan:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)
         if self.assigner.merging:
             self._check_merging()
+
+    @classmethod
+    def counting(
+        cls,
+        size: int,
+        slide: int | None = None,
+        *,
+        aggregate: AggregateFunction[Any, Any] | None = None,
+        process: ProcessWindowFunction[Any] | None = None,
+    ) -> WindowPlan:
+        """
+        Windows of `size` elements of a key; with `slide`, the last `size` elements at every `slide`-th one.
+
+        Without `slide`, elements that do not fill a window any more are not emitted.
+        """
+        size = count("size", size)
+        if slide is None:
+            trigger: Trigger = PurgingTrigger(CountTrigger(size))
+            return cls(GlobalWindows(), trigger, aggregate=aggregate, process=process)
+        trigger = CountTrigger(count("slide", slide))
+        return cls(GlobalWindows(), trigger, CountEvictor(size), aggregate=aggregate, process=process)
 
     @property
     def effective_trigger(self) -> Trigger:

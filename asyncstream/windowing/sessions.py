@@ -18,13 +18,14 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
+from asyncstream.state import Frozen, freeze_items
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.operator import check_timestamp
 from asyncstream.windowing.plain import Cell, PlainWindowOperator
@@ -51,6 +52,7 @@ class _Session:
 
 _START = attrgetter("start")
 _NUMBER = attrgetter("number")
+_FIELDS = attrgetter("key", "start", "end", "held", "number", "armed")
 
 
 class SessionOperator(PlainWindowOperator):
@@ -85,19 +87,17 @@ class SessionOperator(PlainWindowOperator):
                         session.held = add(session.held, value)
                         continue
                 self._place(key, sessions, value, timestamp)
-        except Exception as error:
+        except BaseException as error:
             raise self._failed(value, timestamp, error) from error
         self._emitter.flush()
 
     def _place(self, key: Any, sessions: list[_Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""
-        if timestamp is None:
-            start = MIN_TIMESTAMP
-        else:
+        if timestamp is not None:
             check_timestamp(timestamp)
-            start = timestamp
+        start = MIN_TIMESTAMP if timestamp is None else timestamp
         end = start + self._gap_ms
-        touched = [one for one in sessions or () if one.start <= end and start <= one.end]
+        touched = sessions and [one for one in sessions if one.start <= end and start <= one.end]
         if touched:
             session = self._merge(touched, start, end)
         elif end - 1 + self._lateness_ms <= self._watermark:
@@ -113,7 +113,7 @@ class SessionOperator(PlainWindowOperator):
             return
         if not touched:
             self._clean_later(session)
-        self._emit(key, session.start, session.end, session.held)
+        self._emit(session.start, session.end, [(key, session.held)])
 
     def _merge(self, touched: list[_Session], start: int, end: int) -> _Session:
         """One session for those that `start` to `end` touches, and for that."""
@@ -158,15 +158,15 @@ class SessionOperator(PlainWindowOperator):
                     due.append(session)
                 elif session.armed:
                     self._arm(session)
-            due.sort(key=_NUMBER)
+            if len(due) > 1:
+                due.sort(key=_NUMBER)
             for session in due:
-                self._emit(session.key, session.start, end, session.held)
+                self._emit(session.start, end, [(session.key, session.held)])
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(session)
                 else:
                     self._close(session)
-            self._emitter.flush()
         while self._to_clean and self._to_clean[0][0] <= watermark:
             session = heappop(self._to_clean)[2]
             if session.open and not session.armed:
@@ -179,6 +179,15 @@ class SessionOperator(PlainWindowOperator):
         every = [session for sessions in self._sessions.values() for session in sessions]
         for session in sorted(every, key=_NUMBER):
             yield Cell(session.key, TimeWindow(session.start, session.end), session.held, session.armed)
+
+    def _freeze(self) -> list[Frozen[Any]]:
+        return [freeze_items(map(_FIELDS, chain.from_iterable(self._sessions.values())))]
+
+    def _thaw(self, parts: list[Any]) -> None:
+        for key, start, end, held, number, armed in parts[0]:
+            session = _Session(key, start, end, held, number)
+            session.armed = armed
+            self._sessions.setdefault(key, []).append(session)
 
     def _take_up(self, cells: list[Cell]) -> None:
         for kept in (self._sessions, self._buckets, self._to_fire, self._to_clean):

@@ -18,7 +18,7 @@ while it is still to fire, and fires for the keys that its slices hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import gcd
@@ -27,15 +27,14 @@ from typing import Any
 from asyncstream.elements import Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
+from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows
 from asyncstream.windowing.operator import check_timestamp
-from asyncstream.windowing.plain import Cell, PlainWindowOperator
+from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, Cell, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
 
 __all__ = ("SlicedWindowOperator",)
-
-_MISSING: Any = object()
 
 
 class _Slice:
@@ -60,7 +59,7 @@ class _Kept:
 
     Attributes:
         held: accumulator by key.
-        due: keys that are to fire whether or not an element comes, in order.
+        due: keys that are to fire whether or not an element comes, in order; of no use once they have.
     """
 
     __slots__ = ("due", "held")
@@ -92,8 +91,7 @@ class SlicedWindowOperator(PlainWindowOperator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, add, create = self._key_by, self._aggregate.add, self._aggregate.create
         length, offset, watermark, numbers = self._slice_ms, self._offset_ms, self._watermark, self._numbers
-        start = end = 0  # the slice at hand, none yet
-        cells: dict[Any, Any] = {}
+        start, end, cells = NONE_AT_HAND  # the slice that the last element went into
         firsts: dict[Any, int] = {}
         value: Any = None
         timestamp: Any = 0
@@ -114,13 +112,14 @@ class SlicedWindowOperator(PlainWindowOperator):
                         for window in self._windows_of(start):
                             self._arm(window)
                     cells, firsts = at_hand.held, at_hand.numbers
-                held = cells.get(key, _MISSING)
-                if held is _MISSING:
+                held = cells.get(key, MISSING)
+                if held is MISSING:
                     held = create()
                     firsts[key] = next(numbers)
                 cells[key] = add(held, value)
-        except Exception as error:
+        except BaseException as error:
             raise self._failed(value, timestamp, error) from error
+        self._at_hand = (start, end, cells)
         self._emitter.flush()
 
     def _windows_of(self, start: int) -> range:
@@ -161,72 +160,73 @@ class SlicedWindowOperator(PlainWindowOperator):
         place.held[key] = self._aggregate.add(place.held[key], value)
         for window in windows:
             if window + self._size_ms - 1 <= self._watermark:
-                self._emit(key, window, window + self._size_ms, self._merged(window, key))
+                self._emit(window, window + self._size_ms, [(key, self._merged(window, key))])
             else:
                 self._arm(window)
 
     def _merged(self, window: int, key: Any) -> Any:
         """The accumulator of one key over a whole window; to be read, not changed."""
-        parts = [place.held[key] for place in self._slices_of(window) if key in place.held]
+        merge, merged = self._aggregate.merge, self._aggregate.create()
         kept = self._kept.get(window)
         if kept is not None and key in kept.held:
-            parts.insert(0, kept.held[key])
-        return self._merge(parts)
-
-    def _merge(self, parts: list[Any]) -> Any:
-        if len(parts) == 1:
-            return parts[0]
-        merge, merged = self._aggregate.merge, self._aggregate.create()
-        for part in parts:
-            merged = merge(merged, part)
+            merged = merge(merged, kept.held[key])
+        for place in self._slices_of(window):
+            if key in place.held:
+                merged = merge(merged, place.held[key])
         return merged
 
-    def _to_emit(self, window: int) -> Iterable[tuple[Any, Any]]:
-        """(key, accumulator) for which a window is to fire, in the order of their first elements."""
+    def _to_emit(self, window: int) -> dict[Any, Any]:
+        """
+        The accumulators, by key, for which a window is to fire, in the order of their first elements.
+
+        They are to be read, not changed: a key that is in one slice only still shares that one's.
+        """
         slices = list(self._slices_of(window))
         kept = self._kept.get(window)
-        if kept is None and len(slices) == 1:
-            return slices[0].held.items()
-        parts: dict[Any, list[Any]] = {}
+        if kept is not None:
+            keys = {**kept.due, **self._in_order(slices)}
+            return {key: self._merged(window, key) for key in keys}
+        if len(slices) == 1:
+            return slices[0].held
+        merge, create = self._aggregate.merge, self._aggregate.create
+        found = self._in_order(slices)
+        own: set[Any] = set()  # keys whose accumulator is no longer that of a slice
         for place in slices:
             for key, held in place.held.items():
-                if key in parts:
-                    parts[key].append(held)
+                present = found[key]
+                if present is MISSING:
+                    found[key] = held
+                elif key in own:
+                    found[key] = merge(present, held)
                 else:
-                    parts[key] = [held]
-        if not self._in_turn(slices):
-            firsts: dict[Any, int] = {}
-            for place in slices:
-                for key, number in place.numbers.items():
-                    firsts[key] = min(number, firsts.get(key, number))
-            parts = {key: parts[key] for key in sorted(parts, key=firsts.__getitem__)}
-        if kept is not None:
-            parts = {**{key: [] for key in kept.due}, **parts}
-            for key, held in parts.items():
-                if key in kept.held:
-                    held.insert(0, kept.held[key])
-        return ((key, self._merge(held)) for key, held in parts.items())
+                    own.add(key)
+                    found[key] = merge(merge(create(), present), held)
+        return found
 
-    def _in_turn(self, slices: list[_Slice]) -> bool:
-        """Whether each slice had all its keys before the next had its first."""
+    def _in_order(self, slices: list[_Slice]) -> dict[Any, Any]:
+        """The keys of some slices in the order of their first elements, each with `MISSING`."""
+        keys: dict[Any, Any] = {}
         last = -1
         for place in slices:
-            numbers = place.numbers
-            if next(iter(numbers.values())) < last:
-                return False
-            last = next(reversed(numbers.values()))
-        return True
+            if next(iter(place.numbers.values())) < last:
+                break
+            last = next(reversed(place.numbers.values()))
+            keys.update(dict.fromkeys(place.held, MISSING))
+        else:
+            return keys  # each had all its keys before the next had its first
+        firsts: dict[Any, int] = {}
+        for place in slices:
+            for key, number in place.numbers.items():
+                if number < firsts.get(key, number + 1):
+                    firsts[key] = number
+        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__), MISSING)
 
     def _fire(self, watermark: int) -> None:
         size = self._size_ms
         while self._to_fire and self._to_fire[0] + size - 1 <= watermark:
             window = heappop(self._to_fire)
             self._armed.remove(window)
-            for key, held in self._to_emit(window):
-                self._emit(key, window, window + size, held)
-            if window in self._kept:
-                self._kept[window].due.clear()
-            self._emitter.flush()
+            self._emit(window, window + size, self._to_emit(window).items())
         while self._to_clean and self._is_late(self._windows_of(self._to_clean[0])[0]):
             del self._slices[heappop(self._to_clean)]
         while self._kept and self._is_late(oldest := next(iter(self._kept))):
@@ -240,7 +240,7 @@ class SlicedWindowOperator(PlainWindowOperator):
             window = TimeWindow(start, start + self._size_ms)
             pending: set[Any] = set()
             if start in self._armed:
-                for key, held in self._to_emit(start):
+                for key, held in self._to_emit(start).items():
                     pending.add(key)
                     yield Cell(key, window, held, True)
             keys = dict.fromkeys(key for place in self._slices_of(start) for key in place.held)
@@ -249,6 +249,24 @@ class SlicedWindowOperator(PlainWindowOperator):
             for key in keys:
                 if key not in pending:
                     yield Cell(key, window, self._merged(start, key), False)
+
+    def _freeze(self) -> list[Frozen[Any]]:
+        parts = [freeze([list(self._slices), list(self._kept), self._armed])]
+        for place in self._slices.values():
+            parts += [freeze_items(place.held.items()), freeze_items(place.numbers.items())]
+        for kept in self._kept.values():
+            parts += [freeze_items(kept.held.items()), freeze_items(kept.due)]
+        return parts
+
+    def _thaw(self, parts: list[Any]) -> None:
+        rest = iter(parts)
+        slices, kept, self._armed = next(rest)
+        for start in slices:
+            place = self._slices[start] = _Slice()
+            place.held, place.numbers = dict(next(rest)), dict(next(rest))
+        for start in kept:
+            window = self._kept[start] = _Kept()
+            window.held, window.due = dict(next(rest)), dict.fromkeys(next(rest))
 
     def _take_up(self, cells: list[Cell]) -> None:
         for kept in (self._slices, self._kept, self._armed, self._to_fire, self._to_clean):

@@ -7,6 +7,7 @@ and a plain tuple finds the entry of the window that equals it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP
@@ -58,8 +59,8 @@ GLOBAL_WINDOW: Final = GlobalWindow()
 Window: TypeAlias = TimeWindow | GlobalWindow
 
 
-def window_from(plain: tuple[int, ...]) -> Window:
-    """The window that a snapshot kept as a plain tuple."""
+def window_from(plain: Sequence[int]) -> Window:
+    """The window that a snapshot kept as a plain list."""
     return TimeWindow(plain[0], plain[1]) if plain else GLOBAL_WINDOW
 
 

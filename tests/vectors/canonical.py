@@ -40,7 +40,8 @@ def _by_key(records: Records) -> Records:
     """
     ordered: Records = []
     for (_, timer), run in groupby(records, key=lambda record: (record["op"], tuple(record.get("t", ())))):
-        ordered.extend(sorted(run, key=_key_of) if timer else run)
+        records_of_run = list(run)
+        ordered += sorted(records_of_run, key=_key_of) if timer else records_of_run
     return ordered
 
 

@@ -11,7 +11,7 @@ import pytest
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitSettings, OutputOrder
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.testing.loop import VirtualTimeLoop
+from tests.async_wait.rig import ScriptedTimeLoop
 from tests.vectors.cases import Case, cases
 
 ORDERS = {"ordered": OutputOrder.ORDERED, "unordered": OutputOrder.EVENT_TIME}
@@ -20,15 +20,6 @@ PASSES = 20
 """Passes of the event loop in which everything that follows from one step has happened."""
 
 EMISSIONS = ("out", "wm", "timeout", "fail", "ended")
-
-
-class ScriptedTimeLoop(VirtualTimeLoop):
-    """Virtual time that moves in one jump to where the script says: all that is due then fires together."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
 
 
 class Script(Operator):

@@ -1,4 +1,4 @@
-"""What Flink's WindowOperator does, case by case: once with the general operator, once with the factory's choice."""
+"""What Flink's WindowOperator does, case by case: the general operator, and the factory's choice."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class Listing(ProcessWindowFunction[WindowResult]):
         self.sessions = "session" in case["assigner"]["kind"]
         self.where = where
 
-    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[WindowResult], None]) -> None:
+    def process(
+        self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[WindowResult], None]
+    ) -> None:
         values: Any = [value for _, value in contents]
         if self.told:
             key_firings = ctx.key_state(ValueDescriptor[int]("firings", default=0))
@@ -149,7 +151,8 @@ class Log(Operator):
             self.where["log"](record)
 
     def advance_watermark(self, timestamp: int) -> None:
-        self.where["log"]({"wm": timestamp})
+        if self.kind == "out":  # side outputs get it too; Flink's record has it once
+            self.where["log"]({"wm": timestamp})
 
 
 def assigner(spec: dict[str, Any], time: Any) -> WindowAssigner:
@@ -288,7 +291,7 @@ def counts(operator: Operator) -> dict[str, int]:
     return {
         "panes": len(kept["contents"]),
         "late_dropped": kept["late_dropped"],
-        "state": bool(kept["contents"] or kept["merging"] or kept["trigger"] or kept["key"] or kept["window"]),
+        "state": any(kept[part] for part in ("contents", "merging", "trigger", "key", "window")),
     }
 
 

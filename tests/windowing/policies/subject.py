@@ -13,7 +13,7 @@ from asyncstream.windowing.policies import EXPIRED, LATE, SKIPPED, PolicyWindowO
 
 
 class Note(Operator):
-    """Appends (name, what, timestamp) to a log for all that it is pushed."""
+    """Appends (name, what, timestamp) to a log for all that it is pushed; watermarks of the main output."""
 
     def __init__(self, name: str, log: list[tuple[Any, ...]]) -> None:
         super().__init__()
@@ -24,7 +24,8 @@ class Note(Operator):
         self.log += [(self.name, value, timestamp) for value, timestamp in pairs(values, timestamps)]
 
     def advance_watermark(self, timestamp: int) -> None:
-        self.log.append(("watermark", timestamp, timestamp))
+        if self.name == "window":  # side outputs get it too
+            self.log.append(("watermark", timestamp, timestamp))
 
 
 class Subject:

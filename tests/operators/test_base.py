@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncstream.elements import EndOfInput, IdleStatus, Watermark
+from asyncstream.errors import HttpError, InternalError, UserFunctionError
+from asyncstream.operators.base import DISCARD, Fanout, Operator, OperatorContext, pairs
+from tests.operators.recorder import END, IDLE, Recorder, W, record
+
+
+def test_operator_passes_everything_on_unchanged() -> None:
+    operator = Operator()
+    recorder = record(operator)
+    operator.process("a", None)
+    operator.process("b", 5)
+    operator.process_batch(["c", "d"], [6, None])
+    operator.advance_watermark(4)
+    operator.set_idle(True)
+    operator.advance_clock(99)
+    operator.end_input()
+    assert recorder.seen == [("a", None), ("b", 5), ("c", 6), ("d", None), (W, 4), (IDLE, True), (END,)]
+
+
+def test_control_elements_go_to_all_outputs_and_elements_to_the_main_one() -> None:
+    operator, side = Operator(), Recorder()
+    operator.side["tag"] = side
+    recorder = record(operator)
+    operator.process(1, None)
+    for control in (Watermark(3), IdleStatus(True), EndOfInput()):
+        operator.pass_on(control)
+    assert side.seen == [(W, 3), (IDLE, True), (END,)]
+    assert recorder.seen == [(1, None), *side.seen]
+    assert operator.side_output("tag") is side
+    assert operator.side_output("nobody reads it") is DISCARD
+
+
+def test_discard_takes_everything_and_leads_nowhere() -> None:
+    DISCARD.process(1, 2)
+    DISCARD.process_batch([1], None)
+    DISCARD.advance_watermark(1)
+    DISCARD.set_idle(True)
+    DISCARD.end_input()
+    assert not hasattr(DISCARD, "out")
+
+
+def test_fanout_gives_every_reader_the_same_in_order() -> None:
+    readers = [Recorder(), Recorder()]
+    fanout = Fanout(readers)
+    fanout.process(1, 2)
+    fanout.process_batch([2, 3], None)
+    fanout.advance_watermark(5)
+    fanout.set_idle(True)
+    fanout.end_input()
+    assert readers[0].seen == [(1, 2), (2, None), (3, None), (W, 5), (IDLE, True), (END,)]
+    assert readers[1].seen == readers[0].seen
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), StopIteration(), HttpError("u", 500, "r", retryable=True)]
+)
+def test_blame_names_step_and_element_and_keeps_the_cause(error: Exception) -> None:
+    operator = Operator()
+    operator.open(OperatorContext("step"))
+    blamed = operator.blame(7, error)
+    assert isinstance(blamed, UserFunctionError)
+    assert (blamed.step, blamed.element) == ("step", 7)
+    assert blamed.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UserFunctionError("other", 1, ValueError()), InternalError("x"), KeyboardInterrupt(), SystemExit()],
+)
+def test_blame_leaves_alone_what_is_not_the_fault_of_this_step(error: BaseException) -> None:
+    assert Operator().blame(7, error) is error
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "expected"), [(None, [("a", None), ("b", None)]), ([1, None], [("a", 1), ("b", None)])]
+)
+def test_pairs(timestamps: Any, expected: Any) -> None:
+    assert list(pairs(["a", "b"], timestamps)) == expected

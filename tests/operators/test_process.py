@@ -1,0 +1,154 @@
+"""The keyed process operator: state, timers, outputs and errors of a user's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import UserFunctionError
+from asyncstream.operators.process import (
+    Emitter,
+    KeyedContext,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    TimeDomain,
+)
+from asyncstream.state import ValueDescriptor
+from tests.windowing.harness import Harness
+
+Element = tuple[str, int]
+
+
+class Silence(KeyedProcessFunction[Element, Any]):
+    """Tells of each element, and of a key silent for 10 ms of event time or 100 of processing time."""
+
+    closed = 0
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.last = ctx.state(ValueDescriptor[int]("last"))
+
+    def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        assert ctx.domain is None
+        assert ctx.timestamp is not None
+        last = self.last.get()
+        if last is not None:
+            ctx.delete_event_timer(last + 10)
+            ctx.delete_processing_timer(last + 100)
+        self.last.set(ctx.timestamp)
+        ctx.register_event_timer(ctx.timestamp + 10)
+        ctx.register_processing_timer(ctx.timestamp + 100)
+        out(("seen", ctx.key, value[1], ctx.watermark, ctx.now_ms))
+        ctx.side("aside", value)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out(("silent", ctx.key, ctx.domain, ctx.watermark, ctx.now_ms))
+        ctx.side("aside", "silent")
+        self.last.clear()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def harness(function: Callable[[], KeyedProcessFunction[Any, Any]], *side: str) -> Harness:
+    return Harness(lambda: KeyedProcessOperator(lambda value: value[0], function()), side=side)
+
+
+def test_elements_and_timers_reach_the_function_with_their_key() -> None:
+    run = harness(Silence, "aside")
+    run.element(("a", 1), 5)
+    run.element(("b", 2), 6)
+    run.element(("a", 3), 9)
+    run.watermark(16)
+    run.watermark(30)
+    assert run.records == [
+        ("out", ("seen", "a", 1, MIN_TIMESTAMP, 0), 5),
+        ("aside", ("a", 1), 5),
+        ("out", ("seen", "b", 2, MIN_TIMESTAMP, 0), 6),
+        ("aside", ("b", 2), 6),
+        ("out", ("seen", "a", 3, MIN_TIMESTAMP, 0), 9),
+        ("aside", ("a", 3), 9),
+        ("out", ("silent", "b", TimeDomain.EVENT, 16, 0), 16),
+        ("aside", "silent", 16),
+        ("wm", 16),
+        ("out", ("silent", "a", TimeDomain.EVENT, 30, 0), 19),
+        ("aside", "silent", 19),
+        ("wm", 30),
+    ]
+
+
+def test_a_processing_timer_emits_without_timestamp_but_aside_with_one() -> None:
+    run = harness(Silence, "aside")
+    run.element(("a", 1), 5)
+    assert run.woken == [105]
+    run.records.clear()
+    run.time(105)
+    assert run.records == [
+        ("out", ("silent", "a", TimeDomain.PROCESSING, MIN_TIMESTAMP, 105), None),
+        ("aside", "silent", 105),
+    ]
+
+
+def test_nothing_is_left_of_a_key_that_is_done() -> None:
+    run = harness(Silence)
+    run.element(("a", 1), 5)
+    run.time(105)
+    run.watermark(15)
+    metrics = run.operator.metrics()
+    assert metrics == {"state_entries": 0, "event_timers": 0, "processing_timers": 0}
+
+
+def test_a_restart_keeps_state_and_timers() -> None:
+    run = harness(Silence)
+    run.element(("a", 1), 5)
+    run.restart()
+    run.element(("a", 2), 8)
+    run.restart()
+    run.watermark(15)
+    assert run.outputs()[2:] == []
+    run.watermark(18)
+    assert [value[0] for value in run.outputs()] == ["silent"]
+
+
+def test_results_before_a_failure_are_handed_on_and_the_error_names_step_and_element() -> None:
+    class Picky(KeyedProcessFunction[Element, int]):
+        def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[int]) -> None:
+            out(1 // value[1])
+
+    run = harness(Picky)
+    with pytest.raises(UserFunctionError, match=r"step 'windows': ZeroDivisionError.*\('b', 0\)") as caught:
+        run.operator.process_batch([("a", 1), ("b", 0), ("c", 1)], None)
+    assert caught.value.element == ("b", 0)
+    assert run.outputs() == [1]
+
+
+def test_a_failing_timer_is_named_with_its_key_and_time() -> None:
+    class Failing(Silence):
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            raise RuntimeError("no")
+
+    run = harness(Failing)
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match=r"Timer\(timestamp=15, key='a'"):
+        run.watermark(15)
+
+
+def test_an_unhashable_key_is_an_error_that_names_the_element() -> None:
+    run = Harness(lambda: KeyedProcessOperator(lambda value: [value[0]], Silence()))
+    with pytest.raises(UserFunctionError, match="unhashable"):
+        run.element(("a", 1), 5)
+
+
+def test_closes_its_function() -> None:
+    function = Silence()
+    operator = KeyedProcessOperator(lambda value: value[0], function)
+    operator.close()
+    assert function.closed == 1
+
+
+def test_a_function_without_process_element_says_so() -> None:
+    run = harness(KeyedProcessFunction)
+    with pytest.raises(UserFunctionError, match="does not override process_element"):
+        run.element(("a", 1), 5)

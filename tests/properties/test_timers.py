@@ -1,0 +1,89 @@
+"""The timer queue against a sorted list, with callbacks that register and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream.timers import TimerQueue, TimerService
+
+Timer = tuple[int, str, int]
+Action = tuple[str, Timer]
+
+TIMERS = st.tuples(st.integers(-20, 40), st.sampled_from("ab"), st.integers(0, 1))
+ACTIONS = st.tuples(st.sampled_from(["register", "register", "delete"]), TIMERS)
+STEPS = st.lists(
+    st.one_of(ACTIONS, st.tuples(st.just("advance"), st.integers(0, 15)), st.just(("restart", 0)))
+)
+
+
+class SortedModel:
+    """Looks for the earliest timer each time; of equal times the one registered first."""
+
+    def __init__(self) -> None:
+        self.timers: dict[Timer, None] = {}
+
+    def register(self, timestamp: int, key: str, namespace: int) -> None:
+        self.timers.setdefault((timestamp, key, namespace))
+
+    def delete(self, timestamp: int, key: str, namespace: int) -> None:
+        self.timers.pop((timestamp, key, namespace), None)
+
+    def advance(self, until: int, fire: Callable[[int, str, int], None]) -> None:
+        while self.timers:
+            timer = min(self.timers, key=lambda timer: timer[0])
+            if timer[0] > until:
+                return
+            del self.timers[timer]
+            fire(*timer)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS, st.lists(st.lists(ACTIONS, max_size=3), max_size=12))
+def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Action]]) -> None:
+    def play(queue: Any, restart: Callable[[Any], Any]) -> list[Any]:
+        fired: list[Any] = []
+        now = -25
+
+        def fire(timestamp: int, key: str, namespace: int) -> None:
+            fired.append((now, timestamp, key, namespace))
+            if len(fired) <= len(reactions):
+                for action, timer in reactions[len(fired) - 1]:
+                    getattr(queue, action)(*timer)
+
+        for kind, argument in steps:
+            if kind == "advance":
+                now += argument
+                queue.advance(now, fire)
+            elif kind == "restart":
+                queue = restart(queue)
+            else:
+                getattr(queue, kind)(*argument)
+        now = 100
+        queue.advance(now, fire)
+        return fired
+
+    def restored(queue: TimerQueue) -> TimerQueue:
+        service = TimerService(print, print, print)
+        service.event = queue
+        other = TimerService(print, print, print)
+        other.restore(service.snapshot())
+        assert list(other.event) == list(queue)
+        return other.event
+
+    assert play(TimerQueue(), restored) == play(SortedModel(), lambda model: model)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300)), max_size=600))
+def test_counts_and_order_survive_sweeping(steps: list[tuple[bool, int]]) -> None:
+    queue, model = TimerQueue(), SortedModel()
+    for register, timestamp in steps:
+        for timers in (queue, model):
+            (timers.register if register else timers.delete)(timestamp, "a", 0)
+        assert len(queue) == len(model.timers)
+    assert [tuple(timer) for timer in queue] == sorted(model.timers)
+    assert queue.earliest() == (min(model.timers)[0] if model.timers else None)

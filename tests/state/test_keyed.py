@@ -1,0 +1,223 @@
+"""Keyed state: entries by key and namespace, time to live, merging, snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncstream.clock import ManualClock
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.state import (
+    AggregatingDescriptor,
+    KeyedState,
+    ListDescriptor,
+    MapDescriptor,
+    ReducingDescriptor,
+    StateDescriptor,
+    ValueDescriptor,
+    detached,
+)
+from asyncstream.windowing import Mean
+
+COUNT = ValueDescriptor[int]("count", default=0)
+SEEN = ListDescriptor[str]("seen")
+PRICES = MapDescriptor[str, int]("prices")
+TOTAL = ReducingDescriptor[int]("total", lambda a, b: a + b)
+MEAN = AggregatingDescriptor[int, float]("mean", Mean())
+
+
+def test_each_key_and_namespace_has_its_own_entry() -> None:
+    store = KeyedState()
+    count = store.state(COUNT)
+    for key, namespace, value in (("a", None, 1), ("a", (0, 10), 2), ("b", None, 3)):
+        store.key, store.namespace = key, namespace
+        count.set(value)
+    store.key, store.namespace = "a", None
+    assert count.get() == 1
+    store.namespace = (0, 10)
+    assert count.get() == 2
+    store.key = "b"
+    assert count.get() == 0
+
+
+def test_what_is_empty_leaves_no_entry() -> None:
+    store = KeyedState()
+    store.key = "a"
+    count, seen, prices = store.state(COUNT), store.state(SEEN), store.state(PRICES)
+    count.set(1)
+    count.set(None)  # type: ignore[arg-type]
+    seen.add("x")
+    seen.set([])
+    seen.extend([])
+    prices.put("x", 1)
+    prices.remove("x")
+    prices.remove("y")
+    store.state(TOTAL).add(1)
+    store.state(TOTAL).clear()
+    assert len(store) == 0
+    assert store.snapshot() == {}
+
+
+def test_lists_and_maps_are_handed_out_as_copies() -> None:
+    store = KeyedState()
+    store.key = "a"
+    seen, prices = store.state(SEEN), store.state(PRICES)
+    seen.extend(["x", "y"])
+    seen.get().clear()
+    prices.put("x", 1)
+    prices.items().clear()
+    assert seen.get() == ["x", "y"]
+    assert (prices.get("x"), prices.get("y"), prices.get("y", 7), "x" in prices, len(prices)) == (
+        1,
+        None,
+        7,
+        True,
+        1,
+    )
+    assert list(prices) == ["x"]
+
+
+def test_reducing_and_aggregating_state_fold_what_is_added() -> None:
+    store = KeyedState()
+    store.key = "a"
+    total, mean = store.state(TOTAL), store.state(MEAN)
+    assert (total.get(), mean.get()) == (None, None)
+    for value in (1, 2, 6):
+        total.add(value)
+        mean.add(value)
+    assert (total.get(), mean.get()) == (9, 3)
+
+
+def test_merging_moves_the_entries_of_the_key() -> None:
+    store = KeyedState()
+    total, seen, mean = store.state(TOTAL), store.state(SEEN), store.state(MEAN)
+    for key in "ab":
+        for namespace in (1, 2, 3):
+            store.key, store.namespace = key, namespace
+            total.add(namespace)
+            seen.add(str(namespace))
+            mean.add(namespace)
+    store.key = "a"
+    for handle in (total, seen, mean):
+        handle.merge_namespaces(9, [1, 2, 7])
+    store.namespace = 9
+    assert (total.get(), seen.get(), mean.get()) == (3, ["1", "2"], 1.5)
+    store.namespace = 1
+    assert total.get() is None
+    store.key = "b"
+    assert total.get() == 1
+
+
+def test_value_state_refuses_to_merge_two_values() -> None:
+    store = KeyedState()
+    store.key = "a"
+    count = store.state(COUNT)
+    store.namespace = 1
+    count.set(1)
+    count.merge_namespaces(2, [1])  # nothing to merge with: it just moves
+    store.namespace = 1
+    count.set(5)
+    with pytest.raises(PipelineError, match="'count' cannot merge"):
+        count.merge_namespaces(2, [1])
+
+
+def test_an_entry_lives_until_its_ttl_after_the_last_write() -> None:
+    clock = ManualClock()
+    store = KeyedState(clock)
+    store.key = "a"
+    count = store.state(ValueDescriptor[int]("count", ttl=1))
+    count.set(1)
+    clock.set_ms(900)
+    count.set(2)
+    clock.set_ms(1899)
+    assert count.get() == 2
+    clock.set_ms(1900)
+    assert count.get() is None
+    assert len(store) == 0
+
+
+def test_snapshots_leave_out_what_has_run_out_and_keep_how_long_the_rest_lives() -> None:
+    clock = ManualClock()
+    store = KeyedState(clock)
+    descriptor = ListDescriptor[str]("seen", ttl=1)
+    for at, key in ((0, "a"), (500, "b")):
+        clock.set_ms(at)
+        store.key = key
+        store.state(descriptor).add("x")
+    clock.set_ms(1000)
+    snapshot = store.snapshot()
+    assert [cell[0] for cell in snapshot["seen"]["cells"]] == ["b"]
+    other = KeyedState(clock)
+    other.restore(snapshot)
+    other.key = "b"
+    assert other.state(descriptor).get() == ["x"]
+    clock.set_ms(1500)
+    assert other.state(descriptor).get() == []
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_restore_brings_everything_back(early: bool) -> None:
+    store, codec = KeyedState(), JsonCodec()
+    store.key, store.namespace = ("a", 1), (0, 10)
+    store.state(COUNT).set(3)
+    store.state(SEEN).add("x")
+    store.state(PRICES).put("x", 1)
+    store.state(TOTAL).add(4)
+    store.state(MEAN).add(6)
+    snapshot = codec.decode(codec.encode(store.snapshot()))
+    other = KeyedState()
+    if early:  # handles fetched before the restore
+        for descriptor in (COUNT, SEEN, PRICES, TOTAL, MEAN):
+            other.state(descriptor)
+    other.restore(snapshot)
+    other.key, other.namespace = ("a", 1), (0, 10)
+    found = (other.state(COUNT).get(), other.state(SEEN).get(), other.state(PRICES).items())
+    assert found == (3, ["x"], [("x", 1)])
+    assert (other.state(TOTAL).get(), other.state(MEAN).get()) == (4, 6)
+
+
+def test_a_snapshot_shares_nothing_with_the_store() -> None:
+    store = KeyedState()
+    store.key = "a"
+    held: list[Any] = [1]
+    values = store.state(ValueDescriptor[list[Any]]("values"))
+    values.set(held)
+    snapshot = store.snapshot()
+    held.append(2)
+    store.restore(snapshot)
+    restored = values.get()
+    assert restored == [1]
+    restored.append(3)
+    assert snapshot["values"]["cells"][0][2] == [1]
+
+
+def test_state_of_another_kind_is_refused() -> None:
+    store = KeyedState()
+    store.state(ValueDescriptor[int]("x"))
+    with pytest.raises(CheckpointError, match="'x' is value state and cannot be read as list"):
+        store.state(ListDescriptor[int]("x"))
+    store.key = "a"
+    store.state(ValueDescriptor[int]("x")).set(1)
+    other = KeyedState()
+    other.state(ListDescriptor[int]("x"))
+    with pytest.raises(CheckpointError, match="another name"):
+        other.restore(store.snapshot())
+
+
+@pytest.mark.parametrize(("name", "ttl"), [("", None), (3, None), ("x", 0), ("x", -1), ("x", "soon")])
+def test_bad_descriptors_are_refused(name: Any, ttl: Any) -> None:
+    with pytest.raises(PipelineError):
+        StateDescriptor(name, ttl=ttl)
+
+
+def test_detached_copies_what_can_change_and_only_that() -> None:
+    plain = (1, ("x", None))
+    assert detached(plain) is plain
+    original: dict[str, Any] = {"list": [1, (2, [3])], "set": {1}, "text": "x"}
+    copy = detached(original)
+    assert copy == original
+    original["list"][1][1].append(4)
+    original["set"].add(2)
+    assert copy == {"list": [1, (2, [3])], "set": {1}, "text": "x"}

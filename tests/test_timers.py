@@ -1,0 +1,125 @@
+"""Timers: boundaries, order, re-entrancy, waking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.timers import Timer, TimerQueue, TimerService
+
+
+class Service:
+    """A timer service that writes down what fires and when it asks to be woken."""
+
+    def __init__(self) -> None:
+        self.fired: list[Any] = []
+        self.woken: list[int] = []
+        self.timers = TimerService(
+            lambda *timer: self.fired.append(("event", *timer)),
+            lambda *timer: self.fired.append(("processing", *timer)),
+            self.woken.append,
+        )
+
+
+def test_fires_at_its_time_exactly_and_once() -> None:
+    service = Service()
+    service.timers.event.register(10, "a", "x")
+    service.timers.advance_watermark(9)
+    assert service.fired == []
+    service.timers.advance_watermark(10)
+    service.timers.advance_watermark(11)
+    assert service.fired == [("event", 10, "a", "x")]
+
+
+def test_equal_times_fire_in_the_order_of_registration() -> None:
+    service = Service()
+    for key in "cab":
+        service.timers.event.register(10, key)
+    service.timers.event.register(9, "z")
+    service.timers.event.register(10, "c")  # it is there already and keeps its place
+    service.timers.event.delete(10, "a")
+    service.timers.event.register(10, "a")  # it is new and goes to the end
+    service.timers.advance_watermark(20)
+    assert [timer[2] for timer in service.fired] == ["z", "c", "b", "a"]
+
+
+def test_keys_need_not_be_comparable() -> None:
+    queue = TimerQueue()
+    fired: list[Any] = []
+    for key in (None, "a", 1, ("x",)):
+        queue.register(5, key)
+    queue.advance(5, lambda *timer: fired.append(timer[1]))
+    assert fired == [None, "a", 1, ("x",)]
+
+
+def test_what_is_due_already_waits_for_the_next_watermark() -> None:
+    service = Service()
+    service.timers.advance_watermark(10)
+    service.timers.event.register(3, "a")
+    assert service.fired == []
+    service.timers.advance_watermark(11)
+    assert service.fired == [("event", 3, "a", None)]
+
+
+def test_a_callback_may_register_earlier_and_equal_timers_which_fire_in_the_same_pass() -> None:
+    queue = TimerQueue()
+    fired: list[Any] = []
+
+    def fire(timestamp: int, key: str, namespace: None) -> None:
+        fired.append((timestamp, key))
+        if key == "a":
+            queue.register(2, "earlier")
+            queue.register(5, "same")
+            queue.register(9, "later")
+            queue.delete(5, "b")
+
+    for key in "abc":
+        queue.register(5, key)
+    queue.advance(8, fire)
+    assert fired == [(5, "a"), (2, "earlier"), (5, "c"), (5, "same")]
+    assert list(queue) == [Timer(9, "later", None)]
+
+
+def test_a_timer_that_pushes_itself_ahead_leaves_no_trail() -> None:
+    queue = TimerQueue()
+    for now in range(10_000):
+        queue.delete(now + 999, "a")
+        queue.register(now + 1_000, "a")
+    assert len(queue) == 1
+    assert len(queue._heap) < 200
+    assert queue.earliest() == 10_999
+
+
+def test_asks_to_be_woken_for_the_earliest_only() -> None:
+    service = Service()
+    for timestamp in (50, 70, 30, 30):
+        service.timers.register_processing(timestamp, "a")
+    assert service.woken == [50, 30]
+    service.timers.advance_clock(49)
+    assert service.fired == [("processing", 30, "a", None)]
+    assert service.woken == [50, 30, 50]
+    service.timers.advance_clock(80)
+    assert [timer[1] for timer in service.fired] == [30, 50, 70]
+    assert service.woken == [50, 30, 50]
+
+
+def test_a_restore_brings_timers_back_and_asks_to_be_woken_but_forgets_the_watermark() -> None:
+    service, other = Service(), Service()
+    service.timers.event.register(10, "a", (0, 11))
+    service.timers.register_processing(40, "b")
+    service.timers.advance_watermark(5)
+    other.timers.register_processing(7, "gone")
+    other.timers.restore(service.timers.snapshot())
+    assert other.timers.watermark == MIN_TIMESTAMP
+    assert other.woken == [7, 40]
+    other.timers.advance_watermark(10)
+    other.timers.advance_clock(40)
+    assert other.fired == [("event", 10, "a", (0, 11)), ("processing", 40, "b", None)]
+
+
+@pytest.mark.parametrize("timestamp", [None, 1.5, "10"])
+def test_a_timer_needs_an_integer(timestamp: Any) -> None:
+    with pytest.raises(TypeError, match="a timer needs an int"):
+        TimerQueue().register(timestamp, "a")

@@ -1,0 +1,420 @@
+"""The window operators at their boundaries: bad input, process functions, triggers, evictors, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.errors import InternalError, PipelineError, UserFunctionError
+from asyncstream.operators.base import Operator
+from asyncstream.state import ValueDescriptor
+from asyncstream.windowing import (
+    AfterWatermark,
+    AggregateFunction,
+    Aggregates,
+    Collect,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    Count,
+    CountTrigger,
+    DeltaTrigger,
+    DynamicSessionWindows,
+    GlobalWindows,
+    NeverTrigger,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    Quantile,
+    Reduce,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+    WindowContext,
+    WindowOperator,
+    WindowPlan,
+    WindowResult,
+    window_operator,
+)
+from asyncstream.windowing.disjoint import DisjointWindowOperator
+from asyncstream.windowing.sessions import SessionOperator
+from asyncstream.windowing.sliced import SlicedWindowOperator
+from tests.windowing.harness import Harness, ms
+
+SUM = Reduce[Any](lambda a, b: (a[0], a[1] + b[1]))
+COUNT = Aggregates(n=Count())
+
+
+def harness(plan: WindowPlan, general: bool = False, **more: Any) -> Harness:
+    make: Callable[..., Operator] = WindowOperator if general else window_operator
+    return Harness(lambda: make(itemgetter(0), plan), **more)
+
+
+def values(run: Harness) -> list[Any]:
+    return [result.value for result in run.outputs()]
+
+
+# Choice of the operator
+
+
+def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
+    size, slide = ms(10), ms(5)
+
+    def choice(*arguments: Any, **more: Any) -> type:
+        return type(window_operator(itemgetter(0), WindowPlan(*arguments, **more)))
+
+    assert choice(TumblingWindows(size), aggregate=SUM) is DisjointWindowOperator
+    assert choice(SlidingWindows(slide, size), aggregate=SUM) is DisjointWindowOperator
+    assert choice(SlidingWindows(size, slide), aggregate=COUNT) is SlicedWindowOperator
+    assert choice(SlidingWindows(size, slide), aggregate=SUM) is WindowOperator  # its order may matter
+    assert choice(SlidingWindows(size, slide), aggregate=Collect()) is WindowOperator
+    assert choice(SessionWindows(size), aggregate=SUM) is SessionOperator
+    assert choice(TumblingWindows(size)) is WindowOperator
+    assert choice(TumblingWindows(size, stagger=True), aggregate=SUM) is WindowOperator
+    assert choice(TumblingWindows(size, time="processing"), aggregate=SUM) is WindowOperator
+    assert choice(TumblingWindows(size), CountTrigger(2), aggregate=SUM) is WindowOperator
+    assert choice(DynamicSessionWindows(lambda value: size), aggregate=SUM) is WindowOperator
+
+
+def test_a_fast_operator_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(InternalError):
+        DisjointWindowOperator(itemgetter(0), WindowPlan(TumblingWindows(1)))
+    with pytest.raises(InternalError):
+        SessionOperator(itemgetter(0), WindowPlan(TumblingWindows(1), aggregate=SUM))
+
+
+# Bad input
+
+PLAIN = [
+    WindowPlan(TumblingWindows(ms(10)), aggregate=COUNT),
+    WindowPlan(SlidingWindows(ms(10), ms(5)), aggregate=COUNT),
+]
+SESSION = WindowPlan(SessionWindows(ms(10)), aggregate=COUNT)
+
+
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("plan", PLAIN)
+@pytest.mark.parametrize("timestamp", [None, "5", 5.5])
+def test_an_element_that_cannot_be_placed_in_time_is_an_error_that_names_it(
+    plan: WindowPlan, general: bool, timestamp: Any
+) -> None:
+    run = harness(plan, general)
+    with pytest.raises(UserFunctionError, match=r"step 'windows'.*timestamp.*\('a', 1\)"):
+        run.element(("a", 1), timestamp)
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_sessions_take_elements_without_timestamp_as_before_all_time(general: bool) -> None:
+    run = harness(SESSION, general)
+    run.element(("a", 1))
+    run.element(("a", 2), 5)
+    run.watermark(14)
+    assert [result.end_ms for result in run.outputs()] == [-(2**63) + 10, 15]
+    run.element(("a", 3))
+    assert run.records == [("late", ("a", 3), None)]
+
+
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("plan", [*PLAIN, SESSION])
+def test_unhashable_keys_and_failing_functions_name_the_element(plan: WindowPlan, general: bool) -> None:
+    make: Callable[..., Operator] = WindowOperator if general else window_operator
+    unhashable = Harness(lambda: make(lambda value: [value], plan))
+    with pytest.raises(UserFunctionError, match=r"unhashable.*\('a', 1\)"):
+        unhashable.element(("a", 1), 5)
+    failing = Harness(lambda: make(lambda value: 1 // value[1], plan))
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError") as caught:
+        failing.operator.process_batch([("a", 1), ("b", 0)], [5, 6])
+    assert caught.value.element == ("b", 0)
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_a_failing_result_names_key_and_window(general: bool) -> None:
+    class Failing(Count):
+        def result(self, accumulator: int) -> int:
+            raise RuntimeError("no")
+
+    run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=Failing()), general)
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match=r"Timer\(timestamp=9, key='a', namespace=TimeWindow"):
+        run.watermark(9)
+
+
+def test_a_gap_that_is_none_names_the_element() -> None:
+    run = harness(WindowPlan(DynamicSessionWindows(itemgetter(1)), aggregate=COUNT))
+    with pytest.raises(UserFunctionError, match=r"gap of an element.*\('a', 0\)"):
+        run.element(("a", 0), 5)
+
+
+# Plans
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trigger": DeltaTrigger(lambda a, b: 1.0, 1)}, "DeltaTrigger cannot be used with sessions"),
+        ({"trigger": PurgingTrigger(DeltaTrigger(lambda a, b: 1.0, 1))}, "PurgingTrigger cannot be used"),
+        ({"aggregate": "sum"}, "aggregate: expected a AggregateFunction"),
+        ({"trigger": CountTrigger}, "trigger: expected a Trigger"),
+        ({"evictor": 3}, "evictor"),
+        ({"process": print}, "process"),
+        ({"allowed_lateness_ms": -1}, "allowed_lateness"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        WindowPlan(SessionWindows(1), **arguments)
+
+
+def test_an_aggregate_without_merge_is_refused_for_sessions_only() -> None:
+    class Longest(Collect):
+        merge = AggregateFunction.merge
+
+    with pytest.raises(
+        PipelineError, match="Longest cannot be used with sessions: it does not override merge"
+    ):
+        WindowPlan(SessionWindows(1), aggregate=Longest())
+    WindowPlan(TumblingWindows(1), aggregate=Longest())
+
+
+# Counting
+
+
+def test_windows_of_a_count() -> None:
+    run = harness(WindowPlan.counting(2))
+    for number in range(5):
+        run.element(("a", number))
+    run.watermark(MAX_TIMESTAMP)
+    assert values(run) == [[("a", 0), ("a", 1)], [("a", 2), ("a", 3)]]
+
+
+def test_windows_of_a_count_that_slide() -> None:
+    run = harness(WindowPlan.counting(3, 2, aggregate=Collect(itemgetter(1))))
+    for number in range(6):
+        run.element(("a", number), number)
+    assert run.outputs() == [WindowResult("a", None, None, kept) for kept in ([0, 1], [1, 2, 3], [3, 4, 5])]
+
+
+# Snapshots
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_an_accumulator_that_is_not_plain_is_saved_by_its_aggregate(general: bool) -> None:
+    pytest.importorskip("datasketches")
+    aggregate = Aggregates(median=Quantile(0.5, itemgetter(1)), n=Count())
+    run = harness(WindowPlan(SessionWindows(ms(5)), aggregate=aggregate), general)
+    run.element(("a", 1), 0)
+    run.element(("a", 2), 8)
+    run.restart()
+    run.element(("a", 3), 4)
+    run.restart()
+    run.watermark(12)
+    assert values(run) == [{"median": 2.0, "n": 3}]
+
+
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize(
+    "assigner", [SessionWindows(ms(5)), TumblingWindows(ms(5)), SlidingWindows(ms(5), ms(1))], ids=str
+)
+def test_after_a_restart_windows_fire_again_in_the_order_in_which_elements_came_for_them(
+    assigner: Any, general: bool
+) -> None:
+    run = harness(WindowPlan(assigner, allowed_lateness_ms=50, aggregate=COUNT), general)
+    for key in "abc":
+        run.element((key, 1), 4)
+    run.watermark(20)
+    run.outputs()
+    run.restart()
+    for key in "cb":
+        run.element((key, 1), 4)
+    run.watermark(21)
+    found = [(result.key, result.value["n"]) for result in run.outputs()]
+    assert found == [("c", 2), ("b", 2)] * (5 if isinstance(assigner, SlidingWindows) else 1)
+
+
+def test_a_snapshot_does_not_change_with_the_operator() -> None:
+    for general in (True, False):
+        run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=Collect(itemgetter(1))), general)
+        run.element(("a", 1), 0)
+        kept = run.operator.snapshot()
+        run.element(("a", 2), 1)
+        assert [held for _, _, held in kept["contents"]] == [[1]]
+        run.operator.restore(kept)
+        run.element(("a", 3), 1)
+        assert [held for _, _, held in kept["contents"]] == [[1]]
+
+
+# Process functions
+
+
+class Telling(ProcessWindowFunction[Any]):
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> None:
+        firings = ctx.window_state(ValueDescriptor[int]("firings", default=0))
+        firings.set((firings.get() or 0) + 1)
+        total = ctx.key_state(ValueDescriptor[int]("firings", default=0))
+        total.set((total.get() or 0) + 1)
+        out((key, tuple(ctx.window), contents, firings.get(), total.get(), ctx.watermark))
+        ctx.side("aside", key)
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        ctx.window_state(ValueDescriptor[int]("firings", default=0)).clear()
+
+
+def test_a_process_function_gets_the_result_of_the_aggregate_and_keeps_state() -> None:
+    plan = WindowPlan(
+        TumblingWindows(ms(10)), allowed_lateness_ms=5, aggregate=Sum(itemgetter(1)), process=Telling()
+    )
+    run = harness(plan, side=("aside",))
+    run.element(("a", 1), 5)
+    run.watermark(9)
+    run.element(("a", 2), 6)
+    run.restart()
+    run.element(("a", 4), 15)
+    run.watermark(20)
+    assert run.records == [
+        ("out", ("a", (0, 10), 1, 1, 1, 9), 9),
+        ("aside", "a", 9),
+        ("wm", 9),
+        ("out", ("a", (0, 10), 3, 2, 2, 9), 9),
+        ("aside", "a", 9),
+        ("out", ("a", (10, 20), 4, 1, 3, 20), 19),
+        ("aside", "a", 19),
+        ("wm", 20),
+    ]
+    run.watermark(30)
+    assert run.operator.snapshot()["window"] == {}
+    assert run.operator.metrics()["windows_open"] == 0
+
+
+def test_sessions_have_no_window_state() -> None:
+    run = harness(WindowPlan(SessionWindows(ms(10)), process=Telling()))
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match="sessions have no window state"):
+        run.watermark(20)
+
+
+def test_a_firing_hands_out_a_list_of_its_own() -> None:
+    run = harness(WindowPlan(GlobalWindows(), CountTrigger(1)))
+    run.element(("a", 1))
+    run.element(("a", 2))
+    assert values(run) == [[("a", 1)], [("a", 1), ("a", 2)]]
+
+
+# Triggers
+
+
+def test_after_watermark_fires_early_on_time_and_late_each_as_it_is_told() -> None:
+    trigger = AfterWatermark(early=CountTrigger(2), late=CountTrigger(3))
+    plan = WindowPlan(TumblingWindows(ms(10)), trigger, allowed_lateness_ms=10, aggregate=Count())
+    run = harness(plan)
+    found = []
+    for step in range(5):
+        run.element(("a", step), step)
+        found.append(values(run))
+    run.watermark(9)
+    found.append(values(run))
+    for step in range(4):
+        run.element(("a", step), step)
+        found.append(values(run))
+    run.watermark(19)
+    assert found == [[], [2], [], [4], [], [5], [], [], [8], []]
+    assert run.operator.snapshot()["trigger"] == {}
+
+
+def test_after_watermark_merges_what_its_parts_counted() -> None:
+    trigger = AfterWatermark(early=CountTrigger(3))
+    run = harness(WindowPlan(SessionWindows(ms(5)), trigger, allowed_lateness_ms=2, aggregate=Count()))
+    run.element(("a", 0), 0)
+    run.element(("a", 0), 8)
+    run.element(("a", 0), 4)
+    assert values(run) == [3]
+    run.watermark(12)
+    assert values(run) == [3]
+    run.element(("a", 0), 7)  # late: fires at once
+    assert values(run) == [4]
+
+
+def test_after_watermark_without_parts_does_what_the_default_does() -> None:
+    plans = [WindowPlan(TumblingWindows(ms(4)), t, aggregate=Count()) for t in (None, AfterWatermark())]
+    runs = [harness(plan) for plan in plans]
+    for run in runs:
+        for step in range(12):
+            run.element(("a", step), step)
+            run.watermark(step)
+    assert runs[0].records == runs[1].records
+
+
+def test_early_ticks_of_processing_time_stop_with_the_window() -> None:
+    trigger = AfterWatermark(early=ContinuousProcessingTimeTrigger(ms(10)))
+    run = harness(WindowPlan(TumblingWindows(ms(100)), trigger, aggregate=Count()))
+    run.element(("a", 1), 1)
+    run.time(25)
+    run.watermark(99)
+    run.time(500)
+    assert values(run) == [1, 1, 1]
+    assert run.operator.metrics()["processing_timers"] == 0
+
+
+def test_ticks_on_a_global_window_end_with_time() -> None:
+    run = harness(WindowPlan(GlobalWindows(), ContinuousEventTimeTrigger(ms(10)), aggregate=Count()))
+    run.element(("a", 1), 3)
+    run.element(("b", 1))  # without timestamp there is no tick until one comes that has one
+    run.watermark(25)
+    assert values(run) == [1, 1]
+    run.watermark(MAX_TIMESTAMP)
+    assert [(result.key, result.value) for result in run.outputs()] == [("a", 1), ("a", 1), ("b", 1)]
+
+
+def test_never_fires() -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10)), NeverTrigger()))
+    run.element(("a", 1), 3)
+    run.watermark(MAX_TIMESTAMP)
+    assert values(run) == []
+    assert run.operator.metrics()["windows_open"] == 0
+
+
+# Time
+
+
+def test_elements_between_windows_are_counted() -> None:
+    for general in (True, False):
+        run = harness(WindowPlan(SlidingWindows(ms(2), ms(5)), aggregate=COUNT), general, side=())
+        for timestamp in range(10):
+            run.element(("a", 1), timestamp)
+        run.watermark(20)
+        run.element(("a", 1), 3)
+        run.element(("a", 1), 1)
+        metrics = run.operator.metrics()
+        assert (metrics["outside_windows"], metrics["late_dropped"]) == (6, 2)
+        assert values(run) == [{"n": 2}, {"n": 2}]
+
+
+def test_a_staggered_window_keeps_its_place_over_a_restart() -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10), time="processing", stagger=True), aggregate=Count()))
+    run.time(3)
+    run.element(("a", 1))
+    run.time(7)
+    run.restart()
+    run.element(("a", 1))
+    run.time(12)
+    assert run.outputs() == [WindowResult("a", 3, 13, 2)]
+
+
+def test_the_end_of_input_fires_processing_time_windows() -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10), time="processing"), aggregate=Count()))
+    run.element(("a", 1))
+    run.operator.end_input()
+    assert run.outputs() == [WindowResult("a", 0, 10, 1)]
+    assert run.operator.metrics()["windows_open"] == 0
+
+
+def test_windows_before_the_epoch_and_offsets() -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10), offset=ms(-3)), aggregate=Count()))
+    run.element(("a", 1), -4)
+    run.element(("a", 1), 6)
+    run.element(("a", 1), 7)
+    run.watermark(MAX_TIMESTAMP)
+    spans = [(result.start_ms, result.end_ms, result.value) for result in run.outputs()]
+    assert spans == [(-13, -3, 1), (-3, 7, 1), (7, 17, 1)]
