@@ -53,16 +53,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context, copy_context
-from enum import Enum
 from itertools import repeat
-from typing import Any, Final
+from typing import Any
 
+from asyncstream.async_wait.deadlines import Deadlines
+from asyncstream.async_wait.entries import UNCALLED, Finished, entry_of, inbox_item
+from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
-from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
+from asyncstream.async_wait.settings import AsyncWaitSettings
+from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import EndOfInput, IdleStatus, Timestamps, Watermark
-from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, safe_repr
+from asyncstream.errors import CallTimeout, InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.flow import Gate, Intake
@@ -82,59 +85,8 @@ SOILED_LIMIT = 3
 STOP_PATIENCE = 10
 """Seconds, and cancellations, that a call gets to end when the operator is stopped."""
 
-CLOCK_SLACK = 0.0005
-"""Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
-
-
-class _Finished:
-    """An element of a snapshot whose outcome is known: it takes its place in the queue, and is not called."""
-
-    __slots__ = ("outcome", "timestamp", "value")
-
-    def __init__(self, value: Any, timestamp: int | None, outcome: Any) -> None:
-        self.value = value
-        self.timestamp = timestamp
-        self.outcome = outcome
-
-
-# What stands in an inbox entry in place of a timestamp, when the entry is not an element to call for.
-_UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, _Finished})
-
 # Outcomes that are not simply one result.
 _SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
-
-
-class _Unmade(Enum):
-    UNMADE = "unmade"
-
-
-UNMADE: Final = _Unmade.UNMADE
-
-
-class _Worker:
-    """
-    A long-lived task that makes calls, one at a time.
-
-    Attributes:
-        promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
-        entry: the element, and its timestamp.
-        parked: what it waits for when there is nothing to do, or None.
-        unstamped: a call has started since the last turn.
-        started: loop time at which the running call was first seen suspended, with its promise.
-        doomed: we cancelled it; whatever its call gives no longer counts.
-    """
-
-    __slots__ = ("doomed", "entry", "parked", "promise", "started", "task", "unstamped")
-
-    task: asyncio.Task[None]
-    entry: tuple[Any, int | None]
-
-    def __init__(self) -> None:
-        self.promise: Promise | _Unmade | None = None
-        self.parked: asyncio.Future[None] | None = None
-        self.unstamped = False
-        self.started: tuple[Promise, float] | None = None
-        self.doomed = False
 
 
 class AsyncWaitOperator(Intake):
@@ -163,15 +115,11 @@ class AsyncWaitOperator(Intake):
         self._held = 0  # elements taken from the inbox and not emitted
         self._passed: tuple[list[Any], list[int | None]] = ([], [])
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
-        self._lanes: dict[Hashable, deque[Promise]] | None = (
-            {} if settings.order is OutputOrder.PER_KEY else None
-        )
-        self._released: deque[Promise] = deque()
-        self._workers: set[_Worker] = set()
-        self._idle_workers: list[_Worker] = []
-        self._unstamped: list[_Worker] = []
-        self._deadlines: deque[tuple[float, _Worker, Promise]] = deque()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._lanes = None if settings.key_by is None else Lanes(settings.key_by)
+        self._workers: set[Worker] = set()
+        self._idle_workers: list[Worker] = []
+        self._unstamped: list[Worker] = []
+        self._deadlines: Deadlines | None = None
         self._burst = 1
         self._turning = False
         self._halted = False
@@ -193,6 +141,8 @@ class AsyncWaitOperator(Intake):
         self._base: Context = copy_context()
         if self.settings.isolation == "task":
             self._isolate()
+        if self.settings.timeout is not None:
+            self._deadlines = Deadlines(self.settings.timeout, self.settings.concurrency, self._time_out)
 
     async def start(self) -> None:
         if self._object is not None:
@@ -223,6 +173,9 @@ class AsyncWaitOperator(Intake):
     def waiting(self) -> int:
         return len(self._inbox)
 
+    def is_at_rest(self) -> bool:
+        return not self._inbox and not self._held
+
     def _accepted(self) -> None:
         if not self._turning:
             self._schedule_turn()
@@ -231,11 +184,11 @@ class AsyncWaitOperator(Intake):
     def halt(self) -> None:
         self._halted = True
         self._room = 0
+        if self._deadlines is not None:
+            self._deadlines.cancel()
 
     async def stop(self) -> None:
         self.halt()
-        if self._alarm is not None:
-            self._alarm.cancel()
         running = {worker.task for worker in self._workers}
         for _ in range(STOP_PATIENCE):
             if not running:
@@ -255,6 +208,7 @@ class AsyncWaitOperator(Intake):
     def metrics(self) -> dict[str, int]:
         running = sum(worker.promise is not None for worker in self._workers)
         return {
+            **({} if self._object is None else self._object.metrics()),
             **self._counts,
             "running": running,
             "overdue": sum(worker.doomed for worker in self._workers),
@@ -279,8 +233,10 @@ class AsyncWaitOperator(Intake):
             if self.emitting.is_open():
                 self._emit()
             self._release_if_drained()
-        except Exception as error:  # of an operator downstream
+        except BaseException as error:  # of an operator downstream
             self._fail(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             return
         self._promote()
 
@@ -326,7 +282,8 @@ class AsyncWaitOperator(Intake):
         """If there is work that nobody takes, give it to more workers, and look again in the next pass."""
         if self._halted or not self._has_work():
             return
-        wanted = min(len(self._inbox) + len(self._released), self._burst)
+        released = 0 if self._lanes is None else len(self._lanes.released)
+        wanted = min(released + len(self._inbox), self._burst)
         for _ in range(wanted):
             if self._idle_workers:
                 parked = self._idle_workers.pop().parked
@@ -340,37 +297,39 @@ class AsyncWaitOperator(Intake):
         self._schedule_turn()
 
     def _has_work(self) -> bool:
-        return bool(self._released or (self._inbox and self._held < self._room))
+        if self._lanes is not None and self._lanes.released:
+            return True
+        return bool(self._inbox) and self._held < self._room
 
     # ------------------------------------------------------------------ workers
 
     def _hire(self) -> None:
-        worker = _Worker()
+        worker = Worker()
         self._workers.add(worker)
         # a context of its own: elements must not see each other's variables
         worker.task = asyncio.Task(self._work(worker), loop=self._loop, context=self._base.copy())
 
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: Worker) -> None:
         # The one loop that runs per element: what can be a local is one.
         inbox, base, unstamped, finish = self._inbox, self._base, self._unstamped, self._queue.finish
         (values, timestamps), ahead = self._passed, self._queue.ahead
-        flat, keyed = self.settings.flat, self._lanes is not None
-        direct, cancelling = not flat and not keyed, worker.task.cancelling
+        flat, lanes = self.settings.flat, self._lanes
+        direct, cancelling = not flat and lanes is None, worker.task.cancelling
         try:
             while True:
-                if keyed:
-                    worker.promise = promise = self._next_of_a_free_key()
+                if lanes is not None:
+                    worker.promise = promise = self._next_of_a_free_key(lanes)
                     if promise is None:
                         await self._park(worker)
                         continue
-                    value, timestamp = promise.value, promise.timestamp
+                    worker.entry = value, timestamp = promise.value, promise.timestamp
                 else:
                     if not inbox or self._held >= self._room:
                         await self._park(worker)
                         continue
                     worker.entry = value, timestamp = inbox.popleft()
                     self._held += 1
-                    if timestamp.__class__ in _UNCALLED:
+                    if timestamp.__class__ in UNCALLED:
                         self._add_uncalled(value, timestamp)
                         continue
                     worker.promise = UNMADE
@@ -396,8 +355,8 @@ class AsyncWaitOperator(Intake):
                     if outcome is not PENDING and promise.outcome is PENDING:
                         promise.outcome = outcome
                         finish(promise)
-                    if keyed:
-                        self._leave_lane(promise)
+                    if lanes is not None:
+                        lanes.leave(promise)
                     if not self._turning:
                         self._schedule_turn()
                 try:
@@ -407,10 +366,12 @@ class AsyncWaitOperator(Intake):
                     pass
                 self._soil(worker)
                 return
+        except Exception as error:  # not of the call: of a key whose hash has changed, say
+            self._fail(self.blame(worker.entry[0], error))
         finally:
             self._retire(worker)
 
-    def _promise_of(self, worker: _Worker) -> Promise:
+    def _promise_of(self, worker: Worker) -> Promise:
         """The promise for the element of a busy worker; made now if nobody needed it before."""
         if worker.promise is UNMADE:
             self._make_promises()
@@ -435,7 +396,7 @@ class AsyncWaitOperator(Intake):
         self._make_promises()  # those of the elements before it
         self._special += 1
         promise = Promise()
-        if isinstance(what, _Finished):
+        if isinstance(what, Finished):
             promise.value, promise.timestamp, promise.outcome = value, what.timestamp, what.outcome
             self._queue.add(promise)
             self._queue.finish(promise)
@@ -444,7 +405,7 @@ class AsyncWaitOperator(Intake):
             self._queue.add_control(promise)
         self._schedule_turn()
 
-    async def _park(self, worker: _Worker) -> None:
+    async def _park(self, worker: Worker) -> None:
         self._burst = 1
         worker.parked = self._loop.create_future()
         self._idle_workers.append(worker)
@@ -453,7 +414,7 @@ class AsyncWaitOperator(Intake):
         finally:
             worker.parked = None
 
-    def _soil(self, worker: _Worker) -> None:
+    def _soil(self, worker: Worker) -> None:
         if not worker.doomed and not worker.task.cancelling():
             self._soiled += 1
             if self._soiled == SOILED_LIMIT and self.settings.isolation == "pool":
@@ -468,57 +429,40 @@ class AsyncWaitOperator(Intake):
 
         self._function = in_own_task
 
-    def _retire(self, worker: _Worker) -> None:
+    def _retire(self, worker: Worker) -> None:
         self._workers.discard(worker)
-        if worker.promise is not None and not self._loop.is_closed():
+        if self._loop.is_closed():
+            return
+        if worker.promise is not None:
             promise = self._promise_of(worker)
             if promise.outcome is PENDING:
                 error = InternalError("the task of this call ended without an outcome")
                 self._fail(UserFunctionError(self.context.name, promise.value, error))
         self._schedule_turn()
 
-    # ------------------------------------------------------------------ order per key
-
-    def _next_of_a_free_key(self) -> Promise | None:
-        """
-        The next promise whose key has no call running; None if there is none, or no room.
-
-        Those that it passes over wait in the lane of their key until the calls before them have ended.
-        """
-        assert self._lanes is not None
-        assert self.settings.key_by is not None
+    def _next_of_a_free_key(self, lanes: Lanes) -> Promise | None:
+        """The next promise whose key has no call running; None if there is none, or no room."""
         while not self._halted:
-            if self._released:
-                return self._released.popleft()
+            if lanes.released:
+                return lanes.released.popleft()
             if not self._inbox or self._held >= self._room:
                 break
             value, timestamp = self._inbox.popleft()
             self._held += 1
-            if timestamp.__class__ in _UNCALLED:
+            if timestamp.__class__ in UNCALLED:
                 self._add_uncalled(value, timestamp)
                 continue
             promise = Promise()
             promise.value, promise.timestamp, promise.outcome = value, timestamp, PENDING
             self._queue.add(promise)
             try:
-                promise.key = self.settings.key_by(value)
-                lane = self._lanes.get(promise.key)
-            except Exception as error:
+                if lanes.enter(promise):
+                    return promise
+            except BaseException as error:
                 self._fail(self.blame(value, error))
-                break
-            if lane is None:
-                self._lanes[promise.key] = deque()
-                return promise
-            lane.append(promise)
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
         return None
-
-    def _leave_lane(self, promise: Promise) -> None:
-        assert self._lanes is not None
-        lane = self._lanes[promise.key]
-        if lane:
-            self._released.append(lane.popleft())
-        else:
-            del self._lanes[promise.key]
 
     # ------------------------------------------------------------------ errors and timeouts
 
@@ -527,14 +471,14 @@ class AsyncWaitOperator(Intake):
             self.halt()
             self.context.fail(error)
 
-    def _failed(self, worker: _Worker, error: BaseException) -> Any:
+    def _failed(self, worker: Worker, error: BaseException) -> Any:
         """The outcome of a call that raised; PENDING if it has none."""
         promise = self._promise_of(worker)
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self._fail(error)  # not about this element: the process is asked to stop
             raise error
-        if isinstance(error, GeneratorExit):
-            raise error  # the loop is torn down
+        if isinstance(error, GeneratorExit) and asyncio.current_task(self._loop) is not worker.task:
+            raise error  # not raised by the call but thrown into it: the loop is torn down
         if worker.doomed:
             return PENDING  # its timeout has completed the promise
         if self._halted:
@@ -545,7 +489,7 @@ class AsyncWaitOperator(Intake):
         return self._outcome_of("failed", self.settings.on_error, worker, promise, error)
 
     def _outcome_of(
-        self, tag: str, choice: object, worker: _Worker, promise: Promise, error: BaseException
+        self, tag: str, choice: object, worker: Worker, promise: Promise, error: BaseException
     ) -> Any:
         self._special += 1
         if choice == "skip":
@@ -558,113 +502,67 @@ class AsyncWaitOperator(Intake):
         self._fail(failure)
         return PENDING
 
-    def _failed_call(self, worker: _Worker, promise: Promise, error: BaseException) -> FailedCall:
+    def _failed_call(self, worker: Worker, promise: Promise, error: BaseException) -> FailedCall:
         now_ms = self.context.clock.now_ms()
         began_ms = now_ms
         if worker.started is not None and worker.started[0] is promise:
             began_ms -= round((self._loop.time() - worker.started[1]) * 1000)
-        attempts = getattr(error, "attempts", 1)
+        attempts = vars(error).get("attempts", 1)  # not getattr: an exception's own code might run
         return FailedCall(promise.value, error, attempts, promise.timestamp, began_ms, now_ms)
 
     def _stamp(self) -> None:
+        """Note since when the calls run that have suspended since the last turn."""
         self._make_promises()
         now = self._loop.time()
-        timeout = self.settings.timeout
+        deadlines = self._deadlines
         for worker in self._unstamped:
             worker.unstamped = False
             promise = worker.promise
             if isinstance(promise, Promise) and not worker.doomed:
                 worker.started = (promise, now)
-                if timeout is not None:
-                    self._deadlines.append((now + timeout, worker, promise))
+                if deadlines is not None:
+                    deadlines.add(worker, promise, now)
         self._unstamped.clear()
-        if len(self._deadlines) > 4 * self.settings.concurrency + 64:
-            # behind one slow call, ended ones pile up: at most one per worker is still of use
-            self._deadlines = deque(due for due in self._deadlines if due[1].promise is due[2])
-        if self._deadlines and self._alarm is None:
-            self._alarm = self._loop.call_at(self._deadlines[0][0], self._expire)
 
-    def _expire(self) -> None:
-        """Time out what is due. All calls have the same timeout, so deadlines are first in, first out."""
-        self._alarm = None
-        now = self._loop.time() + CLOCK_SLACK
-        while self._deadlines and not self._halted:
-            deadline, worker, promise = self._deadlines[0]
-            if worker.promise is promise:
-                if deadline > now:
-                    self._alarm = self._loop.call_at(deadline, self._expire)
-                    break
-                self._time_out(worker, promise)
-            self._deadlines.popleft()
-        self._schedule_turn()
-
-    def _time_out(self, worker: _Worker, promise: Promise) -> None:
+    def _time_out(self, worker: Worker, promise: Promise) -> bool:
+        """Complete a promise whose time is up, and have its call end; False if the step has halted."""
         self._counts["timed_out"] += 1
         on_timeout = self._on_timeout
-        error = CallTimeout(f"no result within {self.settings.timeout} s")
         if callable(on_timeout):
             try:
                 outcome = on_timeout(promise.value)
                 if self.settings.flat:
                     outcome = Several(several(outcome))
                     self._special += 1
-            except Exception as raised:
+            except (KeyboardInterrupt, SystemExit):
+                raise  # not about this element: the process is asked to stop
+            except BaseException as raised:
                 outcome = self._outcome_of("failed", self.settings.on_error, worker, promise, raised)
         else:
+            error = CallTimeout(f"no result within {self.settings.timeout} s")
             outcome = self._outcome_of("timed_out", on_timeout, worker, promise, error)
         worker.doomed = True
         worker.task.cancel()
         if outcome is not PENDING:
             promise.outcome = outcome
             self._queue.finish(promise)
+        self._schedule_turn()
+        return not self._halted
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> Any:
         self._make_promises()
-        passed = (["emitted", value, timestamp] for value, timestamp in zip(*self._passed, strict=True))
-        waiting = (_entry(value, stamp, PENDING) for value, stamp in self._inbox)
-        held = (_entry(promise.value, promise.timestamp, promise.outcome) for promise in self._queue)
-        return [*passed, *held, *waiting]
+        passed = (["emitted", result, timestamp] for result, timestamp in zip(*self._passed, strict=True))
+        kept: Iterable[tuple[Promise, Any]] = ((promise, promise.outcome) for promise in self._queue)
+        if self._lanes is not None:
+            kept = self._lanes.kept(self._queue)
+        held = (entry_of(promise.value, promise.timestamp, outcome) for promise, outcome in kept)
+        waiting = (entry_of(value, timestamp) for value, timestamp in self._inbox)
+        # not the end of input: the sources say it again, and after a drain they go on
+        return [entry for entry in (*passed, *held, *waiting) if entry != ["end"]]
 
     def restore(self, state: Any) -> None:
-        again = self.settings.replay == "all"
-        for entry in state:
-            self._inbox.append(_inbox_entry(entry, again=again))
+        call_all = self.settings.replay == "all"
+        self._inbox.extend(inbox_item(entry, call_all=call_all) for entry in state)
         self._accepted()
-
-
-def _entry(value: Any, stamp: Any, outcome: Any) -> list[Any]:
-    """One element of a snapshot: a kind, then what belongs to it."""
-    if isinstance(stamp, _Finished):
-        return _entry(stamp.value, stamp.timestamp, stamp.outcome)
-    control = outcome.control if isinstance(outcome, Passage) else stamp
-    if isinstance(control, Watermark):
-        return ["watermark", control.timestamp]
-    if isinstance(control, IdleStatus):
-        return ["idle", control.idle]
-    if isinstance(control, EndOfInput):
-        return ["end"]
-    if outcome is PENDING or isinstance(outcome, Routed):  # an exception cannot be kept: call again
-        return ["call", value, stamp]
-    if outcome is DROPPED:
-        return ["finished", value, stamp, []]
-    results = list(outcome.results) if isinstance(outcome, Several) else [outcome]
-    return ["finished", value, stamp, results]
-
-
-def _inbox_entry(entry: list[Any], *, again: bool) -> tuple[Any, Any]:
-    match entry:
-        case ["watermark", timestamp]:
-            return None, Watermark(timestamp)
-        case ["idle", idle]:
-            return None, IdleStatus(idle)
-        case ["end"]:
-            return None, EndOfInput()
-        case ["emitted", result, timestamp]:
-            return None, _Finished(None, timestamp, Several([result]))
-        case ["finished", value, timestamp, results] if not again:
-            return None, _Finished(value, timestamp, Several(results))
-        case ["call", value, timestamp] | ["finished", value, timestamp, _]:
-            return value, timestamp
-    raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

@@ -106,6 +106,8 @@ class AsyncWaitSettings:
                 self.function,
                 "use map or flat_map for a plain function, or wrap it in an async def",
             )
+        if isinstance(self.function, AsyncFunction) and is_async_function(self.function.timeout):
+            raise refuse("function.timeout", "a plain method", self.function, "there is no time left to wait")
         set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
         set_(self, "order", OutputOrder(order))
@@ -117,8 +119,10 @@ class AsyncWaitSettings:
             set_(self, "timeout", duration_seconds("timeout", self.timeout))
         elif self.on_timeout != "fail":
             raise refuse("on_timeout", "a timeout to go with it", self.on_timeout, "set timeout=")
-        if not callable(self.on_timeout) or is_async_function(self.on_timeout):
-            choice("on_timeout", self.on_timeout, ("fail", "skip", "route", "or a plain function"))
+        if not callable(self.on_timeout):
+            choice("on_timeout", self.on_timeout, ("fail", "skip", "route"))
+        elif is_async_function(self.on_timeout):
+            raise refuse("on_timeout", "a plain function", self.on_timeout, "there is no time left to wait")
         choice("on_error", self.on_error, ("fail", "skip", "route"))
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))

@@ -7,17 +7,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitSettings
 from asyncstream.clock import SystemClock
 from asyncstream.elements import Control, EndOfInput, IdleStatus, Timestamps, Watermark
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.flow import Gate
+from asyncstream.testing.loop import VirtualTimeLoop
 
-__all__ = ("Log", "Rig", "Service", "W", "passes")
+__all__ = ("Log", "Rig", "ScriptedTimeLoop", "Service", "passes")
 
-W: TypeAlias = Watermark
+
+class ScriptedTimeLoop(VirtualTimeLoop):
+    """Virtual time that moves in one jump to where the script says: all that is due then fires together."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
 
 
 async def passes(count: int = 12) -> None:
@@ -83,6 +91,11 @@ class Service:
         finally:
             del self.running[value]
 
+    @staticmethod
+    async def echo(value: Any) -> Any:
+        """Answers at once, with the element."""
+        return value
+
     async def answer(self, *values: Any) -> None:
         """Answer calls, one after the other."""
         for value in values:
@@ -125,7 +138,6 @@ class Rig:
         self.timed_out = Log()
         self.operator.out = self.log
         self.operator.side = {"failed": self.failed, "timed_out": self.timed_out}
-        self.held = 0
         self.feeding = Gate(lambda: None)
         self._state = state
 

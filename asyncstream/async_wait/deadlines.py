@@ -1,0 +1,75 @@
+"""
+The deadlines of running calls, on one timer of the event loop.
+
+All calls of a step have the same timeout, so deadlines are due in the order in which they were set: a FIFO
+and one `call_at` handle do, for a fraction of what a timer per call costs. Only calls that have suspended
+are ever entered. A call that ends leaves its entry behind, to be passed over when it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from asyncstream.async_wait.promise import Promise
+from asyncstream.async_wait.worker import Worker
+
+__all__ = ("Deadlines",)
+
+CLOCK_SLACK = 0.0005
+"""Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
+
+
+class Deadlines:
+    """
+    Tells when a call has run for too long.
+
+    Args:
+        seconds: how long a call may run.
+        calls: how many run at once, at most.
+        overdue: told of each worker and promise whose time is up; nothing more is due once it gives False.
+    """
+
+    def __init__(self, seconds: float, calls: int, overdue: Callable[[Worker, Promise], bool]) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        # behind one slow call, entries of calls that have ended pile up: at most one per worker is of use
+        self._most = 4 * calls + 64
+        self._overdue = overdue
+        self._entries: deque[tuple[float, Worker, Promise]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many are remembered, those of calls that have ended included."""
+        return len(self._entries)
+
+    def add(self, worker: Worker, promise: Promise, now: float) -> None:
+        """`worker` has been at the call for `promise` since `now`, in loop time."""
+        entries = self._entries
+        entries.append((now + self._seconds, worker, promise))
+        if len(entries) > self._most:
+            self._entries = deque(entry for entry in entries if entry[1].promise is entry[2])
+        if self._alarm is None:
+            self._alarm = self._loop.call_at(now + self._seconds, self._expire)
+
+    def cancel(self) -> None:
+        """Nothing is due any more."""
+        self._entries.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _expire(self) -> None:
+        self._alarm = None
+        now = self._loop.time() + CLOCK_SLACK
+        while self._entries:
+            deadline, worker, promise = self._entries[0]
+            if worker.promise is promise:
+                if deadline > now:
+                    self._alarm = self._loop.call_at(deadline, self._expire)
+                    return
+                if not self._overdue(worker, promise):
+                    self._entries.clear()
+                    return
+            self._entries.popleft()

@@ -1,0 +1,81 @@
+"""
+The elements of a snapshot: a kind, then what belongs to it, as plain lists.
+
+    ["call", value, timestamp]                  running or waiting: its call is to be made
+    ["finished", value, timestamp, results]     its call has ended; it waits for its turn
+    ["emitted", result, timestamp]              a result on its way out
+    ["watermark", timestamp]  ["idle", bool]  ["end"]
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Routed, Several
+from asyncstream.elements import EndOfInput, IdleStatus, Watermark
+from asyncstream.errors import InternalError, safe_repr
+
+__all__ = ("UNCALLED", "Finished", "entry_of", "inbox_item")
+
+
+class Finished:
+    """
+    In an inbox: an element whose outcome is known. It takes its place in the queue, and is not called.
+    """
+
+    __slots__ = ("outcome", "timestamp")
+
+    def __init__(self, outcome: Any, timestamp: int | None) -> None:
+        self.outcome = outcome
+        self.timestamp = timestamp
+
+
+_EMITTED: Final = object()
+"""In place of the value of an element of which only the result is kept."""
+
+UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Finished})
+"""What stands in an inbox in place of a timestamp when the item is not an element to call for."""
+
+
+def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING) -> list[Any]:
+    """The entry for an inbox item, or for a promise with its outcome."""
+    if isinstance(timestamp, Finished):
+        return entry_of(value, timestamp.timestamp, timestamp.outcome)
+    control = outcome.control if isinstance(outcome, Passage) else timestamp
+    if isinstance(control, Watermark):
+        return ["watermark", control.timestamp]
+    if isinstance(control, IdleStatus):
+        return ["idle", control.idle]
+    if isinstance(control, EndOfInput):
+        return ["end"]
+    if outcome is PENDING or isinstance(outcome, Routed):  # an exception cannot be kept: call again
+        return ["call", value, timestamp]
+    if outcome is DROPPED:
+        return ["finished", value, timestamp, []]
+    results = list(outcome.results) if isinstance(outcome, Several) else [outcome]
+    if value is _EMITTED:
+        return ["emitted", *results, timestamp]
+    return ["finished", value, timestamp, results]
+
+
+def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
+    """
+    The inbox item for an entry.
+
+    Args:
+        call_all: make the calls again whose results are known.
+    """
+    match entry:
+        case ["watermark", timestamp]:
+            return None, Watermark(timestamp)
+        case ["idle", idle]:
+            return None, IdleStatus(idle)
+        case ["end"]:
+            return None, EndOfInput()
+        case ["emitted", result, timestamp]:
+            return _EMITTED, Finished(Several([result]), timestamp)
+        case ["finished", value, timestamp, results] if not call_all:
+            return value, Finished(Several(results), timestamp)
+        case ["call", value, timestamp] | ["finished", value, timestamp, _]:
+            return value, timestamp
+    raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

@@ -1,0 +1,66 @@
+"""
+One call per key at a time: promises whose key is busy wait in the lane of that key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+from asyncstream.async_wait.promise import PENDING, Passage, Promise, Routed
+
+__all__ = ("Lanes",)
+
+
+class Lanes:
+    """
+    Keeps the calls of one key in order; keys do not wait for each other.
+
+    Attributes:
+        released: promises whose call may start now, their key having become free.
+    """
+
+    def __init__(self, key_by: Callable[[Any], Hashable]) -> None:
+        self._key_by = key_by
+        self._lanes: dict[Hashable, deque[Promise]] = {}
+        self.released: deque[Promise] = deque()
+
+    def enter(self, promise: Promise) -> bool:
+        """
+        Whether the call may start at once; if not, it will be among the released.
+
+        Raises: what the user's key function does, or the hashing of its result.
+        """
+        promise.key = key = self._key_by(promise.value)
+        lane = self._lanes.get(key)
+        if lane is not None:
+            lane.append(promise)
+            return False
+        self._lanes[key] = deque()
+        return True
+
+    def leave(self, promise: Promise) -> None:
+        """The call has really ended: the next of its key may start."""
+        lane = self._lanes[promise.key]
+        if lane:
+            self.released.append(lane.popleft())
+        else:
+            del self._lanes[promise.key]
+
+    @staticmethod
+    def kept(promises: Iterable[Promise]) -> Iterator[tuple[Promise, Any]]:
+        """
+        Each promise with the outcome that a snapshot keeps of it.
+
+        A call whose error was to be routed is made again, and so are then the calls after it in its key:
+        their results must not go ahead of it.
+        """
+        again: set[Hashable] = set()
+        for promise in promises:
+            outcome = promise.outcome
+            if isinstance(outcome, Routed):
+                again.add(promise.key)
+            elif again and not isinstance(outcome, Passage) and getattr(promise, "key", promise) in again:
+                outcome = PENDING
+            yield promise, outcome

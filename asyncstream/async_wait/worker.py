@@ -1,0 +1,48 @@
+"""
+What the operator knows of one of its workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Any, Final
+
+from asyncstream.async_wait.promise import Promise
+
+__all__ = ("UNMADE", "Worker")
+
+
+class _Unmade(Enum):
+    UNMADE = "unmade"
+
+
+UNMADE: Final = _Unmade.UNMADE
+"""In place of a promise that nobody has needed yet."""
+
+
+class Worker:
+    """
+    A long-lived task that makes calls, one at a time.
+
+    Attributes:
+        task: it runs here.
+        promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
+        entry: the element, and its timestamp.
+        parked: what it waits for when there is nothing to do, or None.
+        unstamped: a call has started since the last turn.
+        started: loop time at which the running call was first seen suspended, with its promise.
+        doomed: we cancelled it; whatever its call gives no longer counts.
+    """
+
+    __slots__ = ("doomed", "entry", "parked", "promise", "started", "task", "unstamped")
+
+    task: asyncio.Task[None]
+    entry: tuple[Any, int | None]
+
+    def __init__(self) -> None:
+        self.promise: Promise | _Unmade | None = None
+        self.parked: asyncio.Future[None] | None = None
+        self.unstamped = False
+        self.started: tuple[Promise, float] | None = None
+        self.doomed = False
