@@ -34,9 +34,9 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 
-def load_flights(month: int) -> list[Row]:
+def load_flights(month: int, days: int = 31) -> list[Row]:
     """
-    The flights of one month (1 to 12), in the order in which they are reported.
+    The flights of the first `days` of a month (1 to 12), in the order in which they are reported.
 
     A flight is reported when it lands, so in departure time they are out of order by hours. A cancelled one
     (`departed_ms` is None) is reported at its scheduled departure, a diverted one (`arrived_ms` is None)
@@ -45,7 +45,7 @@ def load_flights(month: int) -> list[Row]:
     airlines = load_airlines()
     flights = []
     for row in _rows("flights"):
-        if int(row["month"]) != month:
+        if int(row["month"]) != month or int(row["day"]) > days:
             continue
         scheduled_ms = _ms(row["time_hour"]) + int(row["minute"]) * MINUTE_MS
         delay, in_the_air = _int(row["dep_delay"]), _int(row["air_time"])
