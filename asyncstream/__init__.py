@@ -12,12 +12,14 @@ A map of the package, in reading order:
     windowing     windows, triggers, evictors, aggregates; and Storm's window policies
     connectors    sources and sinks
     plan          what to run: a graph of named steps
+    checkpoint    what is kept of a running pipeline, where, and for how long
     runtime       who drives it: asyncio
     pipeline      the fluent face of it all
     testing       virtual time
 """
 
 from asyncstream.async_wait import OutputOrder
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, DirectoryStore, MemoryStore, SqliteStore
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.connectors import (
     CsvSink,
@@ -29,10 +31,14 @@ from asyncstream.connectors import (
     Sink,
     Source,
     SourceBatch,
+    SqliteSink,
+    SqliteSource,
+    TransactionalSink,
 )
 from asyncstream.errors import (
     AsyncStreamError,
     CallTimeout,
+    CheckpointError,
     JobStopped,
     PipelineError,
     RetriesExhausted,
@@ -48,8 +54,30 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
 )
 from asyncstream.operators.functions import AsyncFunction, FailedCall
+from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
 from asyncstream.runtime.aio import Job, JobSnapshot
+from asyncstream.windowing import (
+    CumulativeWindows,
+    DynamicSessionWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowResult,
+)
+from asyncstream.windowing.aggregates import (
+    Collect,
+    Count,
+    CountDistinct,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Sum,
+)
 
 __version__ = "0.1.0"
 
@@ -60,32 +88,60 @@ __all__ = (
     "AsyncStreamError",
     "BoundedOutOfOrderness",
     "CallTimeout",
+    "CheckpointError",
+    "CheckpointInfo",
+    "Checkpoints",
     "Clock",
+    "Collect",
+    "Count",
+    "CountDistinct",
     "CsvSink",
     "CsvSource",
+    "CumulativeWindows",
+    "DirectoryStore",
+    "DynamicSessionWindows",
     "FailedCall",
+    "First",
+    "GlobalWindows",
     "Items",
     "Job",
     "JobSnapshot",
     "JobStopped",
     "JsonLinesSink",
     "JsonLinesSource",
+    "KeyedContext",
+    "KeyedProcessFunction",
     "KeyedStream",
+    "Last",
     "ManualClock",
+    "Max",
+    "Mean",
+    "MemoryStore",
+    "Min",
     "NoWatermarks",
     "OutputOrder",
     "Pipeline",
     "PipelineError",
     "PunctuatedWatermarks",
+    "Quantile",
     "RejectedLine",
     "RetriesExhausted",
+    "SessionWindows",
     "Sink",
     "SinkError",
+    "SlidingWindows",
     "Source",
     "SourceBatch",
     "SourceError",
+    "SqliteSink",
+    "SqliteSource",
+    "SqliteStore",
     "Stream",
+    "Sum",
     "SystemClock",
+    "TransactionalSink",
+    "TumblingWindows",
     "UserFunctionError",
     "WatermarkStrategy",
+    "WindowResult",
 )

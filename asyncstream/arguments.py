@@ -45,10 +45,10 @@ def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = float(value) if abs(value) < _LONGEST else math.inf
     else:
         raise refuse(name, "a timedelta or a number of seconds", value)
-    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
+    if not 0 <= seconds < _LONGEST or (seconds == 0 and not zero):
         raise refuse(name, "a duration of at least 0" if zero else "a positive duration", value)
     return seconds
 
@@ -57,7 +57,7 @@ def duration_ms(name: str, value: object, *, zero: bool = False) -> int:
     """`value` (a `timedelta` or seconds) as whole milliseconds; anything finer is refused."""
     exact = duration_seconds(name, value, zero=zero) * 1000
     rounded = round(exact)
-    if abs(exact - rounded) > 1e-6 * max(1.0, abs(exact)) or (rounded == 0 and not zero):
+    if abs(exact - rounded) > 1e-6 + 1e-15 * exact or (rounded == 0 and not zero):
         raise refuse(name, "a whole number of milliseconds", value)
     return rounded
 
@@ -75,7 +75,7 @@ def instant_ms(value: object) -> int:
         if value.tzinfo is None:
             raise TypeError(f"a datetime needs a time zone to be a point in time, got {value!r}")
         # not value.timestamp(): a float of seconds loses the last microseconds
-        since = value - _EPOCH.astimezone(value.tzinfo)
+        since = value - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
@@ -92,9 +92,11 @@ def count(name: str, value: object, *, least: int = 1) -> int:
 
 
 def text(name: str, value: object) -> str:
-    """`value`, which must be a non-empty `str`."""
+    """`value`, which must be a non-empty `str` without line breaks and the like."""
     if not isinstance(value, str) or not value:
         raise refuse(name, "a non-empty text", value)
+    if not value.isprintable():
+        raise refuse(name, "a text of printable characters", value)
     return value
 
 
@@ -115,10 +117,12 @@ def function(name: str, value: object) -> Callable[..., Any]:
 
 
 def is_async_function(value: object) -> bool:
-    """Whether calling `value` is known to give a coroutine: `async def`, a partial of one, or an async `__call__`."""
+    """Whether `value` is known to give a coroutine: `async def`, a partial of one, an async `__call__`."""
     return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(
         getattr(type(value), "__call__", None)  # noqa: B004 - the method itself, not whether there is one
     )
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+_LONGEST = 2**63 / 1000  # seconds: what is left of the milliseconds after the epoch

@@ -26,7 +26,8 @@ FLOORS = (
     ("plan", "checkpoint"),
     ("runtime.aio", "runtime.spark"),
     ("pipeline",),
-    ("testing", "web", "cli", "__main__"),
+    ("testing", "web", "cli"),
+    ("__main__",),
 )
 """From the ground up. A package imports from lower floors and from itself."""
 

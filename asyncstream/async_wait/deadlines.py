@@ -37,25 +37,31 @@ class Deadlines:
         # behind one slow call, entries of calls that have ended pile up: at most one per worker is of use
         self._most = 4 * calls + 64
         self._overdue = overdue
-        self._entries: deque[tuple[float, Worker, Promise]] = deque()
+        self._entries: deque[tuple[float, list[Worker]]] = deque()
+        self._count = 0
         self._alarm: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """How many are remembered, those of calls that have ended included."""
-        return len(self._entries)
+        return self._count
 
-    def add(self, worker: Worker, promise: Promise, now: float) -> None:
-        """`worker` has been at the call for `promise` since `now`, in loop time."""
-        entries = self._entries
-        entries.append((now + self._seconds, worker, promise))
-        if len(entries) > self._most:
-            self._entries = deque(entry for entry in entries if entry[1].promise is entry[2])
+    def add(self, workers: list[Worker], now: float) -> None:
+        """The calls that these workers run have been at it since `now`, in loop time."""
+        self._entries.append((now, workers))
+        self._count += len(workers)
+        if self._count > self._most:
+            running = (
+                (since, [w for w in workers if _runs_since(w, since)]) for since, workers in self._entries
+            )
+            self._entries = deque(entry for entry in running if entry[1])
+            self._count = sum(len(workers) for _, workers in self._entries)
         if self._alarm is None:
             self._alarm = self._loop.call_at(now + self._seconds, self._expire)
 
     def cancel(self) -> None:
         """Nothing is due any more."""
         self._entries.clear()
+        self._count = 0
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -64,12 +70,23 @@ class Deadlines:
         self._alarm = None
         now = self._loop.time() + CLOCK_SLACK
         while self._entries:
-            deadline, worker, promise = self._entries[0]
-            if worker.promise is promise:
-                if deadline > now:
-                    self._alarm = self._loop.call_at(deadline, self._expire)
+            since, workers = self._entries[0]
+            if since + self._seconds > now:
+                if any(_runs_since(worker, since) for worker in workers):
+                    self._alarm = self._loop.call_at(since + self._seconds, self._expire)
                     return
-                if not self._overdue(worker, promise):
-                    self._entries.clear()
-                    return
+            else:
+                for worker in workers:
+                    promise = worker.promise
+                    if not isinstance(promise, Promise) or promise.started != since or worker.doomed:
+                        continue
+                    if not self._overdue(worker, promise):
+                        self._entries.clear()
+                        return
             self._entries.popleft()
+            self._count -= len(workers)
+
+
+def _runs_since(worker: Worker, since: float) -> bool:
+    promise = worker.promise
+    return isinstance(promise, Promise) and promise.started == since

@@ -64,3 +64,16 @@ class Lanes:
             elif again and not isinstance(outcome, Passage) and getattr(promise, "key", promise) in again:
                 outcome = PENDING
             yield promise, outcome
+
+    def in_order(self, entries: Iterable[list[Any]]) -> Iterator[list[Any]]:
+        """
+        The entries of a snapshot, perhaps of another order, such that no result is ahead of an earlier call
+        of its key: such a call is made again.
+        """
+        calling: set[Hashable] = set()
+        for entry in entries:
+            if entry[0] == "call":
+                calling.add(self._key_by(entry[1]))
+            elif entry[0] == "finished" and calling and self._key_by(entry[1]) in calling:
+                entry = ["call", *entry[1:3]]
+            yield entry

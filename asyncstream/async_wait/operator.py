@@ -26,7 +26,10 @@ finished, the way downstream opened. A turn
 
 So at saturation nobody is woken at all: a worker whose call ends takes the next element itself.
 
-A promise is made only when somebody needs it: the turn that finds a call suspended, an error, a snapshot.
+A promise is made only when somebody needs it: the next call that starts, the turn that finds a call
+suspended, an error, a snapshot. So of the workers in `_unstamped`, those whose call may have started since
+the last turn, only the last can be without, and promises enter the queue in the order of their elements:
+a worker is appended before its first call, and a call that has suspended does not go on before the turn.
 The result of a call that never suspended **passes** straight to the next emission, provided that nothing
 in the queue, and no call suspended a moment ago, is ahead of it.
 
@@ -62,9 +65,16 @@ from asyncstream.async_wait.deadlines import Deadlines
 from asyncstream.async_wait.entries import UNCALLED, Finished, entry_of, inbox_item
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
-from asyncstream.async_wait.settings import AsyncWaitSettings
+from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.async_wait.worker import UNMADE, Worker
-from asyncstream.elements import EndOfInput, IdleStatus, Timestamps, Watermark
+from asyncstream.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    EndOfInput,
+    IdleStatus,
+    Timestamps,
+    Watermark,
+)
 from asyncstream.errors import CallTimeout, InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
@@ -89,6 +99,10 @@ STOP_PATIENCE = 10
 _SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
 
 
+_ENDS = (["end"], ["watermark", MAX_TIMESTAMP])
+"""Entries of a snapshot that say that nothing follows."""
+
+
 class AsyncWaitOperator(Intake):
     """
     Runs an async function on each element, many at once.
@@ -106,7 +120,7 @@ class AsyncWaitOperator(Intake):
     """
 
     def __init__(self, settings: AsyncWaitSettings) -> None:
-        super().__init__(limit=max(INBOX_LIMIT, settings.concurrency))
+        super().__init__(limit=max(INBOX_LIMIT, 4 * settings.concurrency))
         self.settings = settings
         self.emitting = Gate(self._schedule_turn)
         self._inbox: deque[tuple[Any, Any]] = deque()
@@ -124,6 +138,7 @@ class AsyncWaitOperator(Intake):
         self._turning = False
         self._halted = False
         self._soiled = 0
+        self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._function: Callable[[Any], Awaitable[Any]] = (
@@ -271,6 +286,8 @@ class AsyncWaitOperator(Intake):
                 self._push(values, timestamps)
                 values, timestamps = [], []  # the others belong to whoever got them
                 self.pass_on(outcome.control)
+                if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
+                    self._watermark = outcome.control.timestamp
         self._push(values, timestamps)
 
     def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
@@ -315,6 +332,8 @@ class AsyncWaitOperator(Intake):
         (values, timestamps), ahead = self._passed, self._queue.ahead
         flat, lanes = self.settings.flat, self._lanes
         direct, cancelling = not flat and lanes is None, worker.task.cancelling
+        add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
+        suspends = False  # the call before this one did
         try:
             while True:
                 if lanes is not None:
@@ -333,9 +352,12 @@ class AsyncWaitOperator(Intake):
                         self._add_uncalled(value, timestamp)
                         continue
                     worker.promise = UNMADE
-                if not worker.unstamped:
-                    worker.unstamped = True
+                if not unstamped or unstamped[-1] is not worker:
+                    if unstamped and unstamped[-1].promise is UNMADE:
+                        self._make_promise(unstamped[-1])
                     unstamped.append(worker)
+                    if suspends and lanes is None:
+                        self._make_promise(worker)  # now, while all that it takes is at hand
                 if not self._turning:
                     self._schedule_turn()
                 try:
@@ -345,13 +367,23 @@ class AsyncWaitOperator(Intake):
                         self._special += 1
                 except BaseException as error:
                     outcome = self._failed(worker, error)
-                if worker.promise is UNMADE and direct and not ahead and unstamped[0] is worker:
+                made = worker.promise
+                if made is UNMADE and direct and outcome is not PENDING:
+                    if not ahead and (not in_order or unstamped[0] is worker):
+                        values.append(outcome)
+                        timestamps.append(timestamp)
+                    else:
+                        promise = Promise()
+                        promise.value, promise.timestamp, promise.outcome = value, timestamp, outcome
+                        promise.started = None
+                        add(promise)
+                        finish(promise)
                     worker.promise = None
-                    values.append(outcome)
-                    timestamps.append(timestamp)
                 else:
-                    promise = self._promise_of(worker)
-                    worker.promise = None
+                    if made is UNMADE or made is None:
+                        made = self._promise_of(worker)
+                    promise, worker.promise = made, None
+                    suspends = promise.started is not None
                     if outcome is not PENDING and promise.outcome is PENDING:
                         promise.outcome = outcome
                         finish(promise)
@@ -374,34 +406,33 @@ class AsyncWaitOperator(Intake):
     def _promise_of(self, worker: Worker) -> Promise:
         """The promise for the element of a busy worker; made now if nobody needed it before."""
         if worker.promise is UNMADE:
-            self._make_promises()
+            self._make_promise(worker)
         assert isinstance(worker.promise, Promise)
         return worker.promise
 
-    def _make_promises(self) -> None:
-        """
-        Enter the calls that run without a promise into the queue.
+    def _make_promise(self, worker: Worker) -> None:
+        worker.promise = promise = Promise()
+        promise.value, promise.timestamp = worker.entry
+        promise.outcome, promise.started = PENDING, None
+        self._queue.add(promise)
 
-        In the order of `_unstamped`, which is that of their elements: a worker is in it before its first
-        call, and a call that has suspended does not go on before the next turn, which comes here too.
-        """
-        for worker in self._unstamped:
-            if worker.promise is UNMADE:
-                worker.promise = promise = Promise()
-                promise.value, promise.timestamp = worker.entry
-                promise.outcome = PENDING
-                self._queue.add(promise)
+    def _make_last_promise(self) -> None:
+        """If the call that started last runs without a promise, make it: something comes behind it."""
+        if self._unstamped and self._unstamped[-1].promise is UNMADE:
+            self._make_promise(self._unstamped[-1])
 
     def _add_uncalled(self, value: Any, what: Any) -> None:
-        self._make_promises()  # those of the elements before it
+        self._make_last_promise()
         self._special += 1
         promise = Promise()
         if isinstance(what, Finished):
             promise.value, promise.timestamp, promise.outcome = value, what.timestamp, what.outcome
+            promise.started = None
             self._queue.add(promise)
             self._queue.finish(promise)
         else:
             promise.value, promise.timestamp, promise.outcome = None, None, Passage(what)
+            promise.started = None
             self._queue.add_control(promise)
         self._schedule_turn()
 
@@ -454,10 +485,12 @@ class AsyncWaitOperator(Intake):
                 continue
             promise = Promise()
             promise.value, promise.timestamp, promise.outcome = value, timestamp, PENDING
+            promise.started = None
             self._queue.add(promise)
             try:
                 if lanes.enter(promise):
                     return promise
+                self._schedule_turn()  # the inbox has drained by one, though no call has started
             except BaseException as error:
                 self._fail(self.blame(value, error))
                 if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -505,24 +538,21 @@ class AsyncWaitOperator(Intake):
     def _failed_call(self, worker: Worker, promise: Promise, error: BaseException) -> FailedCall:
         now_ms = self.context.clock.now_ms()
         began_ms = now_ms
-        if worker.started is not None and worker.started[0] is promise:
-            began_ms -= round((self._loop.time() - worker.started[1]) * 1000)
+        if promise.started is not None:
+            began_ms -= round((self._loop.time() - promise.started) * 1000)
         attempts = vars(error).get("attempts", 1)  # not getattr: an exception's own code might run
         return FailedCall(promise.value, error, attempts, promise.timestamp, began_ms, now_ms)
 
     def _stamp(self) -> None:
         """Note since when the calls run that have suspended since the last turn."""
-        self._make_promises()
+        self._make_last_promise()
         now = self._loop.time()
-        deadlines = self._deadlines
-        for worker in self._unstamped:
-            worker.unstamped = False
-            promise = worker.promise
-            if isinstance(promise, Promise) and not worker.doomed:
-                worker.started = (promise, now)
-                if deadlines is not None:
-                    deadlines.add(worker, promise, now)
+        suspended = [worker for worker in self._unstamped if worker.promise is not None]
         self._unstamped.clear()
+        for worker in suspended:
+            worker.promise.started = now  # type: ignore[union-attr]  # none of them is without
+        if suspended and self._deadlines is not None:
+            self._deadlines.add(suspended, now)
 
     def _time_out(self, worker: Worker, promise: Promise) -> bool:
         """Complete a promise whose time is up, and have its call end; False if the step has halted."""
@@ -552,7 +582,7 @@ class AsyncWaitOperator(Intake):
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> Any:
-        self._make_promises()
+        self._make_last_promise()
         passed = (["emitted", result, timestamp] for result, timestamp in zip(*self._passed, strict=True))
         kept: Iterable[tuple[Promise, Any]] = ((promise, promise.outcome) for promise in self._queue)
         if self._lanes is not None:
@@ -560,9 +590,14 @@ class AsyncWaitOperator(Intake):
         held = (entry_of(promise.value, promise.timestamp, outcome) for promise, outcome in kept)
         waiting = (entry_of(value, timestamp) for value, timestamp in self._inbox)
         # not the end of input: the sources say it again, and after a drain they go on
-        return [entry for entry in (*passed, *held, *waiting) if entry != ["end"]]
+        entries = [entry for entry in (*passed, *held, *waiting) if entry not in _ENDS]
+        if self._watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
+            entries.insert(0, ["watermark", self._watermark])
+        return entries
 
     def restore(self, state: Any) -> None:
         call_all = self.settings.replay == "all"
+        if self._lanes is not None:
+            state = self._lanes.in_order(state)
         self._inbox.extend(inbox_item(entry, call_all=call_all) for entry in state)
         self._accepted()

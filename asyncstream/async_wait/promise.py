@@ -64,14 +64,16 @@ class Promise:
         value: the element, or None for a control element.
         timestamp: its event time in milliseconds, or None.
         outcome: PENDING, DROPPED, a `Several`, a `Routed`, a `Passage`, or else the one result.
+        started: loop time at which its call was first seen suspended, or None.
         group: bookkeeping of the queue that holds it.
         key: its key, where the order is per key.
     """
 
-    __slots__ = ("group", "key", "outcome", "timestamp", "value")
+    __slots__ = ("group", "key", "outcome", "started", "timestamp", "value")
 
     value: Any
     timestamp: int | None
     outcome: Any
+    started: float | None
     group: Any
     key: Any

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from inspect import isasyncgenfunction
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from asyncstream.arguments import Duration, choice, count, duration_seconds, is_async_function, refuse
 from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
+from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 
 __all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnError", "OnTimeout", "OutputOrder")
@@ -82,7 +84,7 @@ class AsyncWaitSettings:
     Attributes:
         function: a plain `async def` of one element, or an `AsyncFunction`.
         timeout: seconds, or None.
-        key_by: the key of an element, for OutputOrder.PER_KEY.
+        key_by: the key of an element; None unless the order is PER_KEY.
         flat: the function gives an iterable of results rather than one.
     """
 
@@ -100,21 +102,20 @@ class AsyncWaitSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
-            raise refuse(
-                "function",
-                "an async def or an AsyncFunction",
-                self.function,
-                "use map or flat_map for a plain function, or wrap it in an async def",
-            )
+            advice = "use map or flat_map for a plain function, or wrap it in an async def"
+            if isasyncgenfunction(self.function):
+                advice = "it must return its results, in a list for async_flat_map, not yield them"
+            raise refuse("fn", "an async def or an AsyncFunction", self.function, advice)
         if isinstance(self.function, AsyncFunction) and is_async_function(self.function.timeout):
-            raise refuse("function.timeout", "a plain method", self.function, "there is no time left to wait")
+            raise refuse("fn.timeout", "a plain method", self.function, "there is no time left to wait")
         set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
         set_(self, "order", OutputOrder(order))
         count("concurrency", self.concurrency)
         if self.buffer is None:
             set_(self, "buffer", 16 * self.concurrency)
-        count("buffer", self.buffer, least=self.concurrency)
+        if count("buffer", self.buffer) < self.concurrency:
+            raise refuse("buffer", f"at least the concurrency of {self.concurrency}", self.buffer)
         if self.timeout is not None:
             set_(self, "timeout", duration_seconds("timeout", self.timeout))
         elif self.on_timeout != "fail":
@@ -126,12 +127,11 @@ class AsyncWaitSettings:
         choice("on_error", self.on_error, ("fail", "skip", "route"))
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))
-        if (self.order is OutputOrder.PER_KEY) is not (self.key_by is not None):
-            raise refuse(
-                "order",
-                "OutputOrder.PER_KEY together with a key",
-                self.order,
-                "use stream.key_by(...).async_map(..., order='per_key')",
+        if self.order is not OutputOrder.PER_KEY:
+            set_(self, "key_by", None)
+        elif self.key_by is None:
+            raise PipelineError(
+                "order: expected a key to go with per_key, got none; put .key_by(...) before the step"
             )
 
     @property

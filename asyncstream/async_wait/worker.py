@@ -30,12 +30,10 @@ class Worker:
         promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
         entry: the element, and its timestamp.
         parked: what it waits for when there is nothing to do, or None.
-        unstamped: a call has started since the last turn.
-        started: loop time at which the running call was first seen suspended, with its promise.
         doomed: we cancelled it; whatever its call gives no longer counts.
     """
 
-    __slots__ = ("doomed", "entry", "parked", "promise", "started", "task", "unstamped")
+    __slots__ = ("doomed", "entry", "parked", "promise", "task")
 
     task: asyncio.Task[None]
     entry: tuple[Any, int | None]
@@ -43,6 +41,4 @@ class Worker:
     def __init__(self) -> None:
         self.promise: Promise | _Unmade | None = None
         self.parked: asyncio.Future[None] | None = None
-        self.unstamped = False
-        self.started: tuple[Promise, float] | None = None
         self.doomed = False

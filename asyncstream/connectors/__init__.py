@@ -25,4 +25,6 @@ __all__ = (
     "SqliteSink",
     "SqliteSource",
     "TransactionalSink",
+    "from_dead_letter",
+    "to_dead_letter",
 )

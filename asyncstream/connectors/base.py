@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from asyncstream.elements import Timestamps
 
-__all__ = ("Sink", "Source", "SourceBatch")
+__all__ = ("Sink", "Source", "SourceBatch", "TransactionalSink")
 
 T = TypeVar("T")
 
@@ -35,7 +35,14 @@ class SourceBatch(NamedTuple, Generic[T]):
 
 
 class Source(ABC, Generic[T]):
-    """Where elements come from."""
+    """
+    Where elements come from.
+
+    Attributes:
+        rejects: whether a read may bring things that are no elements, in `SourceBatch.rejected`.
+    """
+
+    rejects: bool = False
 
     async def open(self) -> None:
         """Called once, before the first `read`."""
@@ -59,6 +66,10 @@ class Source(ABC, Generic[T]):
     async def seek(self, position: Any) -> None:
         """Go on from `position`; called after `open`, before the first `read`."""
 
+    def is_replayable(self) -> bool:
+        """Whether elements can be read again after a crash, from a position on. Asked before `open`."""
+        return type(self).seek is not Source.seek
+
     async def close(self) -> None:
         """Called once, at the end, also after a failure."""
 
@@ -71,10 +82,57 @@ class Sink(ABC, Generic[T]):
 
     @abstractmethod
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
-        """Take these elements, in order. The pipeline waits while this does (backpressure)."""
+        """
+        Take these elements, in order. The pipeline waits while this does (backpressure).
+
+        Once it returns, a checkpoint no longer holds them: what a sink keeps to itself until later, a crash
+        takes away, unless it is a `TransactionalSink`.
+        """
 
     async def flush(self) -> None:
         """Called at the end of input, after the last `write`."""
 
     async def close(self) -> None:
         """Called once, at the end, also after a failure."""
+
+
+class TransactionalSink(Sink[T]):
+    """
+    A sink that can take back what it has written since a checkpoint: the basis of exactly once.
+
+    In a job that keeps checkpoints, what is written falls into *epochs*, one for each checkpoint::
+
+        recover  write write  prepare(1)  write  commit(1)  write  prepare(2)  commit(2) ...  close
+                                  |                  |
+            all so far is safe; its position         the checkpoint with this position is safe:
+            is given to the checkpoint               what came before it stays
+
+    A checkpoint may fail between the two: then `commit` is left out, and the next one speaks for both epochs.
+    After a crash, `recover` is given the position of the checkpoint that the job goes on from: the last
+    committed one, or one after it that was prepared. Either way the sink ends up with exactly what was
+    written before that position, committed.
+
+    In a job without checkpoints none of the three is called: `open`, `write`, `flush` and `close` do it all.
+    """
+
+    @abstractmethod
+    async def recover(self, position: Any) -> None:
+        """
+        Called once in place of `open`: get ready, holding exactly what was written before `position`.
+
+        Args:
+            position: what `prepare` gave; None at the very first start, when what an earlier attempt may have
+                left behind is to be taken back.
+        """
+
+    @abstractmethod
+    async def prepare(self, epoch: int) -> Any:
+        """
+        Make safe what has been written so far, so that it can still be taken back and can no longer be lost.
+
+        Returns its position, made of values that the codec keeps.
+        """
+
+    @abstractmethod
+    async def commit(self, epoch: int) -> None:
+        """What was written before `prepare(epoch)` stays. Elements may have been written since then."""

@@ -23,7 +23,7 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
 
     Its fields are those of a `FailedCall`, with `error` as text, and `causes`, the errors behind it.
     """
-    causes = []
+    causes: list[str] = []
     cause = call.error.__cause__
     while cause is not None and len(causes) < 10:  # of errors that cause each other, enough is enough
         causes.append(describe_error(cause))

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
 import orjson
 
 from asyncstream.arguments import choice, count, function, refuse
-from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
 
@@ -142,7 +142,7 @@ class _FileSource(Source[T]):
 
     def __init__(self, path: AnyPath, on_malformed: str, batch: int, max_line_bytes: int) -> None:
         self._path = _path(path)
-        self._rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._batch = count("batch", batch)
         self._limit = count("max_line_bytes", max_line_bytes)
         self._lines: _Lines | None = None
@@ -181,7 +181,7 @@ class _FileSource(Source[T]):
                 try:
                     value = self._next(lines, begin)
                 except _Malformed as malformed:
-                    if self._rejects:
+                    if self.rejects:
                         rejected.append(self._rejected(lines, malformed))
                         continue
                     lines.go_to(begin)
@@ -352,19 +352,44 @@ class CsvSource(_FileSource[dict[str, Any]]):
             pass
 
 
-class _FileSink(Sink[T]):
-    """What JSON lines and CSV have in common; they differ in `_encode`."""
+class _FileSink(TransactionalSink[T]):
+    """
+    What JSON lines and CSV have in common; they differ in `_head` and `_encode`.
+
+    With checkpoints, a position is a length of the file, and what is behind it is cut off again.
+    """
 
     def __init__(self, path: AnyPath, existing: str) -> None:
         self._path = _path(path)
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
         self._file: BinaryIO | None = None
+        self._needs_head = False  # not yet: until the first checkpoint stands, nothing is written
+        self._is_new = False
 
     async def open(self) -> None:
-        mode = {"refuse": "xb", "append": "ab+", "overwrite": "wb"}[self._existing]
+        await self._open(self._existing)
+        self._write_head()
+
+    async def recover(self, position: dict[str, int] | None) -> None:
+        if position is not None:
+            await self._open("recover", position["length"])
+        elif self._existing == "refuse" and _is_empty(self._path):
+            await self._open("overwrite")  # an earlier start that came to nothing
+        else:
+            await self._open(self._existing)
+
+    async def _open(self, existing: str, length: int = 0) -> None:
+        """Open the file, in one of the ways of `existing`, or cut off behind `length` to "recover"."""
+        mode = {"refuse": "xb+", "append": "ab+", "overwrite": "wb+", "recover": "rb+"}[existing]
         try:
-            self._file = _open(self._path, mode)
-            self._begin(self._file)
+            if existing == "recover" and length == 0:
+                mode = "ab+"  # it may not be there yet
+            self._file, self._is_new = _open(self._path, mode), True
+            if existing == "recover":
+                self._cut_off(self._file, length)
+            elif self._file.tell() > 0:
+                self._go_behind(self._file)
+            self._needs_head = self._file.tell() == 0
         except FileExistsError:
             raise SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'") from None
         except OSError as error:
@@ -374,12 +399,29 @@ class _FileSink(Sink[T]):
             await self.close()
             raise
 
-    def _begin(self, file: BinaryIO) -> None:
-        """Write what comes before the first element; the file stands at its end."""
-        if file.tell() > 0:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # or the first element would go on its last line
-                file.write(b"\n")
+    def _cut_off(self, file: BinaryIO, length: int) -> None:
+        size = file.seek(0, os.SEEK_END)
+        if size < length:
+            raise SinkError(
+                f"cannot go on writing {self._path}: it has {size} bytes, and had {length} at the checkpoint"
+            )
+        file.truncate(length)
+        file.seek(0, os.SEEK_END)
+
+    def _go_behind(self, file: BinaryIO) -> None:
+        """Check what is there already, and end its last line."""
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":  # or the first element would go on its last line
+            file.write(b"\n")
+
+    def _head(self) -> bytes:
+        """What comes before the first element of an empty file."""
+        return b""
+
+    def _write_head(self) -> None:
+        if self._needs_head:
+            self._opened().write(self._head())
+            self._needs_head = False
 
     @abstractmethod
     def _encode(self, value: T) -> bytes:
@@ -388,6 +430,8 @@ class _FileSink(Sink[T]):
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
         try:
+            if values:
+                self._write_head()
             for value in values:
                 try:
                     line = self._encode(value)
@@ -402,9 +446,33 @@ class _FileSink(Sink[T]):
 
     async def flush(self) -> None:
         try:
+            self._write_head()
             self._opened().flush()
         except OSError as error:
             raise self._error(error) from error
+
+    async def prepare(self, epoch: int) -> dict[str, int]:
+        file = self._opened()
+        try:
+            file.flush()
+            length = file.tell()
+            await asyncio.to_thread(self._sync, file)
+        except OSError as error:
+            raise self._error(error) from error
+        return {"length": length}
+
+    def _sync(self, file: BinaryIO) -> None:
+        os.fsync(file.fileno())
+        if self._is_new and os.name != "nt":  # its name is safe only once its directory is
+            folder = os.open(os.path.dirname(os.path.abspath(self._path)), os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            self._is_new = False
+
+    async def commit(self, epoch: int) -> None:
+        """What is in the file is in the file."""
 
     async def close(self) -> None:
         file, self._file = self._file, None
@@ -432,7 +500,8 @@ class JsonLinesSink(_FileSink[Any]):
 
     Args:
         path: the file; its directory must exist.
-        existing: what to do with a file that is there already: "refuse", "append" or "overwrite".
+        existing: what to do with a file that is there already: "refuse", "append" or "overwrite". Not asked
+            where a job goes on from a checkpoint: then it goes on with its file.
     """
 
     def __init__(
@@ -453,7 +522,8 @@ class CsvSink(_FileSink[Mapping[str, Any]]):
         columns: the keys to write, in order. An element must have all of them; others are left out.
         delimiter: what stands between two fields; one character.
         existing: what to do with a file that is there already: "refuse", "append" (its header must name
-            the same columns) or "overwrite".
+            the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
+            with its file.
     """
 
     def __init__(
@@ -469,19 +539,18 @@ class CsvSink(_FileSink[Mapping[str, Any]]):
         # writerow gives what write gave: here the line itself
         self._writer = csv.writer(_Encoder(), delimiter=_delimiter(delimiter), lineterminator=_CRLF)
 
-    def _begin(self, file: BinaryIO) -> None:
-        header = self._row(self._columns)
-        if file.tell() == 0:
-            file.write(header)
-            return
+    def _head(self) -> bytes:
+        return self._row(self._columns)
+
+    def _go_behind(self, file: BinaryIO) -> None:
+        header = self._head()
         file.seek(0)
         found = file.readline(len(header) + len(_BOM) + 1).removeprefix(_BOM)
         if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
             raise SinkError(
                 f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"
             )
-        file.seek(0, os.SEEK_END)
-        super()._begin(file)
+        super()._go_behind(file)
 
     def _encode(self, value: Mapping[str, Any]) -> bytes:
         return self._row([value[column] for column in self._columns])
@@ -500,6 +569,14 @@ class _Encoder:
 
 def _open(path: str, mode: str) -> BinaryIO:
     return cast(BinaryIO, open(path, mode, buffering=_BUFFER_BYTES))
+
+
+def _is_empty(path: str) -> bool:
+    """Whether there is a file, with nothing in it."""
+    try:
+        return os.path.getsize(path) == 0
+    except OSError:
+        return False
 
 
 def _reason(error: Exception) -> str:

@@ -73,6 +73,9 @@ class Items(Source[T]):
         self._reader = _Iteration(islice(self._items, position, None), self._batch)
         self._read = position
 
+    def is_replayable(self) -> bool:
+        return isinstance(self._items, Sequence)
+
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:

@@ -31,12 +31,14 @@ class Submissions(Source[T], Generic[T]):
         self._limit = count("limit", limit)
         self._waiting: deque[T] = deque()
         self._ended = True  # until a job opens it
+        self._turn = asyncio.Lock()
 
     async def open(self) -> None:
         self._waiting.clear()
         self._ended = False
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+        self._turn = asyncio.Lock()  # first come, first served: waking all who wait would favour the quick
 
     async def submit(self, value: T) -> None:
         """
@@ -45,13 +47,14 @@ class Submissions(Source[T], Generic[T]):
         Raises:
             JobStopped: if no more is taken.
         """
-        while not self._ended and len(self._waiting) >= self._limit:
-            self._room.clear()
-            await self._room.wait()
-        if self._ended:
-            raise JobStopped("the job takes no more elements")
-        self._waiting.append(value)
-        self._arrived.set()
+        async with self._turn:
+            while not self._ended and len(self._waiting) >= self._limit:
+                self._room.clear()
+                await self._room.wait()
+            if self._ended:
+                raise JobStopped("the job takes no more elements")
+            self._waiting.append(value)
+            self._arrived.set()
 
     def end(self) -> None:
         """Take no more; `read` still gives what has been accepted."""
@@ -77,6 +80,9 @@ class Submissions(Source[T], Generic[T]):
     async def seek(self, position: Any) -> None:
         self._waiting.extend(position)
         self._arrived.set()
+
+    def is_replayable(self) -> bool:
+        return False  # what waits here is kept, but not what has been read
 
     async def close(self) -> None:
         self.end()
@@ -124,6 +130,10 @@ class Results(Sink[T], Generic[T]):
             result = self._results.popleft()
             self._room.set()
             yield result
+
+    def untaken(self) -> list[T]:
+        """The results that nobody has taken yet."""
+        return list(self._results)
 
     def unbind(self, error: BaseException | None = None) -> None:
         """The job drains, or has failed with `error`."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from asyncstream.arguments import Duration, duration_ms, function
+from asyncstream.arguments import Duration, duration_ms, function, instant_ms
 from asyncstream.elements import MIN_TIMESTAMP
 
 __all__ = (
@@ -159,7 +159,10 @@ class _Punctuated(WatermarkGenerator):
 
     def on_element(self, value: Any, timestamp: int) -> int | None:
         found = self._watermark(value, timestamp)
-        if found is None or found <= self._latest:
+        if found is None:
+            return None
+        found = instant_ms(found)
+        if found <= self._latest:
             return None
         self._latest = found
         return found

@@ -28,13 +28,18 @@ from typing import Any
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
-from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.state.frozen import Frozen, freeze
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
 
 def _never_wake(now_ms: int) -> None:
     """For drivers that move the clock by hand."""
+
+
+def _never_held() -> bool:
+    return False
 
 
 def _raise(error: BaseException) -> None:
@@ -52,12 +57,15 @@ class OperatorContext:
         wake_at: asks the driver to call `advance_clock` once its clock has reached this many
             milliseconds since the epoch. Asking again replaces an earlier request only if it is sooner.
         fail: reports an error that no caller is there to catch (from a task or a callback).
+        is_held: whether those who feed the operator may not push now (backpressure): their silence then
+            says nothing about them.
     """
 
     name: str = "operator"
     clock: Clock = field(default_factory=SystemClock)
     wake_at: Callable[[int], None] = _never_wake
     fail: Callable[[BaseException], None] = _raise
+    is_held: Callable[[], bool] = _never_held
 
 
 class Operator:
@@ -113,8 +121,24 @@ class Operator:
         """
         return None
 
+    def capture(self) -> Frozen[Any]:
+        """
+        What `snapshot` would give now, held fast to be looked at later.
+
+        Nothing else runs meanwhile, so it must be quick. Override it where `snapshot` takes long.
+        """
+        return freeze(self.snapshot())
+
     def restore(self, state: Any) -> None:
         """Take up the state that `snapshot` gave."""
+
+    def resume(self) -> None:
+        """
+        Called once when this and all operators downstream are restored.
+
+        An operator whose output has a watermark of its own says it again here, for those downstream to know
+        what is late.
+        """
 
     def close(self) -> None:
         """Called once, at the end, whatever happened before."""
@@ -141,11 +165,15 @@ class Operator:
         """Where elements for `tag` go; nowhere if nobody reads them."""
         return self.side.get(tag, DISCARD)
 
-    def blame(self, value: object, error: Exception) -> Exception:
-        """The error to raise when a user's function failed on `value`."""
-        if isinstance(error, AsyncStreamError):
+    def blame(self, value: object, error: BaseException) -> BaseException:
+        """The error to raise when a user's function failed on `value`, which is its cause."""
+        if isinstance(
+            error, UserFunctionError | InternalError | KeyboardInterrupt | SystemExit | GeneratorExit
+        ):
             return error
-        return UserFunctionError(self.context.name, value, error)
+        failure = UserFunctionError(self.context.name, value, error)
+        failure.__cause__ = error
+        return failure
 
 
 class Discard(Operator):

@@ -64,6 +64,10 @@ class Intake(Operator):
         """How many elements are in the inbox."""
         raise TypeError(f"{type(self).__name__} does not override waiting")
 
+    def is_at_rest(self) -> bool:
+        """Whether nothing of what was accepted is still to be emitted or written."""
+        return not self.waiting()
+
     async def start(self) -> None:
         """Make ready what needs the event loop."""
 

@@ -21,7 +21,7 @@ class AssignEventTime(Operator):
     Emits when: an element arrives, with the timestamp found; a watermark when the strategy gives one.
 
     Watermarks from upstream end here, except the last one, which says that the input has ended.
-    Snapshot holds: how far the generator and the watermark have come.
+    Snapshot holds: how far the generator and the watermark have come, and whether the stream is idle.
 
     Args:
         timestamp: an element's event time: milliseconds since the epoch or an aware `datetime`.
@@ -37,7 +37,8 @@ class AssignEventTime(Operator):
         idle_after_ms: int | None = None,
     ) -> None:
         super().__init__()
-        self._timestamp = timestamp
+        self.timestamp = timestamp
+        self.strategy = strategy
         self._generator = strategy.generator()
         self._watermark = MIN_TIMESTAMP
         self._idle_after_ms = idle_after_ms
@@ -53,7 +54,7 @@ class AssignEventTime(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._idle_after_ms is not None:
             self._heard()
-        generator, extract = self._generator, self._timestamp
+        generator, extract = self._generator, self.timestamp
         stamps: list[int] = []
         passed = 0
         try:
@@ -64,13 +65,12 @@ class AssignEventTime(Operator):
                         stamp = instant_ms(stamp)
                     quiet = stamp < generator.threshold
                     watermark = None if quiet else generator.on_element(value, stamp)
-                except Exception as error:
+                except BaseException as error:
                     raise self.blame(value, error) from error
                 stamps.append(stamp)
                 if watermark is not None and watermark > self._watermark:
-                    count = len(stamps)
-                    self.out.process_batch(values[passed:count], stamps[passed:])
-                    passed = count
+                    start, passed = passed, len(stamps)
+                    self.out.process_batch(values[start:passed], stamps[start:])
                     self._watermark = watermark
                     super().advance_watermark(watermark)
         finally:
@@ -79,8 +79,7 @@ class AssignEventTime(Operator):
                 self.out.process_batch(values[passed : len(stamps)], stamps[passed:])
 
     def advance_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:
-            self._watermark = timestamp
+        if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
             super().advance_watermark(timestamp)
 
     def _heard(self) -> None:
@@ -93,6 +92,9 @@ class AssignEventTime(Operator):
     def advance_clock(self, now_ms: int) -> None:
         if self._idle_after_ms is None or self._idle:
             return
+        if self.context.is_held():
+            # it is we who keep the stream quiet: were it idle, what it holds back would come late
+            self._heard_ms = now_ms
         due_ms = self._heard_ms + self._idle_after_ms
         if now_ms < due_ms:
             # the alarm was set for an older element: one alarm serves all of them
@@ -102,8 +104,13 @@ class AssignEventTime(Operator):
             super().set_idle(True)
 
     def snapshot(self) -> Any:
-        return [self._generator.snapshot(), self._watermark]
+        return [self._generator.snapshot(), self._watermark, self._idle]
 
     def restore(self, state: Any) -> None:
-        generator, self._watermark = state
+        # idle too: those downstream remember that this stream is, and must hear when it is back
+        generator, self._watermark, self._idle = state
         self._generator.restore(generator)
+
+    def resume(self) -> None:
+        if self._watermark > MIN_TIMESTAMP:
+            super().advance_watermark(self._watermark)

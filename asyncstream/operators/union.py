@@ -4,6 +4,9 @@ Several streams become one: elements as they come, the watermark of the slowest.
 After Flink's StatusWatermarkValve. Each input has a `Port`. The watermark downstream is the smallest over
 the ports that are neither idle nor ended. When the last active port turns idle, nobody is left to wait
 for: the largest watermark seen goes out, then the idle status.
+
+One difference: the end of an input (a watermark at the end of time) says nothing about the others. Event
+time does not jump to its end while an idle input may still come back, for all it brought would be late.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from asyncstream.elements import MIN_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 
 __all__ = ("Port", "Union")
@@ -24,6 +27,7 @@ class Port(Operator):
         super().__init__()
         self.union = union
         self.watermark = MIN_TIMESTAMP
+        self.last = MIN_TIMESTAMP  # the watermark before the end
         self.idle = False
         self.ended = False
 
@@ -36,6 +40,8 @@ class Port(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp > self.watermark:
             self.watermark = timestamp
+            if timestamp < MAX_TIMESTAMP:
+                self.last = timestamp
             self.union.update()
 
     def set_idle(self, idle: bool) -> None:
@@ -53,37 +59,47 @@ class Union(Operator):
     Emits when: any input does; watermarks when the slowest active input moves.
 
     Completes when: every input has ended.
-    Snapshot holds: watermark and idleness of each input.
+    Snapshot holds: the watermark, and watermark and idleness of each input.
     """
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
         self.ports = tuple(Port(self) for _ in range(inputs))
         self._watermark = MIN_TIMESTAMP
+        self._last = MIN_TIMESTAMP  # the watermark before the end
         self._idle = False
 
     def update(self) -> None:
         """A port has changed: pass on what follows from it."""
-        active = [port.watermark for port in self.ports if not port.idle and not port.ended]
+        running = [port for port in self.ports if not port.ended and port.watermark < MAX_TIMESTAMP]
+        active = [port.watermark for port in running if not port.idle]
         if active and self._idle:
             self._idle = False
             super().set_idle(False)
-        lowest = min(active) if active else max(port.watermark for port in self.ports)
+        lowest = min(active) if active else max(port.watermark for port in running or self.ports)
         if lowest > self._watermark:
             self._watermark = lowest
+            if lowest < MAX_TIMESTAMP:
+                self._last = lowest
             super().advance_watermark(lowest)
-        if active:
-            return
         if all(port.ended for port in self.ports):
             super().end_input()
-        elif not self._idle:
+        elif running and not active and not self._idle:
             self._idle = True
             super().set_idle(True)
 
     def snapshot(self) -> Any:
-        return [[port.watermark, port.idle] for port in self.ports]
+        # not the end of an input, which its source says again
+        return [self._last, [[port.last, port.idle] for port in self.ports]]
 
     def restore(self, state: Any) -> None:
-        for port, (watermark, idle) in zip(self.ports, state, strict=True):
-            port.watermark, port.idle = watermark, idle
+        self._last, ports = state
+        for port, (watermark, idle) in zip(self.ports, ports, strict=True):
+            port.watermark = port.last = watermark
+            port.idle = idle
         self.update()
+
+    def resume(self) -> None:
+        if self._last > self._watermark:
+            self._watermark = self._last
+            super().advance_watermark(self._last)

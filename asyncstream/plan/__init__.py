@@ -2,14 +2,19 @@
 
 from asyncstream.plan.describe import as_mermaid, as_text
 from asyncstream.plan.graph import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
+from asyncstream.plan.guarantees import Guarantee, guarantees
+from asyncstream.plan.wiring import Wiring
 
 __all__ = (
     "Graph",
+    "Guarantee",
     "OperatorStep",
     "Output",
     "SinkStep",
     "SourceStep",
     "Step",
+    "Wiring",
     "as_mermaid",
     "as_text",
+    "guarantees",
 )

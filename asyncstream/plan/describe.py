@@ -5,12 +5,20 @@ A graph in words and as a picture (Mermaid).
 from __future__ import annotations
 
 from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
+from asyncstream.plan.guarantees import guarantees
 
 __all__ = ("as_mermaid", "as_text")
 
 
-def as_text(graph: Graph, title: str) -> str:
-    """One line for each step: its name, kind, what it reads, and its settings."""
+def as_text(graph: Graph, title: str, *, checkpoints: bool = False) -> str:
+    """
+    One line for each step: its name, kind, what it reads, and its settings.
+
+    Args:
+        graph: the steps.
+        title: what the pipeline is called.
+        checkpoints: end with what holds on the way from each source to each sink if checkpoints are kept.
+    """
     steps = list(graph)
     names = max((len(step.name) for step in steps), default=0)
     kinds = max((len(step.kind) for step in steps), default=0)
@@ -19,6 +27,9 @@ def as_text(graph: Graph, title: str) -> str:
         reads = " <- " + ", ".join(map(str, step.inputs)) if step.inputs else ""
         line = f"  {step.name:<{names}}  {step.kind:<{kinds}}{reads}"
         lines.append(f"{line}{_settings(step, '  ')}".rstrip())
+    if checkpoints:
+        lines.append("with checkpoints")
+        lines += [f"  {guarantee}" for guarantee in guarantees(graph)]
     return "\n".join(lines)
 
 
@@ -56,4 +67,11 @@ def _shape(step: Step) -> tuple[str, str]:
 
 
 def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+    # first #, with which Mermaid's own escapes begin
+    return (
+        text.replace("#", "#35;")
+        .replace("&", "&amp;")
+        .replace('"', "&quot;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )

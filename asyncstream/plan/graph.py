@@ -45,6 +45,7 @@ class SourceStep:
     source: Source[Any]
     kind: str = "source"
     inputs: tuple[Output, ...] = ()
+    required: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -57,6 +58,8 @@ class OperatorStep:
         make: gives a fresh operator; a `Union`, with one port per input, if there are several inputs.
         details: settings worth showing, by name.
         required: tags that must have a reader, because elements would vanish without one.
+        key_by: gives the key of an element, where one operator must see all elements of a key, in order;
+            None: any operator of this step may work on any element.
     """
 
     name: str
@@ -65,6 +68,7 @@ class OperatorStep:
     make: Callable[[], Operator]
     details: Mapping[str, object] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    key_by: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +91,12 @@ class Graph:
 
     Attributes:
         in_use: a run is under way; sources and sinks serve one at a time.
+        unnamed: the steps that the user gave no name, so that it changes with their position.
     """
 
     def __init__(self) -> None:
         self.in_use = False
+        self.unnamed: set[str] = set()
         self._steps: dict[str, Step] = {}
 
     def __iter__(self) -> Iterator[Step]:
@@ -115,6 +121,7 @@ class Graph:
             while name in self._steps:
                 position += 1
                 name = f"{kind}-{position}"
+            self.unnamed.add(name)
             return name
         name = text("name", name)
         if name in self._steps:
@@ -122,6 +129,19 @@ class Graph:
         return name
 
     def add(self, step: Step) -> None:
+        """
+        Put `step` behind those it reads.
+
+        Raises:
+            PipelineError: if its source or sink is that of another step: each opens and closes its own.
+        """
+        end = _end_of(step)
+        for other in self if end is not None else ():
+            if _end_of(other) is end:
+                raise PipelineError(
+                    f"steps {other.name!r} and {step.name!r} share one {type(end).__name__}; "
+                    f"give each its own, or read one step twice, or write a union"
+                )
         self._steps[step.name] = step
 
     def readers(self, output: Output) -> list[Step]:
@@ -150,9 +170,16 @@ class Graph:
                 raise PipelineError(
                     f"nobody reads step {step.name!r}; end the stream with .to(...), or with .discard()"
                 )
-            for tag in step.required if isinstance(step, OperatorStep) else ():
+            for tag in step.required:
                 if not self.readers(Output(step.name, tag)):
                     raise PipelineError(
                         f"step {step.name!r} sends elements to its output .{tag}, which nobody reads; "
                         f"end it with .{tag}.to(...), or with .{tag}.discard()"
                     )
+
+
+def _end_of(step: Step) -> object | None:
+    """The source or the sink of a step that has one."""
+    if isinstance(step, SourceStep):
+        return step.source
+    return step.sink if isinstance(step, SinkStep) else None

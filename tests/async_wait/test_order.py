@@ -363,7 +363,7 @@ def test_feeders_are_held_when_the_inbox_is_full_and_go_on_when_half_is_taken() 
     async def main() -> None:
         service = Service()
         async with Rig(service, concurrency=600) as rig:
-            limit = rig.operator.limit
+            rig.operator.limit = limit = 1000
             rig.operator.process_batch(range(limit - 1), None)
             assert rig.feeding.is_open()
             rig.feed(limit - 1)

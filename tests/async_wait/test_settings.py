@@ -59,12 +59,11 @@ def test_async_functions_of_every_form_are_called(function: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"function": plain}, "function"),
-        ({"function": None}, "function"),
+        ({"function": plain}, "fn"),
+        ({"function": None}, "fn"),
         ({"order": "sorted"}, "order"),
         ({"order": None}, "order"),
         ({"order": "per_key"}, "order"),
-        ({"key_by": plain}, "order"),
         ({"concurrency": 0}, "concurrency"),
         ({"concurrency": 1.5}, "concurrency"),
         ({"concurrency": True}, "concurrency"),

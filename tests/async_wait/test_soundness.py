@@ -407,3 +407,27 @@ def test_a_pending_cancellation_left_behind_does_not_reach_the_next_element() ->
 
     if sys.version_info < (3, 13):  # from there on such a task cannot use a TaskGroup itself
         run_virtual(main())
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered"])
+@pytest.mark.parametrize("run", LOOPS)
+def test_timeouts_on_a_real_clock_complete_each_element_once(run: Any, order: str) -> None:
+    """uvloop's clock ticks in milliseconds: several calls share a deadline."""
+
+    async def call(value: int) -> int:
+        if value % 7 == 0:
+            await asyncio.sleep(60)
+        elif value % 3 == 0:
+            await asyncio.sleep(0.001)
+        return value
+
+    async def main() -> None:
+        hook = int.__neg__
+        async with Rig(call, concurrency=16, buffer=64, timeout=0.02, on_timeout=hook, order=order) as rig:
+            rig.operator.process_batch(range(1, 400), None)
+            results = await rig.finish()
+            assert sorted(map(abs, results)) == list(range(1, 400))
+            assert {value for value in range(1, 400) if value % 7 == 0} <= {-result for result in results}
+            assert not rig.errors
+
+    run(main())

@@ -28,7 +28,9 @@ class Log(list[str]):
 class LoggedSource(Source[Any]):
     """Gives its batches one by one; fails at the moment that `fails` names."""
 
-    def __init__(self, log: Log, batches: Sequence[Sequence[Any]], *, name: str = "source", fails: str = "") -> None:
+    def __init__(
+        self, log: Log, batches: Sequence[Sequence[Any]], *, name: str = "source", fails: str = ""
+    ) -> None:
         self.log = log
         self.batches = [list(batch) for batch in batches]
         self.name = name
@@ -133,6 +135,16 @@ def sleeping(seconds: float) -> Callable[[T], Awaitable[T]]:
         return value
 
     return call
+
+
+class VirtualClock:
+    """Processing time that goes with the event loop's."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000 + 1e-6)
 
 
 async def forever() -> None:

@@ -1,0 +1,307 @@
+"""
+SQLite: a table as a source, read in the order of its rows, and as a sink.
+
+The database works in threads, one call at a time, so the event loop does not wait for the disk.
+
+Theory of the sink with checkpoints. SQLite has no transaction that is prepared first and committed later, so
+rows are *staged*: they go into a table of their own, `<table>__staged`, under numbers that only ever grow. A
+position is the largest number so far. To commit means to move the rows up to a position into the table, and
+to write down that position, in one transaction. So each row is either staged or moved, whatever happens in
+between, and moving once more moves nothing. Who reads the table sees committed results only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from asyncstream.arguments import choice, count, refuse, text
+from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
+
+__all__ = ("SqliteSink", "SqliteSource")
+
+T = TypeVar("T")
+
+AnyPath = str | os.PathLike[str]
+
+_PATIENCE = 30.0
+"""Seconds to wait while another connection writes."""
+
+_MOVED = "asyncstream_sinks"
+"""The table in which every sink of a database writes down how far it has moved its rows."""
+
+
+class _Database:
+    """A connection that any thread may use, one at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(
+            path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+        )
+
+    async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a thread. It goes on to its end there if the caller is cancelled."""
+        return await asyncio.to_thread(self._do, work)
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            return work(self._connection)
+
+    async def close(self) -> None:
+        await self.do(lambda connection: connection.close())
+
+
+class SqliteSource(Source[dict[str, Any]]):
+    """
+    Reads the rows of a table as dicts, in the order of their `rowid`, up to the last one there is.
+
+    Rows that are added meanwhile are read too. A position is a `rowid`, so rows must not be changed or get
+    smaller ones.
+
+    Args:
+        path: the database file.
+        table: the table; not one made `WITHOUT ROWID`.
+        batch: how many rows one read brings at most.
+    """
+
+    def __init__(self, path: AnyPath, table: str, *, batch: int = 1000) -> None:
+        self._path = _path(path)
+        self._table = text("table", table)
+        self._batch = count("batch", batch)
+        self._database: _Database | None = None
+        self._row = 0
+
+    async def open(self) -> None:
+        self._row = -(2**63)
+        if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
+            raise SourceError(f"cannot read {self._path}: there is no such file")
+        self._database = _Database(self._path)
+
+    async def read(self) -> SourceBatch[dict[str, Any]] | None:
+        if self._database is None:
+            raise SourceError(f"the source of {self._path} is not open")
+        query = f"SELECT rowid, * FROM {_quoted(self._table)} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        bounds = (self._row, self._batch)
+
+        def select(connection: sqlite3.Connection) -> tuple[list[str], list[Any]]:
+            cursor = connection.execute(query, bounds)
+            return [column[0] for column in cursor.description[1:]], cursor.fetchall()
+
+        try:
+            columns, rows = await self._database.do(select)
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"cannot read table {self._table!r} of {self._path}: {describe_error(error)}"
+            ) from error
+        if not rows:
+            return None
+        self._row = rows[-1][0]
+        return SourceBatch([dict(zip(columns, row[1:], strict=True)) for row in rows])
+
+    def position(self) -> int:
+        return self._row
+
+    async def seek(self, position: int) -> None:
+        self._row = position
+
+    async def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+
+class SqliteSink(TransactionalSink[Any]):
+    """
+    Writes mappings as rows of a table: at once, or exactly once in a job with checkpoints.
+
+    Args:
+        path: the database file; made if it is not there.
+        table: the table; made with these columns, of no type, if it is not there.
+        columns: the keys to write. An element must have all of them; others are left out.
+        on_conflict: what to do with a row that breaks a constraint of the table, its primary key say: "fail",
+            "ignore" the new row, or "replace" the old one.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        table: str,
+        *,
+        columns: Sequence[str],
+        on_conflict: Literal["fail", "ignore", "replace"] = "fail",
+    ) -> None:
+        self._path = _path(path)
+        self._table = text("table", table)
+        names = [] if isinstance(columns, str) else list(columns)
+        if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
+            raise refuse("columns", "a list of different names", columns)
+        self._columns = names
+        self._insert = "INSERT"
+        if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":
+            self._insert += f" OR {on_conflict.upper()}"
+        self._staged = f"{table}__staged"
+        self._database: _Database | None = None
+        self._has_epochs = False
+        self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
+
+    async def open(self) -> None:
+        self._has_epochs = False
+        await self._connect(self._make)
+
+    async def recover(self, position: int | None) -> None:
+        self._has_epochs = True
+        self._prepared.clear()
+
+        def work(connection: sqlite3.Connection) -> None:
+            self._make(connection)
+            self._make_staging(connection)
+            self._check(connection, position)
+            self._move(connection, position or 0)
+            connection.execute(f"DELETE FROM {_quoted(self._staged)}")
+
+        await self._connect(work)
+
+    async def _connect(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        try:
+            self._database = _Database(self._path)
+            await self._database.do(_set_up)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot open {self._path}: {describe_error(error)}") from error
+        await self._transaction(work)
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(self._table)} ({self._names()})")
+
+    def _make_staging(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {_MOVED} (name TEXT PRIMARY KEY, moved INTEGER NOT NULL)"
+        )
+        connection.execute(f"INSERT OR IGNORE INTO {_MOVED} VALUES (?, 0)", (self._table,))
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {_quoted(self._staged)} "
+            f"(asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {self._names()})"
+        )
+
+    def _check(self, connection: sqlite3.Connection, position: int | None) -> None:
+        """Refuse a position that this database cannot go to."""
+        if position is None:
+            return
+        moved = self._moved(connection)
+        if moved > position:
+            raise SinkError(
+                f"table {self._table!r} of {self._path} has results of a later checkpoint, and cannot "
+                "take them back"
+            )
+        if moved < position and self._last(connection) < position:
+            raise SinkError(
+                f"table {self._table!r} of {self._path} lacks results that were there at the checkpoint: is "
+                "it the same database?"
+            )
+
+    def _moved(self, connection: sqlite3.Connection) -> int:
+        query = f"SELECT moved FROM {_MOVED} WHERE name = ?"
+        return int(connection.execute(query, (self._table,)).fetchone()[0])
+
+    def _last(self, connection: sqlite3.Connection) -> int:
+        """The largest number that any staged row has ever had."""
+        query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+        found = connection.execute(query, (self._staged,)).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def _move(self, connection: sqlite3.Connection, position: int) -> None:
+        """Move the staged rows up to `position` into the table; part of a transaction."""
+        names, staged = self._names(), _quoted(self._staged)
+        connection.execute(
+            f"{self._insert} INTO {_quoted(self._table)} ({names}) SELECT {names} FROM {staged} "
+            "WHERE asyncstream_number <= ? ORDER BY asyncstream_number",
+            (position,),
+        )
+        connection.execute(f"DELETE FROM {staged} WHERE asyncstream_number <= ?", (position,))
+        connection.execute(
+            f"UPDATE {_MOVED} SET moved = max(moved, ?) WHERE name = ?", (position, self._table)
+        )
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        rows = [self._row(value) for value in values]
+        insert, table = ("INSERT", self._staged) if self._has_epochs else (self._insert, self._table)
+        places = ", ".join("?" * len(self._columns))
+        statement = f"{insert} INTO {_quoted(table)} ({self._names()}) VALUES ({places})"
+        # staged rows need not reach the disk before they are prepared
+        await self._transaction(
+            lambda connection: connection.executemany(statement, rows), safe=not self._has_epochs
+        )
+
+    def _row(self, value: Mapping[str, Any]) -> tuple[Any, ...]:
+        try:
+            return tuple([value[column] for column in self._columns])
+        except Exception as error:
+            raise SinkError(
+                f"cannot write {safe_repr(value)} to table {self._table!r}: {describe_error(error)}"
+            ) from error
+
+    async def prepare(self, epoch: int) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            # any write will do: bringing it to the disk brings all before it there
+            self._move(connection, 0)
+            return self._last(connection)
+
+        position = await self._transaction(work)
+        self._prepared[epoch] = position
+        return position
+
+    async def commit(self, epoch: int) -> None:
+        position = self._prepared[epoch]
+        await self._transaction(lambda connection: self._move(connection, position))
+        self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
+
+    async def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+    async def _transaction(self, work: Callable[[sqlite3.Connection], T], *, safe: bool = True) -> T:
+        if self._database is None:
+            raise SinkError(f"the sink of {self._path} is not open")
+
+        def whole(connection: sqlite3.Connection) -> T:
+            connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        try:
+            return await self._database.do(whole)
+        except sqlite3.Error as error:
+            raise SinkError(
+                f"cannot write to table {self._table!r} of {self._path}: {describe_error(error)}"
+            ) from error
+
+    def _names(self) -> str:
+        return ", ".join(map(_quoted, self._columns))
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise refuse("path", "the path of a database file", path)
+    return str(os.fspath(path))

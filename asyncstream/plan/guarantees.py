@@ -1,0 +1,77 @@
+"""
+What holds, with checkpoints, on the way from each source to each sink; known before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.memory import ListSink
+from asyncstream.connectors.submissions import Results
+from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
+
+__all__ = ("Guarantee", "Level", "guarantees")
+
+Level: TypeAlias = Literal["exactly once", "at least once", "at most once", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """
+    What a crash does to the results on one way through a pipeline, in a job with checkpoints.
+
+    Attributes:
+        source: name of the source.
+        sink: name of the sink.
+        level: "exactly once": nothing is lost or doubled. "at least once": results may come twice. "at most
+            once": elements may be lost. "none": both.
+        reason: why it is not better; empty for "exactly once".
+    """
+
+    source: str
+    sink: str
+    level: Level
+    reason: str = ""
+
+    def __str__(self) -> str:
+        ending = f": {self.reason}" if self.reason else ""
+        return f"{self.source} -> {self.sink}  {self.level}{ending}"
+
+
+_LEVELS: dict[tuple[bool, bool], Level] = {
+    (True, True): "exactly once",
+    (True, False): "at least once",
+    (False, True): "at most once",
+    (False, False): "none",
+}
+
+
+def guarantees(graph: Graph) -> list[Guarantee]:
+    """One for each source and each sink that it reaches, in the order of the steps."""
+    found = []
+    for source in graph:
+        if isinstance(source, SourceStep):
+            for sink in _sinks_behind(graph, source):
+                keeps, repeats = source.source.is_replayable(), not isinstance(sink.sink, TransactionalSink)
+                reasons = []
+                if not keeps:
+                    reasons.append("what the source gave since the last checkpoint cannot be read again")
+                if isinstance(sink.sink, Results | ListSink):
+                    reasons.append("results are kept in memory only")
+                elif repeats:
+                    reasons.append("the sink cannot take back what it wrote since the last checkpoint")
+                level = _LEVELS[keeps, not repeats]
+                found.append(Guarantee(source.name, sink.name, level, "; ".join(reasons)))
+    return found
+
+
+def _sinks_behind(graph: Graph, source: Step) -> Iterator[SinkStep]:
+    reached = {source.name}
+    for step in graph:  # in topological order
+        if any(output.step in reached for output in step.inputs):
+            reached.add(step.name)
+            if isinstance(step, SinkStep) and step.kind != "discard":
+                yield step

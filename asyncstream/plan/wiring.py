@@ -1,0 +1,76 @@
+"""
+Connects the operators of one run as the graph says, whoever drives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from asyncstream.operators.base import DISCARD, Fanout, Operator
+from asyncstream.operators.flow import Gate, Intake
+from asyncstream.operators.union import Union
+from asyncstream.plan.graph import Graph, Output, Step
+
+__all__ = ("Wiring",)
+
+
+class Wiring:
+    """
+    The operators of a graph, each connected to those that read it.
+
+    Args:
+        graph: what to connect; a source has no operator.
+        operators: one for each other step, by its name.
+
+    Attributes:
+        gates: those of the drivers whose pushes reach a step, by its name.
+    """
+
+    def __init__(self, graph: Graph, operators: Mapping[str, Operator]) -> None:
+        self._graph = graph
+        self._operators = operators
+        self._ports: dict[str, int] = {}
+        self.gates: dict[str, tuple[Gate, ...]] = {}
+        for name, operator in operators.items():
+            operator.out = self.reader_of(Output(name))
+            operator.side = {
+                output.tag: self.reader_of(output)
+                for output in graph.outputs(graph[name])
+                if output.tag is not None
+            }
+
+    def reader_of(self, output: Output) -> Operator:
+        """What to push the elements of `output` into. To be asked once for each output."""
+        readers = [self.input_of(step.name) for step in self._graph.readers(output)]
+        if not readers:
+            return DISCARD
+        return readers[0] if len(readers) == 1 else Fanout(readers)
+
+    def input_of(self, name: str) -> Operator:
+        """What to push into to reach the step; of a union the next of its ports that nobody has."""
+        operator = self._operators[name]
+        if not isinstance(operator, Union):
+            return operator
+        port = self._ports[name] = self._ports.get(name, -1) + 1
+        return operator.ports[port]
+
+    def readers_of(self, name: str) -> list[Step]:
+        """The steps that read any output of the step."""
+        step = self._graph[name]
+        return [reader for output in self._graph.outputs(step) for reader in self._graph.readers(output)]
+
+    def hold_back(self, gate: Gate, readers: Iterable[Step]) -> None:
+        """Have the first inboxes at or behind `readers` hold `gate` while they are full."""
+        ahead = list(readers)
+        seen: set[str] = set()
+        while ahead:
+            step = ahead.pop()
+            if step.name in seen:
+                continue
+            seen.add(step.name)
+            self.gates[step.name] = (*self.gates.get(step.name, ()), gate)
+            operator = self._operators[step.name]
+            if isinstance(operator, Intake):
+                operator.gates = (*operator.gates, gate)
+            else:
+                ahead += self.readers_of(step.name)

@@ -1,0 +1,57 @@
+"""How plans show windows: with the settings that somebody chose."""
+
+from __future__ import annotations
+
+from asyncstream import Pipeline
+from asyncstream.windowing import (
+    AfterWatermark,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DynamicSessionWindows,
+    SlidingWindows,
+    Trigger,
+    TumblingWindows,
+    WindowAssigner,
+)
+
+
+def shown(assigner: WindowAssigner, trigger: Trigger | None = None) -> str:
+    pipeline = Pipeline()
+    windows = pipeline.source([1]).window_all(assigner)
+    (windows if trigger is None else windows.trigger(trigger)).collect(name="w").discard()
+    line = next(line for line in pipeline.describe().splitlines() if line.startswith("  w "))
+    return line[line.index("(") + 1 : -1]
+
+
+def test_assigners_show_their_lengths() -> None:
+    assert shown(TumblingWindows(3600)) == "window=TumblingWindows(size=1:00:00)"
+    sliding = SlidingWindows(60, 10, offset=2, time="processing")
+    assert shown(sliding) == (
+        "window=SlidingWindows(time=processing, size=0:01:00, slide=0:00:10, offset=0:00:02)"
+    )
+    assert shown(DynamicSessionWindows(float)) == "window=DynamicSessionWindows(gap_of=float)"
+
+
+def test_triggers_show_what_they_are_made_of() -> None:
+    early = AfterWatermark(early=ContinuousProcessingTimeTrigger(5), late=CountTrigger(1))
+    assert shown(TumblingWindows(60), early).endswith(
+        "trigger=AfterWatermark(early=ContinuousProcessingTimeTrigger(interval=0:00:05), "
+        "late=CountTrigger(n=1))"
+    )
+
+
+def test_count_windows_show_trigger_and_evictor() -> None:
+    pipeline = Pipeline()
+    keyed = pipeline.source([1]).key_by(float)
+    keyed.count_window(3).collect().discard()
+    keyed.count_window(3, 2).collect().discard()
+    tumbling, sliding = (line for line in pipeline.describe().splitlines() if "GlobalWindows()" in line)
+    assert "trigger=PurgingTrigger(of=CountTrigger(n=3))" in tumbling
+    assert "trigger=CountTrigger(n=2), evictor=CountEvictor(when=before, n=3)" in sliding
+
+
+def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
+    class Slotted(WindowAssigner):
+        __slots__ = ()
+
+    assert shown(Slotted()) == "window=Slotted()"

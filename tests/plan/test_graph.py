@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncstream import Items, PipelineError
+from asyncstream.connectors import ListSink
+from asyncstream.operators.base import Operator
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+
+
+def graph() -> Graph:
+    """source -> work (side output "late") -> sink"""
+    graph = Graph()
+    graph.add(SourceStep("source", Items([1])))
+    graph.add(OperatorStep("work", "map", (Output("source"),), Operator, required=("late",)))
+    graph.add(SinkStep("late sink", ListSink([]), (Output("work", "late"),)))
+    graph.add(SinkStep("sink", ListSink([]), (Output("work"),)))
+    return graph
+
+
+def test_steps_are_in_topological_order_and_found_by_name() -> None:
+    steps = graph()
+    assert [step.name for step in steps] == ["source", "work", "late sink", "sink"]
+    assert "work" in steps
+    assert "nothing" not in steps
+    assert steps["work"].kind == "map"
+
+
+def test_outputs_are_those_that_somebody_reads_the_main_one_first() -> None:
+    steps = graph()
+    assert steps.outputs(steps["work"]) == [Output("work"), Output("work", "late")]
+    assert steps.outputs(steps["sink"]) == []
+
+
+def test_reader_of_both_ends_of_one_stream_counts_twice() -> None:
+    steps = graph()
+    steps.add(OperatorStep("union", "union", (Output("work"), Output("work")), Operator))
+    assert [step.name for step in steps.readers(Output("work"))] == ["sink", "union", "union"]
+
+
+def test_output_shows_step_and_tag() -> None:
+    assert str(Output("work")) == "work"
+    assert str(Output("work", "late")) == "work.late"
+
+
+def test_names_come_from_kind_and_position_and_avoid_those_that_are_taken() -> None:
+    steps = Graph()
+    names = []
+    for given in (None, "map-2", None, None, "own", None):
+        name = steps.name_for("map", given)
+        steps.add(OperatorStep(name, "map", (), Operator))
+        names.append(name)
+    assert names == ["map", "map-2", "map-3", "map-4", "own", "map-6"]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("wrong", ["source", "", 5])
+def test_wrong_names_are_refused(wrong: Any) -> None:
+    with pytest.raises(PipelineError, match=r"^name: "):
+        graph().name_for("map", wrong)
+
+
+def test_whole_plan_passes() -> None:
+    graph().check()
+
+
+def test_plan_without_a_source_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"no source"):
+        Graph().check()
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [("sink", "nobody reads step 'work'"), ("late sink", r"step 'work' sends elements to its output \.late")],
+)
+def test_plan_that_would_lose_elements_is_refused(left_out: str, message: str) -> None:
+    whole, steps = graph(), Graph()
+    for step in whole:
+        if step.name != left_out:
+            steps.add(step)
+    with pytest.raises(PipelineError, match=message):
+        steps.check()

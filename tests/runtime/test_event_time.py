@@ -1,0 +1,168 @@
+"""Event time in a running job: the slowest stream counts, unless it is idle; and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream import BoundedOutOfOrderness, Items, Pipeline
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.operators.base import Operator
+from asyncstream.pipeline import Stream
+from tests.runtime.parts import VirtualClock, run, sleeping
+
+W = "watermark"
+ASCENDING = BoundedOutOfOrderness(0, every=0)
+
+
+class Probe(Operator):
+    """Passes everything on and notes it, with the time of the loop in seconds."""
+
+    def __init__(self, notes: list[tuple[float, Any]]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def _note(self, what: Any) -> None:
+        self.notes.append((asyncio.get_running_loop().time(), what))
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for value in values:
+            self._note(value)
+        super().process_batch(values, timestamps)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._note((W, timestamp))
+        super().advance_watermark(timestamp)
+
+    def set_idle(self, idle: bool) -> None:
+        self._note(("idle", idle))
+        super().set_idle(idle)
+
+
+def probed(stream: Stream[Any], notes: list[tuple[float, Any]]) -> Stream[Any]:
+    """The stream, with everything on it noted; there is no public step that sees watermarks."""
+    return Stream(stream._graph, stream._step("probe", None, lambda: Probe(notes), {}))
+
+
+def watermarks(notes: list[tuple[float, Any]]) -> list[int]:
+    return [what[1] for _, what in notes if isinstance(what, tuple) and what[0] == W]
+
+
+async def at(*moments: tuple[float, int]) -> AsyncIterator[int]:
+    """Yields each number at its moment, in seconds after the start."""
+    for moment, number in moments:
+        await asyncio.sleep(moment - asyncio.get_running_loop().time())
+        yield number
+
+
+def stamped(pipeline: Pipeline, source: Any, **options: Any) -> Stream[int]:
+    return pipeline.source(source).event_time(lambda value: value, ASCENDING, **options)
+
+
+async def run_with_clock(pipeline: Pipeline) -> None:
+    await pipeline.run(clock=VirtualClock())
+
+
+def test_slowest_stream_counts() -> None:
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    quick = stamped(pipeline, at((1, 100), (2, 200), (3, 300)))
+    slow = stamped(pipeline, at((1.5, 10), (2.5, 20), (9, 30)))
+    probed(quick.union(slow), notes).discard()
+    run(run_with_clock(pipeline))
+    assert [(when, what) for when, what in notes if isinstance(what, tuple)] == [
+        (1.5, (W, 9)),
+        (2.5, (W, 19)),
+        (9, (W, 29)),
+        (9, (W, MAX_TIMESTAMP)),
+    ]
+
+
+def test_idle_stream_is_not_waited_for_until_it_is_back() -> None:
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    quick = stamped(pipeline, at((1, 100), (2, 200), (5, 300), (6, 400)))
+    slow = stamped(pipeline, at((1, 10), (4.5, 250), (5.5, 350)), idle_after=2)
+    probed(quick.union(slow), notes).discard()
+    run(run_with_clock(pipeline))
+    marks = [(when, what[1]) for when, what in notes if isinstance(what, tuple) and what[0] == W]
+    # idle two seconds (and the rest of that millisecond) after it was heard last
+    assert marks[:4] == [(1, 9), (3.001, 199), (5, 249), (5.5, 299)]
+
+
+def test_stream_that_is_held_back_is_not_idle() -> None:
+    """
+    A stall downstream silences all streams; none of them is to blame, and none may be passed by the others.
+
+    Flink counted such silence as idleness until its versions of late 2024.
+    """
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    union = None
+    for start in (0, 1_000_000):  # one stream is far behind the other
+        numbers = Items(range(start, start + 5_000), batch=50)
+        stream = stamped(pipeline, numbers, idle_after=1)
+        union = stream if union is None else union.union(stream)
+    assert union is not None
+    probed(union, notes).async_map(sleeping(30), concurrency=500, buffer=500).discard()
+    run(run_with_clock(pipeline))
+    late = 0
+    watermark = -1
+    for _, what in notes:
+        if not isinstance(what, tuple):
+            late += what <= watermark
+        elif what[0] == W:
+            watermark = what[1]
+    assert late == 0
+    assert not any(what == ("idle", True) for _, what in notes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 500), max_size=40),
+    st.integers(1, 9),
+    st.sampled_from(["ordered", "unordered", "event_time"]),
+)
+def test_watermarks_do_not_depend_on_batches(values: list[int], size: int, order: Any) -> None:
+    found = []
+    for batch in (1, size, 1000):
+        notes: list[tuple[float, Any]] = []
+        pipeline = Pipeline()
+        stream = stamped(pipeline, Items(values, batch=batch)).async_map(
+            sleeping(0.01), order=order, concurrency=3
+        )
+        probed(stream, notes).discard()
+        run(run_with_clock(pipeline))
+        found.append(watermarks(notes))
+        seen: list[int] = []
+        for _, what in notes:
+            if not isinstance(what, tuple):
+                seen.append(what)
+        assert sorted(seen) == sorted(values)
+    assert found[0] == found[1] == found[2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=40), st.sampled_from(["ordered", "unordered", "event_time"]))
+def test_no_element_comes_after_a_watermark_that_it_came_before(values: list[int], order: Any) -> None:
+    """Calls of different length, behind a strategy without slack: nothing becomes late by waiting."""
+
+    async def call(value: int) -> int:
+        await asyncio.sleep((value * 31 % 7) / 100)
+        return value
+
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    stream = stamped(pipeline, Items(sorted(values), batch=5)).async_map(call, order=order, concurrency=4)
+    probed(stream, notes).discard()
+    run(run_with_clock(pipeline))
+    watermark = -1
+    for _, what in notes:
+        if isinstance(what, tuple):
+            watermark = what[1]
+        else:
+            assert what > watermark

@@ -1,0 +1,458 @@
+"""From opening to closing: in what order, how often, in which loop."""
+
+# ruff: noqa: PT012 - what a job raises comes out of its block
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError
+from asyncstream.testing import loop
+from asyncstream.testing.loop import run_virtual
+from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
+
+
+def test_opens_from_the_tail_and_closes_from_the_head() -> None:
+    log = Log()
+    pipeline = Pipeline()
+    stream = pipeline.source(LoggedSource(log, [[1]]))
+    stream.async_map(LoggedFunction(log, name="first")).async_map(LoggedFunction(log, name="second")).to(
+        LoggedSink(log)
+    )
+    run(pipeline.run())
+    opened = ["sink open", "second open", "first open", "source open"]
+    closed = ["source close", "first close", "second close", "sink close"]
+    assert log == [*opened, "sink flush", *closed]
+
+
+def test_same_pipeline_runs_again() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1, 2]).event_time(lambda value: value, AscendingTimestamps()).async_map(sleeping(1)).to(
+        seen
+    )
+    run(pipeline.run())
+    run(pipeline.run())
+    assert seen == [1, 2, 1, 2]
+
+
+def test_same_pipeline_runs_again_after_a_failure() -> None:
+    fail = True
+    seen: list[int] = []
+
+    def sometimes(value: int) -> int:
+        if fail:
+            boom()
+        return value
+
+    pipeline = Pipeline()
+    pipeline.source([1]).map(sometimes).to(seen)
+
+    async def main() -> None:
+        nonlocal fail
+        with pytest.raises(Exception, match="on purpose"):
+            await pipeline.run()
+        fail = False
+        await pipeline.run()
+
+    run(main())
+    assert seen == [1]
+
+
+def test_two_runs_at_once_are_refused() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(sleeping(1)).to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            with pytest.raises(PipelineError, match="is running already"):
+                await pipeline.run()
+            await job.wait()
+        await pipeline.run()
+
+    run(main())
+    assert seen == [1, 1]
+
+
+def test_job_runs_once() -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+
+    async def main() -> None:
+        job = pipeline.start()
+        async with job:
+            pass
+        with pytest.raises(PipelineError, match=r"runs once; call pipeline\.start\(\)"):
+            async with job:
+                pass
+
+    run(main())
+
+
+def test_failed_opening_leaves_the_pipeline_usable() -> None:
+    log = Log()
+    sink = LoggedSink(log, fails="open")
+    pipeline = Pipeline()
+    pipeline.source([1]).to(sink)
+
+    async def main() -> None:
+        with pytest.raises(Exception, match="on purpose"):
+            await pipeline.run()
+        sink.fails = ""
+        await pipeline.run()
+
+    run(main())
+    assert sink.values == [1]
+
+
+def test_leaving_at_once_leaves_nothing_behind() -> None:
+    log = Log()
+    pipeline = Pipeline()
+    pipeline.source(LoggedSource(log, [[1]])).to(LoggedSink(log))
+
+    async def main() -> None:
+        async with pipeline.start():
+            pass
+
+    run(main())
+    assert log == ["sink open", "source open", "sink flush", "source close", "sink close"]
+
+
+def test_drain_reads_no_more_and_finishes_what_was_accepted() -> None:
+    seen: list[int] = []
+
+    async def endless() -> AsyncIterator[int]:
+        value = 0
+        while True:
+            await asyncio.sleep(1)
+            yield value
+            value += 1
+
+    pipeline = Pipeline()
+    pipeline.source(endless()).async_map(sleeping(10)).to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(5.5)
+            await job.drain(timedelta(minutes=1))
+            assert asyncio.get_running_loop().time() == 15
+
+    run(main())
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_drain_that_takes_too_long_leaves_the_job_running() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(sleeping(10)).to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.submit(1)
+            with pytest.raises(TimeoutError):
+                await job.drain(1)
+            assert seen == []
+            await job.drain()
+            assert seen == [1]
+
+    run(main())
+
+
+def test_drain_fires_what_waits_for_the_end_of_time() -> None:
+    pipeline = Pipeline()
+    sink = LoggedSink(Log())
+    pipeline.submissions().event_time(lambda value: value, AscendingTimestamps()).async_map(
+        sleeping(0.1), order="event_time"
+    ).to(sink)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.submit(5)
+            await job.submit(3)
+
+    run(main())
+    assert sorted(sink.values) == [3, 5]
+    assert sorted(stamp for stamp in sink.timestamps if stamp is not None) == [3, 5]
+
+
+def test_stop_cancels_calls_that_run() -> None:
+    cancelled: list[int] = []
+
+    async def call(value: int) -> int:
+        try:
+            await asyncio.sleep(1e9)
+        except asyncio.CancelledError:
+            cancelled.append(value)
+            raise
+        return value
+
+    pipeline = Pipeline()
+    pipeline.source(range(3)).async_map(call).discard()
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            await job.stop()
+            assert sorted(cancelled) == [0, 1, 2]
+
+    run(main())
+
+
+def test_empty_source_ends() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source(list[int]()).async_map(sleeping(1)).to(seen)
+    run(pipeline.run())
+    assert seen == []
+
+
+def test_one_stream_may_be_read_by_many() -> None:
+    seen: list[list[int]] = [[], [], []]
+    pipeline = Pipeline()
+    stream = pipeline.source(range(100)).map(lambda value: value + 1)
+    for mine in seen:
+        stream.to(mine)
+    run(pipeline.run())
+    assert seen == [list(range(1, 101))] * 3
+
+
+def test_union_of_a_stream_with_itself_gives_everything_twice() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    stream = pipeline.source(range(10))
+    stream.union(stream).to(seen)
+    run(pipeline.run())
+    assert sorted(seen) == sorted([*range(10)] * 2)
+
+
+def test_branch_gives_each_element_to_one_side() -> None:
+    yes: list[int] = []
+    no: list[int] = []
+    pipeline = Pipeline()
+    main, others = pipeline.source(range(10)).branch(lambda value: value % 3)
+    main.to(yes)
+    others.to(no)
+    run(pipeline.run())
+    assert yes == [1, 2, 4, 5, 7, 8]
+    assert no == [0, 3, 6, 9]
+
+
+def test_independent_streams_run_side_by_side() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    for start in (0, 100):
+        pipeline.source(range(start, start + 3)).async_map(sleeping(1)).to(seen)
+
+    async def main() -> None:
+        await pipeline.run()
+        assert asyncio.get_running_loop().time() == 1
+
+    run(main())
+    assert sorted(seen) == [0, 1, 2, 100, 101, 102]
+
+
+def test_metrics_count_what_happens() -> None:
+    pipeline = Pipeline()
+    stream = pipeline.source(range(10)).filter(lambda value: value < 8)
+    stream.async_map(sleeping(1), concurrency=3, name="call").to([])
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(0.5)
+            metrics = job.metrics()
+            assert metrics["source"] == {"read": 10}
+            assert metrics["call"]["elements_in"] == 8
+            assert metrics["call"]["running"] == 3
+            assert metrics["sink"] == {"written": 0, "waiting": 0}
+            await job.wait()
+            assert job.metrics()["sink"]["written"] == 8
+        assert job.metrics()["call"]["results_out"] == 8
+        assert all(isinstance(n, int) for counts in job.metrics().values() for n in counts.values())
+
+    run(main())
+
+
+def test_blocking_run_needs_no_loop() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source(range(10)).async_map(_at_once).to(seen)
+    pipeline.run_blocking()
+    assert seen == list(range(10))
+
+
+async def _at_once(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_blocking_run_takes_uvloop_when_told() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    loops: list[Any] = []
+
+    async def look(value: int) -> int:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0.001)
+        return value
+
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source(range(10)).async_map(look, timeout=5).to(seen)
+    pipeline.run_blocking(uvloop=True)
+    assert seen == list(range(10))
+    assert all(isinstance(loop, uvloop.Loop) for loop in loops)
+
+
+def test_blocking_run_without_uvloop_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+    with pytest.raises(PipelineError, match="there is no uvloop for this platform"):
+        pipeline.run_blocking(uvloop=True)
+
+
+def test_blocking_run_inside_a_loop_says_what_to_do() -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+
+    async def main() -> None:
+        for uvloop in (False, True):
+            with pytest.raises(
+                PipelineError, match=r"an event loop is running here; use `await pipeline\.run"
+            ):
+                pipeline.run_blocking(uvloop=uvloop)
+
+    run(main())
+
+
+def test_jobs_live_in_the_loop_that_is_there() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        seen: list[int] = []
+        pipeline = Pipeline()
+
+        async def call(value: int) -> int:
+            assert asyncio.get_running_loop() is loop
+            return value
+
+        pipeline.source([1]).async_map(call).to(seen)
+        other = asyncio.create_task(asyncio.sleep(100, "mine"))
+        await pipeline.run()
+        assert seen == [1]
+        assert not other.done()  # nobody touched the tasks of others
+        other.cancel()
+        await asyncio.wait({other})
+
+    run(main())
+
+
+def test_pipeline_inside_a_step_of_another() -> None:
+    async def inner(value: int) -> list[int]:
+        seen: list[int] = []
+        pipeline = Pipeline()
+        pipeline.source(range(value)).async_map(_at_once).to(seen)
+        await pipeline.run()
+        return seen
+
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([2, 3]).async_flat_map(inner, timeout=5).to(seen)
+    run(pipeline.run())
+    assert seen == [0, 1, 0, 1, 2]
+
+
+def test_wait_can_be_given_up_without_harm() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(sleeping(10)).to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(job.wait(), 1)
+            await job.wait()
+
+    run(main())
+    assert seen == [1]
+
+
+def test_error_that_was_handled_inside_the_block_is_raised_again_on_leaving() -> None:
+    # nobody leaves a failed job by accident; whoever means to, catches around the block
+    pipeline = Pipeline()
+    pipeline.source([1]).map(boom, name="bad").discard()
+
+    async def main() -> None:
+        with pytest.raises(Exception, match="step 'bad'") as caught:
+            async with pipeline.start() as job:
+                with pytest.raises(Exception, match="step 'bad'") as first:
+                    await job.wait()
+        assert caught.value is first.value
+
+    run(main())
+
+
+def test_context_variables_of_the_program_are_seen_in_steps() -> None:
+    variable = contextvars.ContextVar("variable", default="unset")
+    seen: list[str] = []
+
+    def look(value: int) -> int:
+        seen.append(variable.get())
+        return value
+
+    async def call(value: int) -> str:
+        return variable.get()
+
+    pipeline = Pipeline()
+    pipeline.source([1]).map(look).async_map(call).to(seen)
+
+    async def main() -> None:
+        variable.set("mine")
+        await pipeline.run()
+
+    run(main())
+    assert seen == ["mine", "mine"]
+
+
+def test_deadlock_is_found_and_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PATIENCE", 0.05)
+    pipeline = Pipeline()
+    pipeline.submissions().discard()
+
+    async def main() -> None:
+        job: Job
+        async with pipeline.start() as job:
+            await job.wait()
+
+    with pytest.raises(Exception, match="virtual time stands still"):
+        run_virtual(main())
+
+
+def test_generator_is_closed_with_its_job() -> None:
+    ended: list[str] = []
+
+    async def endless() -> AsyncIterator[int]:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                yield 1
+        finally:
+            ended.append("yes")
+
+    pipeline = Pipeline()
+    pipeline.source(endless()).discard()
+
+    async def main() -> None:
+        with pytest.raises(Boom):
+            async with pipeline.start():
+                await asyncio.sleep(5)
+                boom()
+
+    run(main())
+    assert ended == ["yes"]

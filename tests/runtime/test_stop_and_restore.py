@@ -1,0 +1,338 @@
+"""A job stopped at any moment and started again from its snapshot loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Literal
+
+import pytest
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Items,
+    Job,
+    JobSnapshot,
+    Pipeline,
+    PipelineError,
+    Sink,
+)
+from asyncstream.elements import Timestamps
+from asyncstream.pipeline import Stream
+from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, run, sleeping
+
+Order = Literal["ordered", "unordered", "event_time", "per_key"]
+ORDERS: tuple[Order, ...] = ("ordered", "unordered", "event_time", "per_key")
+
+
+class WatermarkedSink(Sink[Any]):
+    """Takes its time to write."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    async def write(self, values: Any, timestamps: Timestamps) -> None:
+        await asyncio.sleep(0.003)
+        self.values += values
+
+
+def delay_of(value: int) -> float:
+    return (value * 7919 % 13) / 1000
+
+
+async def call(value: int) -> int:
+    if delay_of(value):
+        await asyncio.sleep(delay_of(value))
+    return value
+
+
+def with_calls(stream: Stream[int], order: Order) -> Stream[int]:
+    source = stream.key_by(lambda value: value % 5) if order == "per_key" else stream
+    return source.async_map(call, order=order, concurrency=4, buffer=8)
+
+
+def build(order: Order, sink: WatermarkedSink) -> Pipeline:
+    pipeline = Pipeline()
+    stamped = pipeline.source(Items(range(60), batch=7)).event_time(
+        lambda value: value * 10, BoundedOutOfOrderness(0.02, every=0.05)
+    )
+    first = with_calls(stamped, order)
+    second = with_calls(pipeline.source(Items(range(60, 100), batch=3)), order)
+    union = first.union(second).flat_map(lambda value: [value])
+    with_calls(union, order).to(sink)
+    return pipeline
+
+
+async def run_with_stops(pipeline: Pipeline, chance: random.Random) -> int:
+    """Run to the end, in pieces; how many."""
+    snapshot: JobSnapshot | None = None
+    pieces = 0
+    while True:
+        pieces += 1
+        async with pipeline.start(snapshot=snapshot) as job:
+            try:
+                async with asyncio.timeout(chance.choice((0.0, 0.001, 0.005, 0.01, 0.02, 0.05))):
+                    await job.wait()
+                return pieces
+            except TimeoutError:
+                for _ in range(chance.randrange(4)):
+                    await asyncio.sleep(0)
+                snapshot = await job.stop()
+        assert pieces < 1000
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_stops_at_random_moments_lose_and_double_nothing(order: Order) -> None:
+    most_pieces = 0
+    for seed in range(20):
+        sink = WatermarkedSink()
+        pipeline = build(order, sink)
+        pieces = run(run_with_stops(pipeline, random.Random(seed)))
+        most_pieces = max(most_pieces, pieces)
+        assert sorted(sink.values) == list(range(100)), f"seed {seed}, {pieces} pieces"
+        for half in (range(60), range(60, 100)):
+            mine = [value for value in sink.values if value in half]
+            if order == "ordered":
+                assert mine == list(half), f"seed {seed}"
+            elif order == "per_key":
+                for key in range(5):
+                    assert [value for value in mine if value % 5 == key] == [v for v in half if v % 5 == key]
+    assert most_pieces > 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_accepted_submissions_survive_stops_at_random_moments(order: Order) -> None:
+    for seed in range(10):
+        chance = random.Random(seed)
+        sink = WatermarkedSink()
+        pipeline = Pipeline()
+        with_calls(pipeline.submissions(limit=3), order).to(sink)
+        accepted: list[int] = []
+
+        async def submit(job: Job, accepted: list[int] = accepted, chance: random.Random = chance) -> None:
+            while True:
+                await job.submit(len(accepted))
+                accepted.append(len(accepted))
+                if chance.random() < 0.3:
+                    await asyncio.sleep(0.001)
+
+        async def main(
+            pipeline: Pipeline = pipeline, chance: random.Random = chance, submit: Any = submit
+        ) -> None:
+            snapshot = None
+            for _ in range(5):
+                async with pipeline.start(snapshot=snapshot) as job:
+                    task = asyncio.create_task(submit(job))
+                    await asyncio.sleep(chance.uniform(0, 0.05))
+                    if chance.random() < 0.3:
+                        task.cancel()
+                        try:
+                            await job.drain(0.001)
+                        except TimeoutError:
+                            pass
+                    snapshot = await job.stop()
+                    task.cancel()
+                    await asyncio.wait({task})
+            async with pipeline.start(snapshot=snapshot):
+                pass
+
+        run(main())
+        assert sorted(sink.values) == list(range(len(accepted))), f"seed {seed}"
+        if order == "ordered":
+            assert sink.values == accepted
+
+
+def test_stop_after_a_drain_that_took_too_long_gives_what_is_left() -> None:
+    sink = WatermarkedSink()
+    pipeline = Pipeline()
+    pipeline.source(Items(range(100), batch=10)).async_map(sleeping(1), concurrency=1, buffer=1).to(sink)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(3.5)
+            with pytest.raises(TimeoutError):
+                await job.drain(2)
+            snapshot = await job.stop()
+        assert len(sink.values) == 5
+        async with pipeline.start(snapshot=snapshot) as job:
+            await job.wait()
+
+    run(main())
+    assert sink.values == list(range(100))
+
+
+def test_source_goes_on_after_a_drain_and_stop() -> None:
+    # the drain told the pipeline that its input had ended; the next run must not believe it
+    sink = WatermarkedSink()
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(sleeping(1), concurrency=1).to(sink)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.submit(1)
+            await job.submit(2)
+            await asyncio.sleep(0.5)
+            with pytest.raises(TimeoutError):
+                await job.drain(0.1)
+            snapshot = await job.stop()
+        async with pipeline.start(snapshot=snapshot) as job:
+            await job.submit(3)
+            await asyncio.sleep(100)
+            await job.submit(4)
+
+    run(main())
+    assert sink.values == [1, 2, 3, 4]
+
+
+def test_snapshot_of_a_running_job_disturbs_nothing_and_can_be_started_from() -> None:
+    first, second = WatermarkedSink(), WatermarkedSink()
+    pipeline = build("ordered", first)
+    copy = build("ordered", second)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(0.05)
+            snapshot = job.snapshot()
+            done = list(first.values)
+            await job.wait()
+        async with copy.start(snapshot=snapshot) as job:
+            await job.wait()
+        assert 0 < len(done) < 100
+        # what a write under way had not finished is in the snapshot, and in the first sink a moment later
+        assert sorted(done + second.values) == list(range(100))
+
+    run(main())
+    assert sorted(first.values) == list(range(100))
+
+
+def test_sink_that_is_too_slow_for_the_stop_leaves_its_elements_in_the_snapshot() -> None:
+    slow = LoggedSink(Log(), delay=100)
+    pipeline = Pipeline()
+    pipeline.source(range(10)).to(slow)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            snapshot = await job.stop(timeout=5)
+            assert asyncio.get_running_loop().time() == 6
+        slow.delay = 0
+        async with pipeline.start(snapshot=snapshot) as job:
+            await job.wait()
+
+    run(main())
+    assert slow.values == list(range(10))
+
+
+def test_sink_gets_no_time_when_told_so() -> None:
+    slow = LoggedSink(Log(), delay=100)
+    pipeline = Pipeline()
+    pipeline.source(range(10)).to(slow)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            await job.stop(timeout=0)
+            assert asyncio.get_running_loop().time() == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("wrong", [-1, "soon", True])
+def test_wrong_timeout_is_refused_and_changes_nothing(wrong: Any) -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.submissions().to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            for end in (job.stop(timeout=wrong), job.drain(timeout=wrong)):
+                with pytest.raises(PipelineError, match="timeout: expected"):
+                    await end
+            await job.submit(1)
+
+    run(main())
+    assert seen == [1]
+
+
+def test_two_stops_at_once_give_the_same() -> None:
+    pipeline = Pipeline()
+    pipeline.source(range(5)).async_map(sleeping(100)).to(LoggedSink(Log(), delay=0.5))
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            one, two = await asyncio.gather(job.stop(), job.stop())
+            assert one == two
+
+    run(main())
+
+
+def test_snapshot_of_another_pipeline_is_refused() -> None:
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(sleeping(1), name="old").discard()
+    other = Pipeline()
+    other.submissions().async_map(sleeping(1), name="new").discard()
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.submit(1)
+            snapshot = await job.stop()
+        with pytest.raises(PipelineError, match="state of steps that this pipeline does not have: old"):
+            async with other.start(snapshot=snapshot):
+                pass
+
+    run(main())
+
+
+def test_source_that_cannot_go_on_names_itself() -> None:
+    class Lost(LoggedSource):
+        async def seek(self, position: int) -> None:
+            raise OSError("tape torn")
+
+    pipeline = Pipeline()
+    pipeline.source(Lost(Log(), [[1]]), name="tape").discard()
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.wait()
+            snapshot = job.snapshot()
+        with pytest.raises(Exception, match="step 'tape': OSError: tape torn"):
+            async with pipeline.start(snapshot=snapshot):
+                pass
+
+    run(main())
+
+
+def test_idle_stream_comes_back_after_a_restore() -> None:
+    """The union remembers that an input was idle: the input must remember it too, and say when it is back."""
+    log = Log()
+    sink = LoggedSink(log)
+    pipeline = Pipeline()
+
+    def stamped(name: str) -> Stream[int]:
+        return pipeline.submissions(name=name).event_time(
+            lambda value: value, BoundedOutOfOrderness(0, every=0), idle_after=1
+        )
+
+    union = stamped("a").union(stamped("b"))
+
+    async def same(value: int) -> int:
+        return value
+
+    union.async_map(same, order="event_time", name="end").to(sink)
+
+    async def main() -> None:
+        clock = VirtualClock()
+        async with pipeline.start(clock=clock) as job:
+            await job.submit(100, to="a")
+            await asyncio.sleep(5)
+            snapshot = await job.stop()
+        assert [idle for _, idle in snapshot.operators["union"][1]] == [True, True]
+        async with pipeline.start(clock=clock, snapshot=snapshot) as job:
+            await job.submit(50, to="b")
+            await asyncio.sleep(0.1)
+            assert [idle for _, idle in job.snapshot().operators["union"][1]] == [True, False]
+            await asyncio.sleep(5)
+            assert [idle for _, idle in job.snapshot().operators["union"][1]] == [True, True]
+
+    run(main())

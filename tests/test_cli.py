@@ -1,0 +1,209 @@
+"""The command line, mostly in processes of its own, since signals are for processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asyncstream import Checkpoints, DirectoryStore, Pipeline, SqliteStore
+from asyncstream.cli import main
+
+MODULE = """
+import asyncio
+from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
+
+async def slowly(event):
+    await asyncio.sleep({seconds})
+    return event
+
+def build():
+    pipeline = Pipeline("job")
+    source = pipeline.source(JsonLinesSource("in.jsonl", batch=10), name="in")
+    source.async_map(slowly, name="slow", concurrency=5).to(JsonLinesSink("out.jsonl"), name="out")
+    return pipeline
+
+made = build()
+nothing = 7
+"""
+
+COUNT = 3000
+"""Elements: more than inboxes hold, so that a signal comes while there is more to read."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in.jsonl").write_text("".join(f"{number}\n" for number in range(COUNT)))
+    (tmp_path / "work.py").write_text(MODULE.format(seconds=0.002))
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "asyncstream", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=30)
+    return process.returncode, out, errors
+
+
+def written(folder: Path) -> list[int]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def wait_until_it_runs(folder: Path) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if (folder / "kept" / "00000002.checkpoint").exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not take a checkpoint")
+
+
+def test_run_comes_to_its_end(folder: Path) -> None:
+    status, _, errors = finish(start(folder, "run", "work:build"))
+    assert (status, errors) == (0, "")
+    assert written(folder) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_gracefully_and_the_next_run_goes_on(folder: Path, number: signal.Signals) -> None:
+    run = ("run", "work:made", "--checkpoints", "kept", "--every", "0.05")
+    process = start(folder, *run)
+    wait_until_it_runs(folder)
+    process.send_signal(number)
+    status, _, errors = finish(process)
+    assert status == 0, errors
+    assert "stopping" in errors
+    before = written(folder)
+    assert before == list(range(len(before)))
+    assert 0 < len(before) < COUNT
+    status, _, errors = finish(start(folder, *run))
+    assert status == 0, errors
+    assert written(folder) == list(range(COUNT))
+
+
+def test_second_signal_stops_at_once_and_nothing_is_lost(folder: Path) -> None:
+    (folder / "work.py").write_text(MODULE.format(seconds=0.05))
+    run = ("run", "work:build", "--checkpoints", "kept", "--every", "0.05")
+    process = start(folder, *run)
+    wait_until_it_runs(folder)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    status, _, errors = finish(process)
+    assert status == 128 + signal.SIGINT, errors
+    assert "at once" in errors
+    (folder / "work.py").write_text(MODULE.format(seconds=0))
+    status, _, errors = finish(start(folder, *run))
+    assert status == 0, errors
+    assert written(folder) == list(range(COUNT))
+
+
+def test_without_checkpoints_a_signal_drains(folder: Path) -> None:
+    process = start(folder, "run", "work:build")
+    until = time.monotonic() + 20
+    while not (folder / "out.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    status, _, errors = finish(process)
+    assert status == 0, errors
+    assert written(folder) == list(range(len(written(folder))))
+
+
+def test_describe_shows_steps_and_guarantees(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.delitem(sys.modules, "work", raising=False)
+    assert main(["describe", "work:build"]) == 0
+    text = capsys.readouterr().out
+    assert "async_map" in text
+    assert "in -> out  exactly once" in text
+    assert main(["describe", "work:made", "--mermaid"]) == 0
+    assert capsys.readouterr().out.startswith("flowchart")
+    monkeypatch.delitem(sys.modules, "work")
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("work", "module:name"),
+        ("nowhere_at_all:x", "no module"),
+        ("work:absent", "'absent'"),
+        ("work:nothing", "no Pipeline but a int"),
+    ],
+)
+def test_wrong_target_is_explained(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    text: str,
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.delitem(sys.modules, "work", raising=False)
+    assert main(["describe", target]) == 1
+    assert text in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "work", raising=False)
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def kept(path: Path, store: DirectoryStore | SqliteStore) -> str:
+    async def same(value: int) -> int:
+        return value
+
+    pipeline = Pipeline("kept")
+    pipeline.source([1, 2], name="numbers").async_map(same, name="call").to([], name="list")
+    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=store)))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", [DirectoryStore, SqliteStore])
+def test_checkpoints_are_listed_shown_and_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[DirectoryStore]
+) -> None:
+    path = kept(tmp_path / "kept", kind(tmp_path / "kept"))
+    assert main(["checkpoint", "list", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[-1].endswith("kept  finished")
+    assert main(["checkpoint", "show", path]) == 0
+    shown = capsys.readouterr().out
+    assert "checkpoint 2 of pipeline 'kept'" in shown
+    assert "async_map" in shown
+    assert main(["checkpoint", "show", path, "1"]) == 0
+    assert "checkpoint 1 " in capsys.readouterr().out
+    assert main(["checkpoint", "verify", path]) == 0
+    assert capsys.readouterr().out.count("whole") == 2
+
+
+def test_damage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kept(tmp_path / "kept", DirectoryStore(tmp_path / "kept"))
+    newest = tmp_path / "kept" / "00000002.checkpoint"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert main(["checkpoint", "verify", path]) == 1
+    assert "2  damaged: it has" in capsys.readouterr().out
+    assert main(["checkpoint", "list", path]) == 0
+    assert main(["checkpoint", "show", path]) == 1
+    assert main(["checkpoint", "show", path, "9"]) == 1
+    assert main(["checkpoint", "list", str(tmp_path / "nowhere")]) == 1
+    assert "there is nothing at" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from asyncstream import errors
+from asyncstream.errors import (
+    AsyncStreamError,
+    CallTimeout,
+    CircuitOpen,
+    HttpError,
+    MissingExtra,
+    PipelineError,
+    RetriesExhausted,
+    UserFunctionError,
+    describe_error,
+    safe_repr,
+)
+
+
+class Awkward(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+def test_every_error_has_one_root() -> None:
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    classes = [kind for kind in kinds if isinstance(kind, type)]
+    assert len(classes) > 10
+    assert all(issubclass(kind, AsyncStreamError) for kind in classes)
+
+
+def test_every_error_says_when_it_is_raised() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and kind is not AsyncStreamError:
+            assert (kind.__doc__ or "").strip().startswith("Raised when"), name
+
+
+def test_errors_are_what_people_catch() -> None:
+    assert issubclass(PipelineError, ValueError)
+    assert issubclass(CallTimeout, TimeoutError)
+    assert issubclass(MissingExtra, ImportError)
+
+
+def test_user_function_error_names_step_and_element() -> None:
+    error = UserFunctionError("enrich", {"id": 7}, ValueError("no plane"))
+    assert str(error) == "step 'enrich': ValueError: no plane, on element {'id': 7}"
+    assert (error.step, error.element) == ("enrich", {"id": 7})
+
+
+def test_user_function_error_without_an_element_says_when() -> None:
+    error = UserFunctionError("enrich", None, OSError("refused"), when="when it was opened")
+    assert str(error) == "step 'enrich': OSError: refused, when it was opened"
+
+
+def test_errors_survive_what_cannot_be_shown() -> None:
+    error = UserFunctionError("enrich", Awkward(), Awkward())
+    assert "its message could not be read" in str(error)
+    assert "<Awkward whose repr failed>" in str(error)
+
+
+def test_messages_of_the_rest() -> None:
+    assert "pip install 'asyncstream[web]'" in str(MissingExtra("the dashboard", "web"))
+    assert str(RetriesExhausted(3, OSError("down"))) == "gave up after 3 attempts: OSError: down"
+    assert str(RetriesExhausted(3, None)) == "gave up after 3 attempts: its result was refused"
+    assert "another 1.5 s" in str(CircuitOpen(1.5))
+    assert str(HttpError("http://api", 503, "busy", retryable=True)) == "http://api: 503 busy"
+    assert str(HttpError("http://api", None, "no answer", retryable=True)) == "http://api: no answer"
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(ValueError("x"), "ValueError: x"), (ValueError(), "ValueError"), (KeyError("k"), "KeyError: 'k'")],
+)
+def test_describe_error(error: BaseException, shown: str) -> None:
+    assert describe_error(error) == shown
+
+
+def test_safe_repr_is_cut_and_never_raises() -> None:
+    assert safe_repr("x" * 500, 10) == "'xxxxxxxx…"
+    assert len(safe_repr("x" * 500)) == 200
+    assert safe_repr(Awkward()) == "<Awkward whose repr failed>"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserFunctionError("enrich", 7, ValueError("x")),
+        UserFunctionError("enrich", None, ValueError("x"), when="when it was opened"),
+        HttpError("http://api", 503, "busy", retryable=True, retry_after="5"),
+        RetriesExhausted(3, OSError("down")),
+        CircuitOpen(1.5),
+        MissingExtra("the dashboard", "web"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_process_borders(error: Exception) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)

@@ -1,0 +1,123 @@
+"""Everything that the README shows is tried: its code runs, its commands and the files it names exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+)
+
+CONSOLE = frozenset({"bash", "console", "sh", "shell"})
+
+PROGRAMS = frozenset({"cd", "curl", "git", "make", "pip", "python", "uvicorn"})
+"""What a command in the README may start with."""
+
+LIMIT = 30
+"""Seconds that a block of code may take on a slow machine."""
+
+PATHS_OF = ("asyncstream/", "benchmarks/", "examples/", "tests/")
+
+
+def blocks(*languages: str) -> list[tuple[int, str]]:
+    """The fenced blocks in these languages: the line on which each starts, and its text."""
+    found = []
+    for block in BLOCK.finditer(README):
+        if block["language"].lower() in languages:
+            found.append((README.count("\n", 0, block.start()) + 1, block["text"]))
+    return found
+
+
+def commands() -> list[tuple[int, str]]:
+    """The commands in the README's shell blocks, without prompts, comments and what is printed."""
+    found = []
+    for number, text in blocks(*CONSOLE):
+        lines = [line.split(" #")[0].strip() for line in text.splitlines()]
+        prompted = any(line.startswith("$ ") for line in lines)
+        for line in lines:
+            if line and not line.startswith("#") and (not prompted or line.startswith("$ ")):
+                found.append((number, line.removeprefix("$ ")))
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "utf-8"}
+
+
+def test_every_fence_is_closed_and_every_block_found() -> None:
+    assert len(re.findall(r"^ *```", README, re.MULTILINE)) == 2 * len(list(BLOCK.finditer(README)))
+    assert blocks("python"), "the README shows no code"
+    assert commands(), "the README shows no commands"
+
+
+@pytest.mark.parametrize(("line", "code"), blocks("python", "py"), ids=lambda value: str(value)[:5].strip())
+def test_code_runs(line: int, code: str, tmp_path: Path) -> None:
+    program = tmp_path / f"readme_line_{line}.py"
+    program.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, f"README.md, line {line}:\n{done.stderr}"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("line", "command"), commands(), ids=[command for _, command in commands()])
+def test_command_is_one_that_exists(line: int, command: str) -> None:
+    words = [word for word in command.split() if not re.fullmatch(r"\w+=\S*", word)]
+    assert words[0] in PROGRAMS, f"README.md, line {line}: {command}"
+    if words[0] == "make":
+        targets = set(
+            re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        )
+        assert set(words[1:]) <= targets, f"README.md, line {line}: {command}"
+    if words[0] == "python" and words[1:2] == ["-m"]:
+        module = ROOT / words[2].replace(".", "/")
+        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists() or words[2] == "pytest"
+    for word in words[1:]:
+        if word.startswith(PATHS_OF):
+            assert (ROOT / word).exists(), f"README.md, line {line}: {word}"
+
+
+def named_paths() -> list[str]:
+    """The files and folders of this repository that the README names in `code` or in links."""
+    quoted = re.findall(r"`([\w./-]+)`", README) + re.findall(r"\]\(([\w./-]+)\)", README)
+    return sorted({path for path in quoted if path.startswith(PATHS_OF) or re.fullmatch(r"[\w-]+\.md", path)})
+
+
+@pytest.mark.parametrize("path", named_paths())
+def test_file_that_is_named_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path", [path for path in named_paths() if re.fullmatch(r"examples/\w+\.py", path)])
+def test_example_that_is_named_says_what_it_is_and_has_a_test(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert text.startswith('"""'), f"{path} does not say what it shows"
+    compile(text, path, "exec")
+    name = Path(path).stem
+    tests = (ROOT / "tests" / "examples").rglob("test_*.py")
+    imports = re.compile(rf"from examples import .*\b{name}\b|from examples\.{name}\b|examples\.{name}\b")
+    assert any(imports.search(test.read_text(encoding="utf-8")) for test in tests), f"no test runs {path}"
+
+
+def test_rooms_of_the_map_are_there() -> None:
+    """The map of the package names packages and modules that exist."""
+    _, _, section = README.partition("## The package, in reading order")
+    for name in re.findall(r"`([a-z_/]+)`", section.split("\n## ")[0]):
+        here = ROOT / "asyncstream" / name
+        assert here.is_dir() or here.with_suffix(".py").exists(), name

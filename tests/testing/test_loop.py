@@ -1,0 +1,124 @@
+"""The clock that tests run on must itself be right."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream.errors import InternalError
+from asyncstream.testing import loop as module
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+
+
+def test_long_sleep_takes_no_time() -> None:
+    started = time.perf_counter()
+
+    async def main() -> float:
+        await asyncio.sleep(30 * 24 * 3600)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 30 * 24 * 3600
+    assert time.perf_counter() - started < 2
+
+
+def test_what_main_returns_and_raises_comes_out() -> None:
+    async def fails() -> None:
+        raise ValueError("mine")
+
+    async def gives() -> int:
+        return 7
+
+    assert run_virtual(gives()) == 7
+    with pytest.raises(ValueError, match="mine"):
+        run_virtual(fails())
+
+
+def test_loop_and_pipeline_share_one_time() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        await asyncio.sleep(1.2345)
+        assert loop.time() == 1.2345
+        assert loop.now_ms() == 1234
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+        assert loop.now_ms() == 2234
+
+    run_virtual(main())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=20))
+def test_sleepers_wake_in_order_and_on_time(delays: list[int]) -> None:
+    async def main() -> None:
+        woken: list[tuple[int, int]] = []
+
+        async def sleeper(number: int, delay: int) -> None:
+            await asyncio.sleep(delay / 1000)
+            assert asyncio.get_running_loop().time() == pytest.approx(delay / 1000)
+            woken.append((delay, number))
+
+        await asyncio.gather(*(sleeper(number, delay) for number, delay in enumerate(delays)))
+        assert [delay for delay, _ in woken] == sorted(delays)
+
+    run_virtual(main())
+
+
+def test_timeouts_and_cancellations_work() -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10):
+                await asyncio.sleep(11)
+        assert asyncio.get_running_loop().time() == 10
+
+    run_virtual(main())
+
+
+def test_real_sockets_work() -> None:
+    async def main() -> None:
+        async def answer(reader: Any, writer: Any) -> None:
+            writer.write(b"hello " + await reader.read(100))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"you")
+            assert await reader.read(100) == b"hello you"
+            writer.close()
+            await writer.wait_closed()
+
+    run_virtual(main())
+
+
+def test_threads_work() -> None:
+    async def main() -> str:
+        return await asyncio.to_thread(socket.gethostname)
+
+    assert run_virtual(main()) == socket.gethostname()
+
+
+def test_standstill_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(InternalError, match="every task waits and no timer is set"):
+        run_virtual(main())
+
+
+def test_each_run_starts_at_zero() -> None:
+    async def main() -> float:
+        await asyncio.sleep(5)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == run_virtual(main()) == 5
