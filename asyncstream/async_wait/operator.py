@@ -66,6 +66,7 @@ from asyncstream.async_wait.entries import UNCALLED, Finished, entry_of, inbox_i
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import (
     MAX_TIMESTAMP,
@@ -91,9 +92,6 @@ LARGEST_BURST = 256
 
 SOILED_LIMIT = 3
 """Workers lost to changed context variables before every call gets a task, and a context, of its own."""
-
-STOP_PATIENCE = 10
-"""Seconds, and cancellations, that a call gets to end when the operator is stopped."""
 
 # Outcomes that are not simply one result.
 _SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
@@ -204,20 +202,14 @@ class AsyncWaitOperator(Intake):
 
     async def stop(self) -> None:
         self.halt()
-        running = {worker.task for worker in self._workers}
-        for _ in range(STOP_PATIENCE):
-            if not running:
-                break
-            for task in running:
-                task.cancel()
-            _, running = await asyncio.wait(running, timeout=1)
+        running = await end_tasks(worker.task for worker in self._workers)
         if self._object is not None:
             await self._object.close()
         if running:
             raise UserFunctionError(
                 self.context.name,
                 [worker.entry[0] for worker in self._workers if worker.promise is not None],
-                TimeoutError(f"{len(running)} calls ignored their cancellation for {STOP_PATIENCE} s"),
+                TimeoutError(f"{len(running)} calls ignored their cancellation for {CANCEL_PATIENCE} s"),
             )
 
     def metrics(self) -> dict[str, int]:

@@ -55,6 +55,16 @@ class Source(ABC, Generic[T]):
         May be cancelled while it waits, and must not have taken anything then.
         """
 
+    def end(self) -> bool:
+        """
+        Take in no more: the job drains.
+
+        Returns:
+            True if `read` still gives what has been taken in, and then None. False if there is nothing
+            of the kind, so that a `read` under way may be cancelled.
+        """
+        return False
+
     def position(self) -> Any:
         """
         Where to go on after the batch that the last `read` returned, or None if the source cannot.
@@ -130,7 +140,7 @@ class TransactionalSink(Sink[T]):
         """
         Make safe what has been written so far, so that it can still be taken back and can no longer be lost.
 
-        Returns its position, made of values that the codec keeps.
+        Returns its position: not None, and made of values that the codec keeps.
         """
 
     @abstractmethod

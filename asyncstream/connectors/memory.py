@@ -60,6 +60,12 @@ class Items(Source[T]):
         self._read += len(values)
         return SourceBatch(values) if values else None
 
+    def end(self) -> bool:
+        if isinstance(self._reader, _AsyncIteration):
+            self._reader.end()
+            return True
+        return False
+
     def position(self) -> int | None:
         return self._read if isinstance(self._items, Sequence) else None
 
@@ -171,10 +177,14 @@ class _AsyncIteration(Generic[T]):
             self._ended = True
             self._arrived.set()
 
-    async def close(self) -> None:
-        known = self._error
+    def end(self) -> None:
+        """Iterate no further; `read` gives what there is, and then nothing."""
         self._closing = True
         self._task.cancel()
+
+    async def close(self) -> None:
+        known = self._error
+        self.end()
         await asyncio.wait({self._task})
         if self._error is not known and self._error is not None:
             raise self._error

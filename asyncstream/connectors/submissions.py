@@ -56,12 +56,12 @@ class Submissions(Source[T], Generic[T]):
             self._waiting.append(value)
             self._arrived.set()
 
-    def end(self) -> None:
-        """Take no more; `read` still gives what has been accepted."""
+    def end(self) -> bool:
         if not self._ended:
             self._ended = True
             self._arrived.set()
             self._room.set()
+        return True
 
     async def read(self) -> SourceBatch[T] | None:
         while not self._waiting:

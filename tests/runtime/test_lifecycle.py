@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError
+from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError, SinkError
 from asyncstream.testing import loop
 from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
@@ -456,3 +456,28 @@ def test_generator_is_closed_with_its_job() -> None:
 
     run(main())
     assert ended == ["yes"]
+
+
+def test_sink_that_ignores_its_cancellation_does_not_hang_the_job() -> None:
+    async def stubborn(value: int) -> None:
+        for _ in range(100):
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                pass
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pipeline = Pipeline()
+        pipeline.source([1]).to(stubborn, name="deaf")
+        with pytest.raises(SinkError, match="ignored their cancellation for 10 s: 'deaf'"):
+            async with pipeline.start() as job:
+                await asyncio.sleep(1)
+                await job.stop(timeout=1)
+        assert loop.time() < 30
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # nobody else will
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+
+    run_virtual(main())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pytest
@@ -336,3 +338,30 @@ def test_idle_stream_comes_back_after_a_restore() -> None:
             assert [idle for _, idle in job.snapshot().operators["union"][1]] == [True, True]
 
     run(main())
+
+
+def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None:
+    """While calls finish, the generator is an item ahead of its reader; that item is processed too."""
+    yielded: list[int] = []
+    done: list[int] = []
+
+    async def events() -> AsyncIterator[int]:
+        for number in itertools.count():
+            await asyncio.sleep(0.001)
+            yielded.append(number)
+            yield number
+
+    async def call(value: int) -> int:
+        await asyncio.sleep(0.01)
+        return value
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.source(events()).async_map(call, concurrency=2, buffer=2).to(done)
+        async with pipeline.start() as job:
+            await asyncio.sleep(0.1)
+            await job.drain(timeout=60)
+
+    run(main())
+    assert len(yielded) > 10
+    assert done == yielded
