@@ -14,6 +14,9 @@ from benchmarks.kit import use_loop
 
 PREFIX = "bench_"
 
+LONG = {"soak", "spark"}
+"""Run only when they are named: ten minutes each, or a Java machine."""
+
 
 def main() -> None:
     known = [
@@ -23,7 +26,7 @@ def main() -> None:
     ]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"of {', '.join(known)}; all if none is given"
+        "names", nargs="*", metavar="name", help=f"of {', '.join(known)}"
     )
     parser.add_argument("--quick", action="store_true", help="less work: to see that it runs")
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
@@ -31,7 +34,7 @@ def main() -> None:
     if unknown := set(arguments.names) - set(known):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
     use_loop(arguments.loop)
-    for name in arguments.names or known:
+    for name in arguments.names or [name for name in known if name not in LONG]:
         print(f"### {name} (Python {platform.python_version()}, {arguments.loop})\n", flush=True)
         import_module(f"benchmarks.{PREFIX}{name}").main(quick=arguments.quick)
 

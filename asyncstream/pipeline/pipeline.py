@@ -5,18 +5,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from asyncstream.arguments import choice, refuse, text
+from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import MissingExtra, PipelineError
+from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
-from asyncstream.plan import Graph, Output, SourceStep, as_mermaid, as_text
+from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, as_text, guarantees
 from asyncstream.runtime.aio import Job, JobSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from asyncstream.runtime.spark import SparkPlan
 
 __all__ = ("Pipeline", "SourceStream")
 
@@ -69,69 +76,139 @@ class Pipeline:
 
     def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:
         details = {"from": type(source).__name__} if kind == "source" else {}
-        step = SourceStep(self._graph.name_for(kind, name), source, kind, details=details)
+        required = ("rejected",) if source.rejects else ()
+        step = SourceStep(self._graph.name_for(kind, name), source, kind, required=required, details=details)
         self._graph.add(step)
         return Output(step.name)
 
     # ------------------------------------------------------------------ running
 
-    def start(self, *, clock: Clock | None = None, snapshot: JobSnapshot | None = None) -> Job:
+    def start(
+        self,
+        *,
+        clock: Clock | None = None,
+        snapshot: JobSnapshot | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> Job:
         """
         A job that runs this pipeline in the current event loop: `async with pipeline.start() as job:`.
 
         Args:
             clock: processing time; the system's by default.
             snapshot: go on where an earlier job of this pipeline was stopped.
+            checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
+                off.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
         """
+        if clock is not None and not callable(getattr(clock, "now_ms", None)):
+            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
+        if snapshot is not None and not isinstance(snapshot, JobSnapshot):
+            raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
         self._graph.check()
-        return Job(self._graph, clock=clock, snapshot=snapshot)
+        return Job(self._graph, clock=clock, snapshot=snapshot, checkpoints=checkpoints, name=self.name)
 
-    async def run(self, *, clock: Clock | None = None) -> None:
+    async def run(self, *, clock: Clock | None = None, checkpoints: Checkpoints | None = None) -> None:
         """
         Run until every source has come to its end and everything is written.
+
+        Args:
+            clock: as for `start`.
+            checkpoints: as for `start`.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
             UserFunctionError: if a function of yours failed; names the step and carries the element.
             SourceError, SinkError: if one of them failed.
+            CheckpointError: if the checkpoint to go on from does not fit, or too many in a row failed.
         """
-        async with self.start(clock=clock) as job:
+        async with self.start(clock=clock, checkpoints=checkpoints) as job:
             await job.wait()
 
-    def run_blocking(self, *, uvloop: bool = False) -> None:
+    def run_blocking(self, *, checkpoints: Checkpoints | None = None, uvloop: bool = False) -> None:
         """
         Run to the end in an event loop of its own, for programs that have none.
 
         Args:
+            checkpoints: as for `start`.
             uvloop: use uvloop, which takes a third off the cost of calls that wait.
 
         Raises:
-            MissingExtra: if uvloop is not installed; and what `run` raises.
+            PipelineError: if uvloop is not there, or an event loop runs already; and what `run` raises.
         """
         factory = None
         if uvloop:
             try:
                 import uvloop as library
             except ImportError:
-                raise MissingExtra("uvloop=True", "uvloop") from None
+                raise PipelineError("uvloop=True: there is no uvloop for this platform") from None
             factory = library.new_event_loop
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             with asyncio.Runner(loop_factory=factory) as runner:
-                runner.run(self.run())
+                runner.run(self.run(checkpoints=checkpoints))
         else:
             raise PipelineError("run_blocking: an event loop is running here; use `await pipeline.run()`")
 
+    def on_spark(
+        self,
+        spark: SparkSession,
+        *,
+        inputs: Mapping[str, DataFrame],
+        outputs: Mapping[str, StructType],
+        key_groups: int = 128,
+        partitions: int | None = None,
+    ) -> SparkPlan:
+        """
+        This pipeline as Spark DataFrames, bounded or streaming: `plan["sink"]` is what reaches the sink.
+
+        Sources and sinks of the pipeline itself are not used: rows come from `inputs`, as dicts, and what
+        the sinks would be given becomes rows.
+
+        Args:
+            spark: the session.
+            inputs: what to read in place of each source, by its name: all bounded or all streams.
+            outputs: the columns of what reaches each sink, by its name.
+            key_groups: into how many groups keys are divided; a running stream cannot change it.
+            partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
+                out, which is also what a stream uses.
+
+        Raises:
+            PipelineError: if the plan cannot run, or does something that Spark cannot.
+            MissingExtra: if PySpark is not installed.
+        """
+        from asyncstream.runtime.spark import plan
+
+        return plan(
+            self._graph,
+            spark,
+            inputs=inputs,
+            outputs=outputs,
+            key_groups=key_groups,
+            partitions=partitions,
+            title=self.name,
+        )
+
     # ------------------------------------------------------------------ looking at it
 
-    def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
-        """The steps with their settings, as text or as a Mermaid flowchart."""
+    def describe(self, format: Literal["text", "mermaid"] = "text", *, checkpoints: bool = False) -> str:
+        """
+        The steps with their settings, as text or as a Mermaid flowchart.
+
+        Args:
+            format: "text" or "mermaid".
+            checkpoints: end the text with what `guarantees` says.
+        """
         choice("format", format, ("text", "mermaid"))
-        return as_text(self._graph, self.name) if format == "text" else as_mermaid(self._graph)
+        if format == "mermaid":
+            return as_mermaid(self._graph)
+        return as_text(self._graph, self.name, checkpoints=checkpoints)
+
+    def guarantees(self) -> list[Guarantee]:
+        """What holds on the way from each source to each sink, if checkpoints are kept."""
+        return guarantees(self._graph)
 
 
 class SourceStream(Stream[T]):
@@ -139,5 +216,10 @@ class SourceStream(Stream[T]):
 
     @property
     def rejected(self) -> Stream[Any]:
-        """What the source rejected; empty unless the source was told to reject."""
+        """What the source could not read as an element; needs a source that was told to reject."""
+        step = self._graph[self._output.step]
+        if not isinstance(step, SourceStep) or "rejected" not in step.required:
+            raise PipelineError(
+                f"source {step.name!r} rejects nothing; file sources do with on_malformed='reject'"
+            )
         return Stream(self._graph, Output(self._output.step, "rejected"))

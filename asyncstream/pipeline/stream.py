@@ -74,7 +74,8 @@ class Stream(Generic[T]):
 
     def branch(self, fn: Callable[[T], object], *, name: str | None = None) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the elements for which `fn(element)` is true, and the others."""
-        main = self._plain("branch", Branch, fn, name)
+        make = partial(Branch, function("fn", fn))
+        main = self._step("branch", name, make, {"fn": fn}, required=(Branch.OTHERS,))
         return Stream(self._graph, main), Stream(self._graph, Output(main.step, Branch.OTHERS))
 
     def union(self, *others: Stream[T], name: str | None = None) -> Stream[T]:

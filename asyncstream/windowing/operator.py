@@ -25,14 +25,14 @@ snapshots:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
-from asyncstream.state import KeyedState, detached
+from asyncstream.state import Frozen, KeyedState, detached, freeze, freeze_items
 from asyncstream.timers import Timer, TimerService
 from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
@@ -136,18 +136,48 @@ class WindowOperator(Operator):
         super().end_input()
 
     def snapshot(self) -> Any:
-        timers, save = self._timers.snapshot(), self._saving[0]
+        save = self._saving[0]
         return {
-            "contents": [[key, list(window), save(held)] for (key, window), held in self._contents.items()],
+            "contents": [[key, window, save(held)] for key, window, held in self._panes()],
+            "timers": {domain: list(timers) for domain, timers in self._timers_by_domain().items()},
+            **self._small_parts(),
+        }
+
+    def capture(self) -> Frozen[Any]:
+        """The large parts are copied as they are; what a snapshot does to them is left for later."""
+        save = self._saving[0]
+        contents, rest = freeze_items(self._panes()), freeze(self._small_parts())
+        timers = {domain: freeze_items(kept) for domain, kept in self._timers_by_domain().items()}
+        parts = [contents, rest, *timers.values()]
+        if any(part.is_live for part in parts):
+            return super().capture()
+
+        def thaw() -> Any:
+            return {
+                "contents": [[key, window, save(held)] for key, window, held in contents.thaw()],
+                "timers": {domain: list(kept.thaw()) for domain, kept in timers.items()},
+                **rest.thaw(),
+            }
+
+        return Frozen(thaw, sum(part.size for part in parts))
+
+    def _panes(self) -> Iterator[list[Any]]:
+        return ([key, [*window], held] for (key, window), held in self._contents.items())
+
+    def _timers_by_domain(self) -> dict[str, Iterator[list[Any]]]:
+        queues = {"event": self._timers.event, "processing": self._timers.processing}
+        return {
+            domain: ([timestamp, key, [*window]] for timestamp, key, window in queue)
+            for domain, queue in queues.items()
+        }
+
+    def _small_parts(self) -> dict[str, Any]:
+        return {
             "merging": [
                 [key, list(window), list(state_window)]
                 for key, windows in self._sessions.items()
                 for window, state_window in windows
             ],
-            "timers": {
-                domain: [[timestamp, key, list(window)] for timestamp, key, window in kept]
-                for domain, kept in timers.items()
-            },
             "trigger": self._states.snapshot(),
             "key": self._function_context.key_states.snapshot(),
             "window": self._function_context.window_states.snapshot(),

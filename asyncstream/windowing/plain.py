@@ -129,7 +129,7 @@ class PlainWindowOperator(Operator):
         }
 
     def capture(self) -> Frozen[Any]:
-        """What is held is copied as it is; the snapshot, which takes longer, is made of the copy by a twin."""
+        """What is held is copied as it is; the snapshot, which takes longer, a twin makes of the copy."""
         parts = self._freeze()
         if any(part.is_live for part in parts):
             return super().capture()

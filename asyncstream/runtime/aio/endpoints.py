@@ -5,19 +5,77 @@ The two ends of a running pipeline: the task that pulls a source, and the operat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from itertools import repeat
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import Any, TypeAlias
 
-from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
+from asyncstream.state import Frozen, freeze
 
-__all__ = ("SinkOperator", "SourceDriver")
+__all__ = ("Batch", "SinkOperator", "SourceDriver", "naming")
 
 SINK_LIMIT = 1024
 """Elements that may wait for a sink before the pipeline is held."""
+
+
+@contextmanager
+def naming(step: str, kind: type[SourceError] | type[SinkError]) -> Iterator[None]:
+    """What a source or a sink raises in this block comes out as ours, and names the step."""
+    try:
+        yield
+    except UserFunctionError as error:  # of a function that serves as a sink, which knows no step
+        cause = error.__cause__ or error
+        raise UserFunctionError(step, error.element, cause) from cause
+    except Exception as error:
+        text = str(error) if isinstance(error, kind) else describe_error(error)
+        raise kind(f"step {step!r}: {text}") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise kind(f"step {step!r}: it was cancelled from inside") from error
+
+
+Batch: TypeAlias = tuple[list[Any], list[int | None]]
+"""Values, and a timestamp or None for each."""
+
+
+class _Cut:
+    """
+    The end of an epoch, among what waits for a sink.
+
+    Attributes:
+        epoch: the number of the checkpoint.
+        batch: what came before it and is not yet being written.
+        position: what the sink's `prepare` gives.
+    """
+
+    def __init__(self, epoch: int, batch: Batch) -> None:
+        self.epoch = epoch
+        self.batch = batch
+        self.position: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.position.add_done_callback(_look_at)
+
+    def succeed(self, position: Any) -> None:
+        if not self.position.done():
+            self.position.set_result(position)
+
+    def fail(self, error: Exception) -> None:
+        if not self.position.done():
+            self.position.set_exception(error)
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Whoever waited for it may have given up: its error is not one that nobody was told of."""
+    if not future.cancelled():
+        future.exception()
 
 
 class SinkOperator(Intake):
@@ -27,11 +85,21 @@ class SinkOperator(Intake):
     Backpressures when: `limit` elements wait while a write is under way.
     Completes when: the input has ended and everything is written and flushed.
     Snapshot holds: the elements not yet written, those of a write under way included.
+
+    A `TransactionalSink` in a job with checkpoints is fed in epochs (`join_epochs`). A checkpoint `cut`s what
+    waits in two: what came before is written and prepared, and is no part of the checkpoint; what comes
+    after belongs to the next one. The sink is busy with one thing at a time, which `_turn` sees to.
     """
 
     def __init__(self, sink: Sink[Any]) -> None:
         super().__init__(SINK_LIMIT)
         self.sink = sink
+        self.has_epochs = False
+        self._position: Any = None
+        self._cuts: deque[_Cut] = deque()
+        self._turn = asyncio.Lock()
+        self._flushed = False
+        self._done = False
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._writing: tuple[list[Any], list[int | None]] = ([], [])
@@ -40,27 +108,96 @@ class SinkOperator(Intake):
         self._written = 0
 
     async def start(self) -> None:
-        await self.sink.open()
+        with naming(self.context.name, SinkError):
+            if self.has_epochs and isinstance(self.sink, TransactionalSink):
+                await self.sink.recover(self._position)
+            else:
+                await self.sink.open()
 
     async def run(self) -> None:
         """Write until the input has ended."""
-        while True:
-            if self._values:
-                self._writing = (self._values, self._timestamps)
-                self._values, self._timestamps = [], []
-                self._release_if_drained()
-                await self.sink.write(*self._writing)
-                self._written += len(self._writing[0])
-                self._writing = ([], [])
-            elif self._ended:
-                await self.sink.flush()
-                return
-            else:
-                self._changed.clear()
-                await self._changed.wait()
+        try:
+            while True:
+                if self._cuts:
+                    await self._prepare(self._cuts[0])
+                elif self._values:
+                    batch = (self._values, self._timestamps)
+                    self._values, self._timestamps = [], []
+                    await self._write(batch)
+                elif self._ended and self._flushed:
+                    self._done = True
+                    return
+                elif self._ended:
+                    with naming(self.context.name, SinkError):
+                        await self.sink.flush()
+                    self._flushed = True
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            for cut in self._cuts:
+                # not at once: the job must hear why this task ended before the checkpoint fails over it
+                stopped = SinkError(f"step {self.context.name!r}: the sink was stopped")
+                cut.position.get_loop().call_soon(cut.fail, stopped)
+
+    async def _write(self, batch: Batch) -> None:
+        self._writing = batch
+        self._release_if_drained()
+        async with self._turn:
+            with naming(self.context.name, SinkError):
+                await self.sink.write(*batch)
+        self._written += len(batch[0])
+        self._writing = ([], [])
+
+    async def _prepare(self, cut: _Cut) -> None:
+        if cut.batch[0]:
+            batch, cut.batch = cut.batch, ([], [])
+            await self._write(batch)
+        try:
+            cut.succeed(await self._prepared(cut.epoch))
+        except Exception as error:  # the checkpoint has failed, but not the sink
+            cut.fail(error)
+        self._cuts.popleft()
+
+    async def _prepared(self, epoch: int) -> Any:
+        assert isinstance(self.sink, TransactionalSink)
+        async with self._turn:
+            with naming(self.context.name, SinkError):
+                return await self.sink.prepare(epoch)
+
+    # ------------------------------------------------------------------ epochs
+
+    def join_epochs(self, position: Any) -> None:
+        """Before `start`: write in epochs, from `position` on."""
+        self.has_epochs = True
+        self._position = position
+
+    def cut(self, epoch: int) -> asyncio.Future[Any]:
+        """End an epoch here; gives the sink's position when all before is written and safe."""
+        if self._done:
+            position = asyncio.ensure_future(self._prepared(epoch))
+            position.add_done_callback(_look_at)
+            return position
+        cut = _Cut(epoch, (self._values, self._timestamps))
+        self._values, self._timestamps = [], []
+        self._cuts.append(cut)
+        self._changed.set()
+        return cut.position
+
+    async def commit(self, epoch: int) -> None:
+        """What came before the cut of `epoch` stays."""
+        assert isinstance(self.sink, TransactionalSink)
+        async with self._turn:
+            with naming(self.context.name, SinkError):
+                await self.sink.commit(epoch)
+
+    def is_done(self) -> bool:
+        """Whether the input has ended and everything is written and flushed."""
+        return self._done
 
     async def stop(self) -> None:
-        await self.sink.close()
+        with naming(self.context.name, SinkError):
+            await self.sink.close()
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._values.append(value)
@@ -85,18 +222,25 @@ class SinkOperator(Intake):
         self._changed.set()
 
     def waiting(self) -> int:
-        return len(self._values)
+        return len(self._values) + sum(len(cut.batch[0]) for cut in self._cuts)
 
-    def has_written_all(self) -> bool:
+    def is_at_rest(self) -> bool:
         """Whether nothing waits and no write is under way."""
-        return not self._values and not self._writing[0]
+        return not self.waiting() and not self._writing[0]
 
     def metrics(self) -> dict[str, int]:
-        return {"written": self._written, "waiting": len(self._values)}
+        return {"written": self._written, "waiting": self.waiting()}
 
     def snapshot(self) -> Any:
-        values, timestamps = self._writing
-        return [[*values, *self._values], [*timestamps, *self._timestamps]]
+        batches = (self._writing, *(cut.batch for cut in self._cuts), (self._values, self._timestamps))
+        return [list(chain.from_iterable(part)) for part in zip(*batches, strict=True)]
+
+    def capture(self) -> Frozen[Any]:
+        values, timestamps = self.snapshot()
+        if isinstance(self.sink, Results):  # written, but to this process, which may be gone with them
+            untaken = self.sink.untaken()
+            values, timestamps = [*untaken, *values], [*repeat(None, len(untaken)), *timestamps]
+        return freeze([values, timestamps])
 
     def restore(self, state: Any) -> None:
         self.process_batch(*state)
@@ -107,12 +251,14 @@ class SourceDriver:
     Pulls a source while there is room downstream.
 
     Args:
+        name: that of the source's step.
         source: what to read.
         head: the first operator.
         rejected: where what the source could not read as an element goes.
     """
 
-    def __init__(self, source: Source[Any], head: Operator, rejected: Operator) -> None:
+    def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
+        self.name = name
         self.source = source
         self.gate = Gate(self._reopened)
         self._head = head
@@ -124,13 +270,26 @@ class SourceDriver:
     def _reopened(self) -> None:
         self._open.set()
 
+    async def start(self) -> None:
+        with naming(self.name, SourceError):
+            await self.source.open()
+
+    async def seek(self, position: Any) -> None:
+        with naming(self.name, SourceError):
+            await self.source.seek(position)
+
+    async def stop(self) -> None:
+        with naming(self.name, SourceError):
+            await self.source.close()
+
     async def run(self) -> None:
         """Read until the source ends."""
         while True:
             while not self.gate.is_open():
                 self._open.clear()
                 await self._open.wait()
-            batch = await self.source.read()
+            with naming(self.name, SourceError):
+                batch = await self.source.read()
             if batch is None:
                 break
             self._read += len(batch.values)

@@ -205,6 +205,10 @@ class PolicyWindowOperator(Operator):
         if state["wake"] is not None:
             self._wake_at(state["wake"])
 
+    def resume(self) -> None:
+        if self._promised_ms > MIN_TIMESTAMP:
+            super().advance_watermark(self._promised_ms)
+
     def metrics(self) -> dict[str, int]:
         held = sum(len(manager.queue) for manager in self._managers.values())
         return {**self._counts, "held": held}

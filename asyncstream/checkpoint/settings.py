@@ -1,0 +1,76 @@
+"""
+What a user says about checkpoints, checked when it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asyncstream.arguments import Duration, count, duration_seconds, refuse
+from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.codec import Codec, codec
+from asyncstream.errors import PipelineError
+
+__all__ = ("Checkpoints",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """
+    How a job keeps what it must not lose, and where it goes on from.
+
+    Attributes:
+        store: where checkpoints are kept: a `DirectoryStore`, `SqliteStore`, or your own.
+        every: how often one is taken: a `timedelta` or seconds; None: only when `job.checkpoint()` asks for
+            one, and when the job ends.
+        keep: how many are kept, the newest ones; at least 1. With 2 or more, the loss of one can be borne.
+        codec: how values become bytes: "json", or "pickle", which runs what the bytes say when it is read; or
+            a `Codec`.
+        tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.
+        timeout: how long one may take, sinks and store together, before it counts as failed: a `timedelta` or
+            seconds.
+        restore: where to start: "newest" goes on from the newest whole checkpoint, if there is one; "none"
+            starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
+        renamed: for steps that had another name when the checkpoint was taken: their new names, by the old.
+        allow_dropped: names of steps that are there no more, and whose state, elements included, may be lost.
+    """
+
+    store: CheckpointStore
+    every: Duration | None = None
+    keep: int = 3
+    codec: Literal["json", "pickle"] | Codec = "json"
+    tolerate: int = 3
+    timeout: Duration = 300.0
+    restore: Literal["newest", "none"] | int = "newest"
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    allow_dropped: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.store, CheckpointStore) or isinstance(self.store, type):
+            raise refuse("store", "a checkpoint store", self.store, "e.g. DirectoryStore('checkpoints')")
+        if self.every is not None:
+            duration_seconds("every", self.every)
+        count("keep", self.keep)
+        codec(self.codec)
+        count("tolerate", self.tolerate, least=0)
+        duration_seconds("timeout", self.timeout)
+        if self.restore not in ("newest", "none"):
+            if isinstance(self.restore, str):
+                raise refuse("restore", "'newest', 'none' or the number of a checkpoint", self.restore)
+            count("restore", self.restore)
+        if isinstance(self.allow_dropped, str):
+            raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
+        if len(set(self.renamed.values())) < len(self.renamed):
+            raise PipelineError("renamed: two steps cannot both have become the same one")
+
+    @property
+    def every_seconds(self) -> float | None:
+        """`every` in seconds."""
+        return None if self.every is None else duration_seconds("every", self.every)
+
+    @property
+    def timeout_seconds(self) -> float:
+        """`timeout` in seconds."""
+        return duration_seconds("timeout", self.timeout)

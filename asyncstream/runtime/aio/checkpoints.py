@@ -1,0 +1,399 @@
+"""
+Takes checkpoints of a running job, and finds the one to go on from.
+
+Theory of operation
+-------------------
+Everything of a job lives in one event loop, so between two of its callbacks the whole pipeline stands still,
+and a consistent cut is simply such a moment: no barriers travel between the operators. A checkpoint is
+
+1. **capture**, in that moment: where the sources stand and what the operators remember, held fast. In-flight
+   calls are neither waited for nor disturbed. What waits for a transactional sink is cut in two;
+2. **prepare**: each transactional sink writes what came before the cut, and makes it safe;
+3. **save**: the store keeps all this, as a whole or not at all;
+4. **commit**: the transactional sinks are told that what they prepared stays.
+
+The pipeline runs on from the end of 1. A crash before the end of 3 leads to the checkpoint before, to which
+the sinks roll back; a crash after it leads to this one, to which they roll forward. No element is in two
+epochs, and none in neither: it is in what an operator remembers, or on one side of a cut.
+
+What fails before the end of 3 costs this checkpoint, and the next one speaks for both. Numbers are never used
+twice, so a save that was given up and succeeds all the same does no harm. What cannot be kept at all (a value
+that the codec refuses) would fail every time: it fails the job at once.
+
+The very first checkpoint is taken before anything is read. It shows that the store works, and leaves no time
+in which a sink holds something that no checkpoint knows about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
+from asyncstream.checkpoint.format import Encoded, Role, encode_state, pack
+from asyncstream.clock import Clock
+from asyncstream.codec import codec
+from asyncstream.connectors.base import TransactionalSink
+from asyncstream.errors import CheckpointError, PipelineError, describe_error
+from asyncstream.plan import Graph
+from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.state import Frozen, freeze
+
+__all__ = ("Checkpointer",)
+
+log = logging.getLogger("asyncstream.checkpoint")
+
+INLINE_BYTES = 64 * 1024
+"""States up to this size are encoded at once: less than a millisecond, and a thread costs a tenth of that."""
+
+PAUSE = 0.1
+"""Seconds before the last checkpoint of a job is tried again; doubled each time."""
+
+
+class _CannotKeep(CheckpointError):
+    """Something that will not change by trying again."""
+
+
+class Checkpointer:
+    """
+    The checkpoints of one run.
+
+    Args:
+        settings: what the user chose.
+        graph: what runs.
+        pipeline: its name.
+        clock: processing time.
+        failed: told of the error when the job is to fail.
+    """
+
+    def __init__(
+        self,
+        settings: Checkpoints,
+        graph: Graph,
+        pipeline: str,
+        clock: Clock,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        for new in settings.renamed.values():
+            if new not in graph:
+                raise PipelineError(f"renamed: the pipeline has no step {new!r}")
+        self._settings = settings
+        self._graph = graph
+        self._pipeline = pipeline
+        self._clock = clock
+        self._failed = failed
+        self._codec = codec(settings.codec)
+        self._history = History(settings.store, self._codec)
+        self._number = 0  # of the last checkpoint that was begun
+        self._is_first = True
+        self._wanted = asyncio.Event()
+        self._next: asyncio.Future[CheckpointInfo] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._has_failed = False
+        self._in_a_row = 0
+        self._counts = dict.fromkeys(("taken", "failed", "number", "bytes", "pause_us", "duration_ms"), 0)
+
+    # ------------------------------------------------------------------ going on from one
+
+    async def load(self, wiring: Wiring) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        What operators remember and where sources stand, by name, in the checkpoint to go on from.
+
+        Transactional sinks are told their positions, which they take up when they are started.
+
+        Raises:
+            CheckpointError: if it cannot be read, or does not fit the pipeline.
+        """
+        self._wiring = wiring
+        choice = self._settings.restore
+        numbers = await self._history.look()
+        self._number = self._history.newest
+        if choice == "newest":
+            found = await self._history.read_newest()
+        elif choice == "none":
+            found = None
+        else:
+            found = await self._history.read(choice)
+        states: dict[Role, dict[str, Any]] = {"operator": {}, "source": {}, "sink": {}}
+        if found is not None:
+            info, kept = found
+            self._is_first = info.id != numbers[-1]
+            for old, name in self._names(info).items():
+                states[info.steps[old].role][name] = kept[old]
+            log.info("pipeline %r goes on from checkpoint %d", self._pipeline, info.id)
+        for name, operator in self._sinks():
+            operator.join_epochs(states["sink"].get(name))
+        return states["operator"], states["source"]
+
+    def _names(self, info: CheckpointInfo) -> dict[str, str]:
+        """For each step of the checkpoint whose state is wanted, its name in this pipeline."""
+        names: dict[str, str] = {}
+        missing: list[str] = []
+        for old, step in info.steps.items():
+            name = self._settings.renamed.get(old, old)
+            if name not in self._graph:
+                if old not in self._settings.allow_dropped:
+                    missing.append(old)
+                continue
+            kind = self._graph[name].kind
+            if kind != step.kind or (step.role == "sink" and not self._is_transactional(name)):
+                was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
+                raise CheckpointError(
+                    f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is none; give the step "
+                    "another name, and name the old one in allow_dropped"
+                )
+            if name in names.values():
+                raise CheckpointError(f"checkpoint {info.id}: it has state for {name!r} under two names")
+            names[old] = name
+        if missing:
+            raise CheckpointError(
+                f"checkpoint {info.id} holds what steps remember that this pipeline does not have: "
+                f"{', '.join(map(repr, missing))}; say what they are called now, renamed={{old: new}}, or "
+                "that it may be lost, allow_dropped=[...]"
+            )
+        return names
+
+    def _is_transactional(self, name: str) -> bool:
+        operator = self._wiring.operators.get(name)
+        return isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
+
+    def _warn_of_unstable_names(self, info: CheckpointInfo) -> None:
+        unnamed = [name for name in info.steps if name in self._graph.unnamed]
+        if unnamed:
+            log.warning(
+                "pipeline %r keeps checkpoints, but these steps are named by their position: %s; give them "
+                "name=, or what they remember is not found again once a step is added before them",
+                self._pipeline,
+                ", ".join(unnamed),
+            )
+
+    # ------------------------------------------------------------------ taking them
+
+    async def begin(self) -> None:
+        """Take the first checkpoint, if there is none to go on from, and then one every so often."""
+        if self._is_first:
+            self._warn_of_unstable_names(await self._take(finished=False))
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="asyncstream checkpoints")
+
+    async def take(self) -> CheckpointInfo:
+        """
+        Take one now; requests that come before it is begun share it.
+
+        Raises:
+            CheckpointError: if it failed, or the job takes no more.
+        """
+        if self._closed:
+            raise CheckpointError("the job takes no more checkpoints")
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            self._next.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._wanted.set()
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> None:
+        every = self._settings.every_seconds
+        while True:
+            try:
+                async with asyncio.timeout(every):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            if self._closed:
+                return
+            request, self._next = self._next, None
+            await self._attempt(request)
+
+    async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None) -> None:
+        try:
+            info = await self._take(finished=False)
+        except CheckpointError as error:
+            if request is not None:
+                request.set_exception(error)
+            if isinstance(error, _CannotKeep) or self._in_a_row > self._settings.tolerate:
+                self._has_failed = True
+                self._failed(error)
+        except asyncio.CancelledError:
+            if request is not None:
+                request.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
+            raise
+        else:
+            if request is not None:
+                request.set_result(info)
+
+    async def finish(self, *, finished: bool) -> None:
+        """
+        Take the last one, when nothing runs any more; tried again a few times if it fails.
+
+        Args:
+            finished: every element accepted was finished.
+
+        Raises:
+            CheckpointError: if it failed for good. The one before then stands.
+        """
+        self._closed = True
+        self._wanted.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})  # what is under way comes to its end
+        if self._has_failed:
+            return
+        unwritten = [name for name, sink in self._sinks() if not sink.is_done()]
+        if unwritten:
+            log.warning("no last checkpoint: %s did not write all in time", ", ".join(unwritten))
+            return
+        pause = PAUSE
+        for left in reversed(range(self._settings.tolerate + 1)):
+            try:
+                info = await self._take(finished=finished)
+                if self._next is not None:
+                    self._next.set_result(info)
+                return
+            except CheckpointError as error:
+                if isinstance(error, _CannotKeep) or not left:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    def give_up(self) -> None:
+        """Take no more; the one under way is abandoned, and that is no failure."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Give up, and wait for it."""
+        self.give_up()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        if self._next is not None and not self._next.done():
+            self._next.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
+
+    def metrics(self) -> dict[str, int]:
+        """Counters; of the last checkpoint its number, size, duration, and how long the loop stood still."""
+        return {**self._counts, "failed_in_a_row": self._in_a_row}
+
+    # ------------------------------------------------------------------ one checkpoint
+
+    async def _take(self, *, finished: bool) -> CheckpointInfo:
+        self._number += 1
+        number, began = self._number, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                info = await self._save(number, finished)
+                for _, sink in self._sinks():
+                    await sink.commit(number)
+        except Exception as error:
+            self._counts["failed"] += 1
+            self._in_a_row += 1
+            if not isinstance(error, CheckpointError):
+                text = "it took too long" if isinstance(error, TimeoutError) else describe_error(error)
+                failure = CheckpointError(f"checkpoint {number} failed: {text}")
+                failure.__cause__ = error
+                error = failure
+            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error)
+            raise error
+        self._in_a_row = 0
+        await self._let_go()
+        self._counts["taken"] += 1
+        self._counts["number"], self._counts["bytes"] = number, info.size
+        self._counts["duration_ms"] = round((asyncio.get_running_loop().time() - began) * 1000)
+        return info
+
+    async def _save(self, number: int, finished: bool) -> CheckpointInfo:
+        began = asyncio.get_running_loop().time()
+        created_ms = self._clock.now_ms()
+        sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
+        captured = self._capture()
+        self._counts["pause_us"] = round((asyncio.get_running_loop().time() - began) * 1e6)
+        for name, waiting in sinks:
+            position = await waiting
+            if position is None:  # which would be taken for the very first start
+                raise _CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
+            captured[name] = ("sink", self._held(name, freeze(position)))
+        if sum(frozen.size for _, frozen in captured.values()) <= INLINE_BYTES:
+            data, info = self._encode(number, created_ms, finished, captured)
+        else:
+            await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
+            data, info = await asyncio.to_thread(self._encode_aside, number, created_ms, finished, captured)
+        await self._settings.store.save(number, data)
+        return info
+
+    async def _let_go(self) -> None:
+        try:
+            await self._history.let_go(self._settings.keep)
+        except Exception as error:  # of the store; too many checkpoints do no harm
+            log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
+
+    def _capture(self) -> dict[str, tuple[Role, Frozen[Any]]]:
+        """What every step remembers at this instant, and its role."""
+        captured: dict[str, tuple[Role, Frozen[Any]]] = {}
+        name = ""
+        try:
+            for name, driver in self._wiring.sources.items():
+                captured[name] = ("source", self._held(name, freeze(driver.source.position())))
+            for name, operator in self._wiring.operators.items():
+                if not (isinstance(operator, SinkOperator) and operator.has_epochs):
+                    captured[name] = ("operator", self._held(name, operator.capture()))
+        except CheckpointError:
+            raise
+        except Exception as error:  # of a part that the user wrote
+            raise _CannotKeep(f"step {name!r} gives no snapshot: {describe_error(error)}") from error
+        return captured
+
+    def _held(self, step: str, frozen: Frozen[Any]) -> Frozen[Any]:
+        """What cannot be copied is encoded at once: by the next callback it may have changed."""
+        if not frozen.is_live:
+            return frozen
+        encoded = self._encoded(step, frozen.thaw())
+        return Frozen(lambda: encoded, sum(len(data) for _, data in encoded or ()), is_live=True)
+
+    def _encoded(self, step: str, state: Any) -> Encoded | None:
+        if state is None:
+            return None
+        try:
+            return encode_state(step, state, self._codec)
+        except CheckpointError as error:
+            raise _CannotKeep(str(error)) from error
+
+    def _encode(
+        self, number: int, created_ms: int, finished: bool, captured: dict[str, tuple[Role, Frozen[Any]]]
+    ) -> tuple[bytes, CheckpointInfo]:
+        """The bytes of the checkpoint, and what it says of itself; may run in a thread."""
+        steps: dict[str, StepInfo] = {}
+        states: dict[str, Encoded] = {}
+        for name, (role, frozen) in captured.items():
+            state = frozen.thaw() if frozen.is_live else self._encoded(name, frozen.thaw())
+            if state is not None:
+                states[name] = state
+                steps[name] = StepInfo(role, self._graph[name].kind, sum(len(data) for _, data in state))
+        info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps)
+        data = pack(info, states)
+        return data, replace(info, size=len(data))
+
+    def _encode_aside(self, *arguments: Any) -> tuple[bytes, CheckpointInfo]:
+        """
+        `_encode`, in a thread, without the garbage collector.
+
+        It is set off by the many lists that are made here, none of which is garbage, and its walk over all
+        that is alive would hold the event loop, too, for a tenth of a second.
+        """
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            return self._encode(*arguments)
+        finally:
+            if was_on:
+                gc.enable()
+
+    def _sinks(self) -> list[tuple[str, SinkOperator]]:
+        return [
+            (name, operator)
+            for name, operator in self._wiring.operators.items()
+            if isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
+        ]

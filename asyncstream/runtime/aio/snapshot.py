@@ -1,0 +1,65 @@
+"""
+What a job remembers, as a value: taken from its parts in one instant, and given back to those of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncstream.errors import PipelineError
+from asyncstream.plan import Graph
+from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.state import freeze
+
+__all__ = ("JobSnapshot", "restore", "take")
+
+
+@dataclass(frozen=True)
+class JobSnapshot:
+    """
+    Everything a stopped job had accepted and not finished: `start(snapshot=...)` goes on from here.
+
+    Attributes:
+        operators: what each step remembers, by its name.
+        sources: where each source stands, by its name.
+    """
+
+    operators: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
+
+
+def take(wiring: Wiring) -> JobSnapshot:
+    """What these parts remember now; shares nothing with them."""
+    return JobSnapshot(
+        {name: freeze(operator.snapshot()).thaw() for name, operator in wiring.operators.items()},
+        {name: freeze(driver.source.position()).thaw() for name, driver in wiring.sources.items()},
+    )
+
+
+async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
+    """
+    Give the parts, which are open and have seen nothing, what others remembered.
+
+    Raises:
+        PipelineError: if the snapshot holds state of steps that the graph does not have.
+    """
+    unknown = [
+        name
+        for name, state in (*snapshot.operators.items(), *snapshot.sources.items())
+        if state is not None and name not in graph
+    ]
+    if unknown:
+        raise PipelineError(
+            f"the snapshot holds state of steps that this pipeline does not have: {', '.join(unknown)}"
+        )
+    for name, driver in wiring.sources.items():
+        position = snapshot.sources.get(name)
+        if position is not None:
+            await driver.seek(position)
+    # tail first: an operator may emit while it is restored
+    for name, operator in reversed(wiring.operators.items()):
+        state = snapshot.operators.get(name)
+        if state is not None:
+            operator.restore(state)
+            operator.resume()

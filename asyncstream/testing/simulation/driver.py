@@ -1,0 +1,241 @@
+"""
+Leads a simulated process through its lives, and compares what is left in the world with what was expected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream.checkpoint import Checkpoints
+from asyncstream.errors import CheckpointError, JobStopped, describe_error
+from asyncstream.pipeline import Pipeline
+from asyncstream.runtime.aio import Job
+from asyncstream.testing.simulation.outside import SimulatedStore
+from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedDisk, SimulatedFailure, World
+
+__all__ = ("Simulation", "SimulationFailed", "line", "simulate")
+
+HANGS = 3600.0
+"""Seconds of virtual time after which a life is said to hang."""
+
+PATIENCE = 100
+"""Cancellations that the tasks of a life that is over get."""
+
+TRACE_SHOWN = 40
+"""Last entries of the trace that a failure shows."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """
+    A story that ended well.
+
+    Attributes:
+        seed: which one.
+        lives: how many lives the process had; at least 2, the last of which finds nothing left to do.
+        results: what readers of the sinks see in the end, by the sink's name.
+        trace: everything that happened: life, virtual time in seconds, what, and details.
+    """
+
+    seed: int
+    lives: int
+    results: dict[str, list[Any]]
+    trace: list[tuple[int, float, str, Any]]
+
+
+class SimulationFailed(AssertionError):
+    """
+    Raised when a pipeline lost or doubled something, hung, or failed without a reason.
+
+    Attributes:
+        seed: of the simulation.
+        trace: everything that happened.
+    """
+
+    def __init__(self, world: World, what: str, replay: str) -> None:
+        last = "\n".join(f"  {line(entry)}" for entry in world.trace[-TRACE_SHOWN:])
+        super().__init__(f"seed {world.seed}: {what}\nreplay it with: {replay}\nlast of the trace:\n{last}")
+        self.seed = world.seed
+        self.trace = world.trace
+
+
+def simulate(
+    make_pipeline: Callable[[Life], Pipeline],
+    events: Sequence[Any],
+    expected: Iterable[Any] | Mapping[str, Iterable[Any]],
+    seed: int,
+    *,
+    plan: FaultPlan | None = None,
+    replay: str | None = None,
+) -> Simulation:
+    """
+    Run a pipeline on virtual time, in as many lives as it takes to read all events.
+
+    Args:
+        make_pipeline: builds the pipeline for one life of the process, with sources and sinks of that life.
+        events: what `SimulatedSource` reads; made of values that the codec keeps.
+        expected: what the sink is to hold in the end, in any order; by the sinks' names if there are several.
+            A `PlainSimulatedSink` may hold elements more often than expected, though not less often.
+        seed: where all chance comes from.
+        plan: how unkind the world is.
+        replay: the command that tells this story again, for the message of a failure.
+
+    Raises:
+        SimulationFailed: if the sink does not hold what is expected, or something else went wrong on the way.
+    """
+    world = World(seed, events)
+    plan = plan or FaultPlan()
+    replay = replay or f"simulate(..., seed={seed})"
+    number, finished = 0, 0
+    while finished < 2:  # a pipeline that has finished and is started again must not add anything
+        number += 1
+        is_kind = number > plan.lives
+        life = Life(world, number, plan.kind() if is_kind else plan)
+        try:
+            ended = _lead(life, make_pipeline)
+        except _Unexplained as unexplained:
+            raise SimulationFailed(world, str(unexplained), replay) from unexplained.__cause__
+        if world.wrong:
+            raise SimulationFailed(world, "; ".join(world.wrong), replay)
+        if is_kind and not ended:
+            raise SimulationFailed(world, f"life {number} did not come to its end", replay)
+        finished += ended
+    for name, wanted in (expected if isinstance(expected, Mapping) else {"sink": expected}).items():
+        if wrong := _difference(wanted, world.disks.get(name)):
+            raise SimulationFailed(world, f"{name}: {wrong}", replay)
+    results = {name: list(disk.committed) for name, disk in world.disks.items()}
+    return Simulation(seed, number, results, world.trace)
+
+
+class _Unexplained(Exception):
+    """A life ended in a way that the simulated world is not to blame for."""
+
+
+def _lead(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
+    """Lead a life to its end; whether the pipeline came to its own."""
+    loop = life.loop
+    loop.set_exception_handler(lambda loop, context: life.complain(_told(context)))
+    work = loop.create_task(_run(life, make_pipeline))
+    work.add_done_callback(life.leave)
+    life.end_some_time()
+    hanging = loop.call_later(HANGS, life.hang)
+    try:
+        loop.run_forever()
+        crashed, life.is_over = life.is_over, True
+        hanging.cancel()
+        # the tasks could just as well be forgotten, if Python did not complain of that
+        for _ in range(PATIENCE):
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+    finally:
+        loop.close()
+    if crashed:
+        return False
+    return work.result()
+
+
+async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
+    life.note("start")
+    stopped = False
+    torn_only = set(life.world.checkpoints) <= life.world.torn
+    checkpoints = Checkpoints(
+        store=SimulatedStore(life),
+        every=life.random.choice((None, 0.2, 1.0)),
+        keep=life.random.randint(1, 3),
+        timeout=300.0 if life.is_kind else life.random.choice((0.3, 300.0)),
+        tolerate=life.random.randint(0, 3),
+        # a store of which the very first checkpoint was cut off: nothing has been read then
+        restore="none" if torn_only else "newest",
+    )
+    try:
+        async with make_pipeline(life).start(clock=life, checkpoints=checkpoints) as job:
+            asking = asyncio.create_task(_ask_for_checkpoints(life, job))
+
+            def stop() -> None:
+                nonlocal stopped
+                stopped = True
+                life.on_stop = None
+                stopping.append(asyncio.create_task(_stop(life, job)))
+
+            stopping: list[asyncio.Task[Any]] = []
+            life.on_stop = stop
+            try:
+                await job.wait()
+            finally:
+                life.on_stop = None
+                asking.cancel()
+                await asyncio.gather(asking, *stopping, return_exceptions=True)
+    except Exception as error:
+        if not _is_explained(error):
+            raise _Unexplained(f"the job failed: {describe_error(error)}") from error
+        life.note("failed", describe_error(error))
+        return False
+    life.note("stopped" if stopped else "finished")
+    return not stopped
+
+
+async def _stop(life: Life, job: Job) -> None:
+    if life.random.random() < life.plan.drain:
+        life.note("drain")
+        with suppress(TimeoutError):
+            await job.drain(life.random.choice((0.1, 10.0)))
+    await job.stop(life.random.choice((0.0, 0.1, 10.0)))
+
+
+async def _ask_for_checkpoints(life: Life, job: Job) -> None:
+    while True:
+        await asyncio.sleep(life.random.expovariate(1 / life.plan.checkpoint_every))
+        requests = [job.checkpoint() for _ in range(life.random.choice((1, 1, 1, 2)))]
+        for info in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(info, CheckpointError | JobStopped):
+                life.note("no checkpoint", describe_error(info))
+            elif isinstance(info, BaseException):
+                life.complain(f"a checkpoint failed: {describe_error(info)}")
+            else:
+                life.note("checkpoint", info.id)
+
+
+def _is_explained(error: BaseException | None) -> bool:
+    """Whether the simulated world is to blame for an error: it failed, or took too long for a checkpoint."""
+    of_checkpoint = isinstance(error, CheckpointError)
+    while error is not None:
+        if isinstance(error, SimulatedFailure) or (of_checkpoint and isinstance(error, TimeoutError)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _told(context: dict[str, Any]) -> str:
+    error = context.get("exception")
+    return f"the loop was told: {context['message']}" + (f": {describe_error(error)}" if error else "")
+
+
+def _difference(expected: Iterable[Any], disk: SimulatedDisk | None) -> str:
+    """What is wrong with what a sink holds; empty if nothing is."""
+    if disk is None:
+        return "there is no such sink"
+    wanted, there = Counter(map(repr, expected)), Counter(map(repr, disk.committed))
+    missing, extra = wanted - there, there - wanted
+    if not disk.exactly_once:
+        extra = Counter({value: count for value, count in extra.items() if value not in wanted})
+    parts = []
+    if missing:
+        parts.append("missing: " + ", ".join(missing.elements()))
+    if extra:
+        parts.append("too much: " + ", ".join(extra.elements()))
+    return "; ".join(parts)
+
+
+def line(entry: tuple[int, float, str, Any]) -> str:
+    """An entry of a trace, for people to read."""
+    life, seconds, what, detail = entry
+    return f"life {life} {seconds:11.6f} {what}" + ("" if detail is None else f" {detail}")

@@ -1,0 +1,212 @@
+"""
+The outside of a simulated process: its input, its sinks, and the store of its checkpoints.
+
+Each object belongs to one `Life` and works on what the `World` keeps. They hold what real ones would: a file
+that was not flushed is cut off somewhere, a write that was interrupted has done a part of its work, and a
+request that failed may have been carried out all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
+from asyncstream.elements import Timestamps
+from asyncstream.errors import CheckpointError
+from asyncstream.testing.simulation.world import Life, SimulatedDisk
+
+__all__ = ("PlainSimulatedSink", "SimulatedSink", "SimulatedSource", "SimulatedStore")
+
+
+class SimulatedSource(Source[Any]):
+    """
+    Reads the events of a simulation in batches of random size, with random pauses. Can be replayed.
+
+    Args:
+        life: the process that it belongs to.
+        events: what to read; all events of the simulation if left out.
+        batch: how many events one read brings at most.
+    """
+
+    def __init__(self, life: Life, events: Sequence[Any] | None = None, *, batch: int = 10) -> None:
+        self._life = life
+        self._events = life.world.events if events is None else events
+        self._batch = batch
+        self._read = 0
+
+    async def read(self) -> SourceBatch[Any] | None:
+        life = self._life
+        await life.access("read")
+        if life.is_over or self._read >= len(self._events):
+            return None
+        start = self._read
+        self._read = min(len(self._events), start + life.random.randint(1, self._batch))
+        life.note("read", (start, self._read))
+        return SourceBatch(self._events[start : self._read])
+
+    def position(self) -> int:
+        self._life.ends_in("capture")
+        return self._read
+
+    async def seek(self, position: int) -> None:
+        self._life.note("seek", position)
+        self._read = position
+
+
+class SimulatedSink(TransactionalSink[Any]):
+    """
+    A sink for exactly once: what is written is staged, then committed for good, element by element.
+
+    Positions are numbers of elements. A crash cuts staging and committing off somewhere; an epoch that was
+    committed in part is committed to its end by `recover`. It also watches over its user, and complains of
+    calls that overlap, come too early, or ask for what was not prepared.
+
+    Args:
+        life: the process that it belongs to.
+        name: which of the world's disks it writes to.
+    """
+
+    def __init__(self, life: Life, name: str = "sink") -> None:
+        self._life = life
+        self._name = name
+        self._disk = life.world.disks.setdefault(name, SimulatedDisk(exactly_once=True))
+        self._written: list[Any] = []
+        self._positions: dict[int, int] = {}
+        self._busy = ""
+        self._ready = False
+
+    async def open(self) -> None:
+        self._life.complain(f"{self._name}: opened, and not recovered")
+
+    async def recover(self, position: int | None) -> None:
+        life, disk = self._life, self._disk
+        with self._alone("recover"):
+            await life.access("recover")
+            if life.is_over:
+                return
+            position = position or 0
+            life.note("recover", (self._name, position, len(disk.committed), len(disk.staged)))
+            if position < len(disk.committed):
+                life.complain(f"{self._name}: back to {position}, but {len(disk.committed)} are committed")
+            del disk.staged[max(0, position - len(disk.committed)) :]
+            self._publish("recover", position)
+            self._ready = True
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        with self._alone("write"):
+            await self._life.access("write")
+            self._written += values
+            self._life.note("write", (self._name, len(values)))
+
+    async def prepare(self, epoch: int) -> int:
+        life, disk = self._life, self._disk
+        with self._alone("prepare"):
+            await life.access("prepare")
+            done = life.cut("prepare", len(self._written))
+            disk.staged += self._written[:done]
+            self._written = []
+            position = self._positions[epoch] = len(disk.committed) + len(disk.staged)
+            life.note("prepare", (self._name, epoch, position))
+            await life.access("prepared")
+            return position
+
+    async def commit(self, epoch: int) -> None:
+        life = self._life
+        with self._alone("commit"):
+            await life.access("commit")
+            if epoch not in self._positions:
+                life.complain(f"{self._name}: commit of epoch {epoch}, which was not prepared")
+                return
+            life.note("commit", (self._name, epoch))
+            self._publish("commit", self._positions[epoch])
+            await life.access("committed")
+
+    def _publish(self, what: str, position: int) -> None:
+        disk = self._disk
+        done = self._life.cut(what, max(0, position - len(disk.committed)))
+        disk.committed += disk.staged[:done]
+        del disk.staged[:done]
+
+    async def flush(self) -> None:
+        self._life.note("flush", self._name)
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        if self._busy:
+            self._life.complain(f"{self._name}: {what} during {self._busy}")
+        if not self._ready and what != "recover":
+            self._life.complain(f"{self._name}: {what} before it has recovered")
+        self._busy = what
+        try:
+            yield
+        finally:
+            self._busy = ""
+
+
+class PlainSimulatedSink(Sink[Any]):
+    """
+    A sink for at least once: what is written is there at once and for good.
+
+    Args:
+        life: the process that it belongs to.
+        name: which of the world's disks it writes to.
+    """
+
+    def __init__(self, life: Life, name: str = "sink") -> None:
+        self._life = life
+        self._name = name
+        self._disk = life.world.disks.setdefault(name, SimulatedDisk(exactly_once=False))
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        life = self._life
+        await life.access("write")
+        self._disk.committed += values[: life.cut("write", len(values))]
+        life.note("write", (self._name, len(values)))
+        await life.access("written")
+
+
+class SimulatedStore:
+    """
+    A `CheckpointStore`. It is worse than it may be: a crash in the middle of `save` leaves half of the bytes.
+
+    Args:
+        life: the process that it belongs to.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._kept = life.world.checkpoints
+
+    def __str__(self) -> str:
+        return "simulated store"
+
+    async def save(self, number: int, data: bytes) -> None:
+        life = self._life
+        await life.access("save")
+        if life.is_over:
+            return
+        if number in self._kept:
+            life.complain(f"checkpoint {number} saved twice")
+        if life.ends_in("save"):
+            life.world.torn.add(number)
+            data = data[: len(data) // 2]
+        self._kept[number] = data
+        life.note("save", number)
+        await life.access("saved")
+
+    async def load(self, number: int) -> bytes:
+        await self._life.access("load")
+        if number not in self._kept:
+            raise CheckpointError(f"there is no checkpoint {number}")
+        return self._kept[number]
+
+    async def numbers(self) -> list[int]:
+        await self._life.access("list")
+        return sorted(self._kept)
+
+    async def delete(self, number: int) -> None:
+        await self._life.access("delete")
+        if not self._life.is_over:
+            self._kept.pop(number, None)

@@ -1,0 +1,269 @@
+"""
+The world of a simulation: what outlives a process, and the lives that it leads one after the other.
+
+Theory of operation
+-------------------
+A *life* is one run of the process: an event loop of its own, and everything that it remembers. The *world* is
+what a crash does not take away: the checkpoints in the store, what sinks have on their disks, and the input.
+
+A crash cuts the life off from the world, in the middle of whatever it was doing. From then on nothing that
+its code does reaches the disks, clean-up code included; the loop stops, and its tasks are thrown away.
+
+All chance comes from one seed. Each life has a stream of random numbers of its own, so what a dying process
+still does cannot change what happens to the next one.
+
+What is explored: how long everything takes, and with it the order in which timers fire, also of those set for
+the same instant (each is late by a random part of a microsecond); how input falls into batches; when
+checkpoints are taken; and when, where and how a life ends. Not explored: other orders of callbacks that are
+ready at the same time, because asyncio promises to run them first in, first out; and threads, because none is
+used for checkpoints as small as these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, TypeVarTuple
+
+from asyncstream.testing.loop import VirtualTimeLoop
+
+__all__ = ("FaultPlan", "Life", "ShufflingLoop", "SimulatedDisk", "SimulatedFailure", "World")
+
+Ts = TypeVarTuple("Ts")
+
+EPOCH_MS = 1_700_000_000_000
+"""What the clock of the first life shows at first."""
+
+
+class SimulatedFailure(Exception):
+    """Raised when the simulated world fails a process: a service, a disk or a network that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultPlan:
+    """
+    How unkind the world is. Chances are between 0 and 1, times are seconds of virtual time.
+
+    Attributes:
+        lives: after so many lives nothing goes wrong any more, so that the pipeline can come to its end.
+        crash_after: how long a life lasts, on average, until it is cut short.
+        crash: chance that an access to the outside (read, write, capture, prepare, save, commit) is the last
+            thing a life does, before it, after it, or in the middle.
+        stop: chance that a life that would be cut short is stopped in an orderly way instead.
+        drain: chance that the orderly way is to drain it. Windows that are open then fire before their time.
+        failure: chance that an access to the outside fails.
+        pause: chance that one takes long.
+        latency: how long one takes, on average.
+        long: how long one takes that takes long, at most.
+        checkpoint_every: time between two requests for a checkpoint, on average.
+    """
+
+    lives: int = 8
+    crash_after: float = 1.5
+    crash: float = 0.02
+    stop: float = 0.2
+    drain: float = 0.0
+    failure: float = 0.01
+    pause: float = 0.05
+    latency: float = 0.01
+    long: float = 0.5
+    checkpoint_every: float = 0.2
+
+    def kind(self) -> FaultPlan:
+        """The same world, in which nothing goes wrong."""
+        return replace(self, crash_after=0.0, crash=0.0, stop=0.0, failure=0.0)
+
+
+@dataclass
+class SimulatedDisk:
+    """
+    What a sink keeps in the world.
+
+    Attributes:
+        exactly_once: whether what is written twice can be told from what is there twice.
+        committed: what readers see; nobody can take it back.
+        staged: what follows it, safe but not to be seen yet.
+    """
+
+    exactly_once: bool
+    committed: list[Any] = field(default_factory=list)
+    staged: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class World:
+    """
+    What a crash does not take away.
+
+    Attributes:
+        seed: where all chance comes from.
+        events: the input.
+        checkpoints: what the store holds, by number.
+        torn: numbers of the checkpoints that were cut off in the middle.
+        disks: what each sink holds, by its name.
+        trace: everything that has happened: life, virtual time, what, and details.
+        wrong: what must not happen, and did.
+    """
+
+    seed: int
+    events: Sequence[Any]
+    checkpoints: dict[int, bytes] = field(default_factory=dict)
+    torn: set[int] = field(default_factory=set)
+    disks: dict[str, SimulatedDisk] = field(default_factory=dict)
+    trace: list[tuple[int, float, str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Life:
+    """
+    One life of the simulated process; a pipeline is built anew for each.
+
+    It is also the process' `Clock`.
+
+    Args:
+        world: what it may leave traces in.
+        number: which life; starts at 1.
+        plan: what may happen to it.
+
+    Attributes:
+        random: this life's random numbers; for all chance in the pipeline, such as `retry(random=...)`.
+        is_kind: nothing goes wrong in it.
+        is_over: nothing that its code does reaches the world any more.
+        on_stop: stops or drains the job in an orderly way; None while there is none to stop.
+        loop: its event loop.
+    """
+
+    def __init__(self, world: World, number: int, plan: FaultPlan) -> None:
+        self.world = world
+        self.number = number
+        self.plan = plan
+        self.random = Random(f"{world.seed} {number}")
+        self.is_kind = plan == plan.kind()
+        self.is_over = False
+        self.on_stop: Callable[[], None] | None = None
+        # clocks are set anew between two lives, sometimes to the past
+        self._born_ms = EPOCH_MS + round(number * self.random.uniform(-1_000, 60_000))
+        self.loop = ShufflingLoop(Random(f"{world.seed} {number} timers"))
+
+    def now_ms(self) -> int:
+        return self._born_ms + self.loop.now_ms()
+
+    def note(self, what: str, detail: Any = None) -> None:
+        """Add to the trace of the world."""
+        if not self.is_over:
+            self.world.trace.append((self.number, self.loop.time(), what, detail))
+
+    def complain(self, what: str) -> None:
+        """Something happened that a pipeline must not do: the simulation fails."""
+        if not self.is_over:
+            self.note("wrong", what)
+            self.world.wrong.append(what)
+
+    # ------------------------------------------------------------------ how it ends
+
+    def end(self, why: str) -> None:
+        """Crash: nothing reaches the world from here on."""
+        if not self.is_over:
+            self.note("crash", why)
+            self.is_over = True
+            self.loop.stop()
+
+    def leave(self, work: object) -> None:
+        """Its work is done."""
+        if not self.is_over:
+            self.loop.stop()
+
+    def hang(self) -> None:
+        """It has lasted for longer than anything takes."""
+        self.complain("it hangs")
+        self.end("it hangs")
+
+    def end_some_time(self) -> None:
+        """Crash at a random instant: some time from now, and some passes of the loop later."""
+        if self.plan.crash_after:
+            hops = self.random.randrange(12)
+            self.loop.call_later(self.random.expovariate(1 / self.plan.crash_after), self._approach, hops)
+
+    def _approach(self, hops: int) -> None:
+        if hops:
+            self.loop.call_soon(self._approach, hops - 1)
+        elif self.random.random() >= self.plan.stop or not self.stop():
+            self.end("at any time")
+
+    def stop(self) -> bool:
+        """Have the job stopped in an orderly way; False if it cannot be any more."""
+        if self.on_stop is None:
+            return False
+        self.note("stop")
+        self.on_stop()
+        return True
+
+    # ------------------------------------------------------------------ what the outside does to it
+
+    def ends_in(self, what: str) -> bool:
+        """Whether the process ends right here; if so, it just has."""
+        if not self.is_over and self.random.random() < self.plan.crash:
+            self.end(f"in {what}")
+        return self.is_over
+
+    def cut(self, what: str, size: int) -> int:
+        """How much of `size` gets done: all of it, unless the process ends in the middle."""
+        if self.is_over:
+            return 0
+        return self.random.randint(0, size) if self.ends_in(what) else size
+
+    async def latency(self, longest: float | None = None) -> None:
+        """
+        Take a while; sometimes none at all, sometimes long.
+
+        Args:
+            longest: seconds at most; the plan's `long` if left out.
+        """
+        longest = self.plan.long if longest is None else longest
+        chance = self.random.random()
+        if chance < self.plan.pause:
+            await asyncio.sleep(self.random.uniform(0, longest))
+        elif chance < 0.7:
+            await asyncio.sleep(min(longest, self.random.expovariate(1 / self.plan.latency)))
+        elif chance < 0.85:
+            await asyncio.sleep(0)
+
+    async def access(self, what: str, chance: float | None = None) -> None:
+        """
+        Access the outside: takes a while, and may fail, or be the last thing that the process does.
+
+        Args:
+            what: for the trace.
+            chance: that it fails; the plan's `failure` if left out.
+
+        Raises:
+            SimulatedFailure: if it fails.
+        """
+        await self.latency()
+        if self.ends_in(what):
+            return
+        if self.random.random() < (self.plan.failure if chance is None else chance):
+            self.note("failure", what)
+            raise SimulatedFailure(what)
+
+
+class ShufflingLoop(VirtualTimeLoop):
+    """
+    Virtual time in which timers set for the same instant fire in any order, as asyncio allows.
+
+    Args:
+        random: where the order comes from.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        super().__init__()
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        late = self._random.random() * 1e-6
+        return super().call_at(when + late, callback, *args, context=context)

@@ -1,0 +1,92 @@
+"""The bytes of a checkpoint: they hold everything, say if they are damaged, and never pretend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.checkpoint import CheckpointInfo, StepInfo
+from asyncstream.checkpoint.format import PART, VERSION, encode_state, pack, unpack, unpack_info
+from asyncstream.codec import JsonCodec, PickleCodec
+from asyncstream.errors import CheckpointError, DamagedCheckpoint
+
+STATES: dict[str, Any] = {
+    "source": {"offset": 12, "lines": 3},
+    "window": {
+        "contents": [[f"k{n}", [0, 10], n] for n in range(2 * PART + 1)],
+        "timers": {"event": list(range(PART + 1))},
+    },
+    "async": [["call", {"id": n}, None] for n in range(PART + 7)],
+    "sink": (1, b"x"),
+}
+
+
+def packed(number: int = 5) -> bytes:
+    codec = JsonCodec()
+    states = {name: encode_state(name, state, codec) for name, state in STATES.items()}
+    steps = {name: StepInfo("operator", name, 0) for name in STATES}
+    return pack(CheckpointInfo(number, "p", 1000, codec.name, False, 0, steps), states)
+
+
+def test_what_went_in_comes_out() -> None:
+    data = packed()
+    info, states = unpack(data, JsonCodec())
+    assert states == STATES
+    assert (info.id, info.pipeline, info.created_ms, info.finished, info.size) == (
+        5,
+        "p",
+        1000,
+        False,
+        len(data),
+    )
+
+
+def test_description_is_read_without_a_codec() -> None:
+    info = unpack_info(packed())
+    assert list(info.steps) == list(STATES)
+    assert info.steps["window"].size > info.steps["source"].size > 0
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 20, 53, 54, 60, 500, -1])
+def test_cut_short_it_is_damaged(length: int) -> None:
+    with pytest.raises(DamagedCheckpoint):
+        unpack_info(packed()[:length])
+
+
+@given(st.integers(0, len(packed()) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_noticed(place: int, change: int) -> None:
+    data = bytearray(packed())
+    data[place] ^= change
+    with pytest.raises(CheckpointError):  # damaged, or as if of a newer version
+        unpack(bytes(data), JsonCodec())
+
+
+def test_more_bytes_than_there_should_be_are_damage() -> None:
+    with pytest.raises(DamagedCheckpoint, match="bytes instead of"):
+        unpack_info(packed() + b"\0")
+
+
+def test_something_else_is_no_checkpoint() -> None:
+    with pytest.raises(DamagedCheckpoint, match="does not begin"):
+        unpack_info(b"SQLite format 3\0" + bytes(200))
+
+
+def test_a_version_from_the_future_is_refused_and_not_taken_for_damage() -> None:
+    data = bytearray(packed())
+    data[8:10] = (VERSION + 1).to_bytes(2, "big")
+    with pytest.raises(CheckpointError, match="newer version") as raised:
+        unpack_info(bytes(data))
+    assert not isinstance(raised.value, DamagedCheckpoint)
+
+
+def test_another_codec_is_refused_by_name() -> None:
+    with pytest.raises(CheckpointError, match=r"codec='json'.*'pickle'"):
+        unpack(packed(), PickleCodec())
+
+
+def test_refused_value_names_the_step_the_place_and_the_type() -> None:
+    with pytest.raises(CheckpointError, match=r"step 'enrich'.*\[1\].*object"):
+        encode_state("enrich", [1, object()], JsonCodec())

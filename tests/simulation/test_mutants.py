@@ -1,0 +1,145 @@
+"""
+The simulation can fail: put one of these bugs into the package, and a story soon goes wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.operators.process import KeyedProcessOperator
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
+from asyncstream.testing.simulation.scenarios import story
+
+WITHIN = 500
+"""Seeds."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("asyncstream")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_call_in_flight_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: AsyncWaitOperator, whole: Any = AsyncWaitOperator.snapshot) -> Any:
+        state = whole(operator)
+        calls = [entry for entry in state if entry[0] == "call"]
+        return [entry for entry in state if entry not in calls[:1]]
+
+    patch.setattr(AsyncWaitOperator, "snapshot", snapshot)
+
+
+def a_finished_result_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: AsyncWaitOperator, whole: Any = AsyncWaitOperator.snapshot) -> Any:
+        return [entry for entry in whole(operator) if entry[0] != "finished"]
+
+    patch.setattr(AsyncWaitOperator, "snapshot", snapshot)
+
+
+def a_watermark_is_stored_too_high(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: AsyncWaitOperator, whole: Any = AsyncWaitOperator.snapshot) -> Any:
+        return [["watermark", e[1] + 2000] if e[0] == "watermark" else e for e in whole(operator)]
+
+    patch.setattr(AsyncWaitOperator, "snapshot", snapshot)
+
+
+def the_watermark_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: AsyncWaitOperator, whole: Any = AsyncWaitOperator.snapshot) -> Any:
+        return [entry for entry in whole(operator) if entry[0] != "watermark"]
+
+    patch.setattr(AsyncWaitOperator, "snapshot", snapshot)
+
+
+def the_strategy_is_stored_ahead_of_its_elements(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: AssignEventTime, whole: Any = AssignEventTime.snapshot) -> Any:
+        generator, watermark, idle = whole(operator)
+        return [generator, watermark + 2000, idle]
+
+    patch.setattr(AssignEventTime, "snapshot", snapshot)
+
+
+def a_timer_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(operator: KeyedProcessOperator, whole: Any = KeyedProcessOperator.snapshot) -> Any:
+        state = whole(operator)
+        del state["timers"]["event"][:1]
+        return state
+
+    patch.setattr(KeyedProcessOperator, "snapshot", snapshot)
+
+
+def the_source_is_a_step_ahead(patch: pytest.MonkeyPatch) -> None:
+    def position(source: SimulatedSource, true: Any = SimulatedSource.position) -> Any:
+        return true(source) + 1
+
+    patch.setattr(SimulatedSource, "position", position)
+
+
+def the_sink_commits_before_the_store_has_saved(patch: pytest.MonkeyPatch) -> None:
+    async def prepared(sink: SinkOperator, epoch: int, prepare: Any = SinkOperator._prepared) -> Any:
+        position = await prepare(sink, epoch)
+        await sink.commit(epoch)
+        return position
+
+    patch.setattr(SinkOperator, "_prepared", prepared)
+
+
+def a_commit_is_done_twice(patch: pytest.MonkeyPatch) -> None:
+    async def recover(sink: SimulatedSink, position: Any, once: Any = SimulatedSink.recover) -> None:
+        before = len(sink._disk.committed)
+        staged = sink._disk.staged[: (position or 0) - before]
+        await once(sink, position)
+        if not sink._life.is_over:
+            sink._disk.committed += staged
+
+    patch.setattr(SimulatedSink, "recover", recover)
+
+
+def an_epoch_is_cut_too_late(patch: pytest.MonkeyPatch) -> None:
+    def cut(sink: SinkOperator, epoch: int, in_time: Any = SinkOperator.cut) -> Any:
+        kept = sink._values, sink._timestamps
+        sink._values, sink._timestamps = [], []
+        position = in_time(sink, epoch)
+        sink._values, sink._timestamps = kept
+        return position
+
+    patch.setattr(SinkOperator, "cut", cut)
+
+
+@pytest.mark.parametrize(
+    "put_in",
+    [
+        a_call_in_flight_is_not_kept,
+        a_finished_result_is_not_kept,
+        a_watermark_is_stored_too_high,
+        the_watermark_is_forgotten,
+        the_strategy_is_stored_ahead_of_its_elements,
+        a_timer_is_not_stored,
+        the_source_is_a_step_ahead,
+        the_sink_commits_before_the_store_has_saved,
+        a_commit_is_done_twice,
+        an_epoch_is_cut_too_late,
+    ],
+    ids=lambda bug: bug.__name__,
+)
+def test_bug_is_caught_when(put_in: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch)
+    with pytest.raises(SimulationFailed, match=r"replay it with: python -m .* --seed \d+"):
+        tell_all()
+
+
+def tell_all() -> None:
+    for seed in range(WITHIN):
+        story(seed)

@@ -1,0 +1,82 @@
+"""
+Thousands of stories of crashes and restarts, each drawn from its seed: nothing is lost, nothing is doubled.
+
+    ASYNCSTREAM_SEEDS=20000 pytest tests/simulation/test_seeds.py     more of them
+    python -m asyncstream.testing.simulation --seed 123               one of them, with its trace
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
+
+import pytest
+
+from asyncstream.testing.simulation import SimulationFailed
+from asyncstream.testing.simulation.scenarios import story
+
+SEEDS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2000"))
+PROCESSES = 2
+CHUNK = 50
+
+
+def tell(seeds: range) -> tuple[list[str], Counter[str]]:
+    """What is wrong in these stories; and what happened in them, by how often."""
+    logging.getLogger("asyncstream").setLevel(
+        logging.CRITICAL
+    )  # they complain of every checkpoint that fails
+    wrong, happened = [], Counter[str]()
+    for seed in seeds:
+        try:
+            simulation = story(seed)
+        except SimulationFailed as failed:
+            wrong.append(str(failed))
+        else:
+            kinds = (
+                (what, detail if what in ("crash", "failure") else "")
+                for _, _, what, detail in simulation.trace
+            )
+            happened.update(f"{what} {detail}".strip() for what, detail in kinds)
+    return wrong, happened
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_and_nothing_is_doubled() -> None:
+    chunks = [range(start, min(start + CHUNK, SEEDS)) for start in range(0, SEEDS, CHUNK)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        told = list(pool.map(tell, chunks))
+    wrong = list(chain.from_iterable(complaints for complaints, _ in told))
+    assert not wrong, f"{len(wrong)} of {SEEDS} seeds\n" + "\n\n".join(wrong[:3])
+    happened = sum((counts for _, counts in told), Counter[str]())
+    unseen = {
+        *(
+            f"crash in {place}"
+            for place in ("read", "capture", "prepare", "save", "commit", "recover", "write")
+        ),
+        *(f"failure {place}" for place in ("read", "prepare", "save", "commit", "recover", "write", "load")),
+        *("crash at any time", "stopped", "finished", "failed", "no checkpoint"),
+    } - set(happened)
+    assert not unseen, "stories in which this never happens prove nothing about it"
+
+
+def test_a_story_is_told_in_the_same_words_each_time() -> None:
+    tell_some = f"from {story.__module__} import story\nfor seed in range(20): print(story(seed).trace)"
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", tell_some],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert told[0].splitlines()[7] == str(story(7).trace)
