@@ -15,7 +15,8 @@ A map of the package, in reading order:
     checkpoint    what is kept of a running pipeline, where, and for how long
     runtime       who drives it: asyncio
     pipeline      the fluent face of it all
-    testing       virtual time
+    testing       virtual time, and crashes by seed
+    cli           the command line
 """
 
 from asyncstream.async_wait import OutputOrder

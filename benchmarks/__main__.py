@@ -25,9 +25,7 @@ def main() -> None:
         if module.name.startswith(PREFIX)
     ]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"of {', '.join(known)}"
-    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="less work: to see that it runs")
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
     arguments = parser.parse_args()

@@ -28,7 +28,7 @@ from benchmarks.workloads import Work, immediate, replies, sleeping, some
 __all__ = ("main",)
 
 PYFLINK_PER_SECOND = {"ordered": 4_558, "unordered": 4_485}
-"""PyFlink 2.x, immediate calls, capacity 1,000, timeout 60 s: recorded elsewhere, not measured in the run."""
+"""PyFlink, immediate calls, capacity 1,000, timeout 60 s: recorded elsewhere, not measured in the run."""
 
 OURS = "asyncstream"
 OURS_UNORDERED = "asyncstream, unordered"
