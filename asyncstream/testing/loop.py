@@ -75,6 +75,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
         return int(self.time() * 1000 + 1e-6)
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for threads without a time limit: in virtual time it would be over at once."""
+        await super().shutdown_default_executor()
+
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """
