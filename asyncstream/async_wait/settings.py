@@ -62,8 +62,8 @@ class AsyncWaitOptions(TypedDict, total=False):
         on_error: "fail" the pipeline, "skip" the element (counted), "route" it to `failed`. "fail".
         isolation: "pool" makes calls in long-lived tasks; "task" gives every call one of its own, dearer by
             some microseconds, for code that keeps a handle of its task beyond its element. "pool".
-        replay: what a restored snapshot calls again: "unfinished" calls, or "all" that were not emitted,
-            as Flink does. "unfinished".
+        replay: what a restored snapshot calls again: "unfinished" calls, or also "all" those whose results
+            still waited for their turn, as Flink does. "unfinished".
     """
 
     order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]

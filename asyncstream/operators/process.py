@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeVar, overload
 
 from asyncstream.clock import Clock
-from asyncstream.elements import Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.state import (
     AggregatingDescriptor,
@@ -31,6 +31,9 @@ from asyncstream.state import (
 from asyncstream.timers import Timer, TimerService
 
 __all__ = ("Emitter", "KeyedContext", "KeyedProcessFunction", "KeyedProcessOperator", "TimeDomain")
+
+RUNAWAY = 1_000_000
+"""Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -178,7 +181,10 @@ class KeyedProcessFunction(Generic[In, Out]):
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
         """
-        Handle a timer of `ctx.key`.
+        Handle a timer of `ctx.key`, which has one timer for each millisecond at most, whatever it is for.
+
+        At the end of input event time goes to its end, and every timer fires. A function that sets the next
+        timer with each would go on for ever: it stops when `ctx.watermark` is `MAX_TIMESTAMP`.
 
         What an event-time timer emits carries the timer's timestamp. What a processing-time timer emits
         carries none, since its time has nothing to do with event time.
@@ -207,6 +213,7 @@ class KeyedProcessOperator(Operator):
         self._key_by = key_by
         self._function = function
         self._emitter: Emitter[Any] = Emitter(self)
+        self._timers_left: int | None = None  # that may fire at the end of time
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -231,6 +238,8 @@ class KeyedProcessOperator(Operator):
         out.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._timers_left = len(self._timers.event) + RUNAWAY
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()
         super().advance_watermark(timestamp)
@@ -257,6 +266,14 @@ class KeyedProcessOperator(Operator):
         }
 
     def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
+        if self._timers_left is not None:
+            self._timers_left -= 1
+            if self._timers_left < 0:
+                endless = RecursionError(
+                    f"{RUNAWAY} timers that on_timer has set since the end of input have fired; "
+                    "set none when ctx.watermark is MAX_TIMESTAMP"
+                )
+                raise self.blame(Timer(timestamp, key, None), endless)
         self._call(timestamp, key, TimeDomain.EVENT, timestamp)
 
     def _on_processing_time(self, timestamp: int, key: Any, namespace: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError
+from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.process import (
     Emitter,
     KeyedContext,
@@ -152,3 +153,26 @@ def test_a_function_without_process_element_says_so() -> None:
     run = harness(KeyedProcessFunction)
     with pytest.raises(UserFunctionError, match="does not override process_element"):
         run.element(("a", 1), 5)
+
+
+def test_function_that_sets_timers_for_ever_is_stopped_at_the_end_of_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flink goes on for ever here."""
+    monkeypatch.setattr("asyncstream.operators.process.RUNAWAY", 1000)
+
+    class Heartbeat(KeyedProcessFunction[int, int]):
+        def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            ctx.register_event_timer(value)
+
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            out(timestamp)
+            ctx.register_event_timer(timestamp + 60_000)
+
+    operator = KeyedProcessOperator(lambda value: "all", Heartbeat())
+    operator.open(OperatorContext(name="heartbeat"))
+    operator.process(0, 0)
+    operator.advance_watermark(600_000)
+
+    with pytest.raises(UserFunctionError, match="set none when ctx"):
+        operator.advance_watermark(MAX_TIMESTAMP)
