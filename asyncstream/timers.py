@@ -155,8 +155,8 @@ class TimerService:
     """
     The event-time and processing-time timers of one operator, and the time as they know it.
 
-    After `restore` the watermark is before all time until the next one comes, so a timer that was due
-    when the snapshot was taken waits for that one.
+    `restore` brings no watermark: in a service just made it is before all time until the next one comes. A
+    timer that was due when the snapshot was taken waits for that one.
 
     Attributes:
         watermark: the event time reached, milliseconds since the epoch. While event timers fire it is
@@ -221,8 +221,7 @@ class TimerService:
         }
 
     def restore(self, snapshot: dict[str, list[tuple[int, Any, Any]]]) -> None:
-        """Take up the timers that `snapshot` gave, in place of those that are here."""
-        self.watermark = MIN_TIMESTAMP
+        """Take up the timers that `snapshot` gave, in place of those that are here; the watermark stays."""
         for queue, kept in ((self.event, snapshot["event"]), (self.processing, snapshot["processing"])):
             queue.clear()
             for timestamp, key, namespace in kept:

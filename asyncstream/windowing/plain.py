@@ -167,7 +167,6 @@ class PlainWindowOperator(Operator):
             cells.append(Cell(key, window_from(plain), held, False))  # type: ignore[arg-type]
         self._late_dropped = state["late_dropped"]
         self._outside_windows = state["outside_windows"]
-        self._watermark = MIN_TIMESTAMP
         self._at_hand = NONE_AT_HAND
         self._take_up(cells)
 
