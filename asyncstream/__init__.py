@@ -13,7 +13,7 @@ A map of the package, in reading order:
     connectors    sources and sinks
     plan          what to run: a graph of named steps
     checkpoint    what is kept of a running pipeline, where, and for how long
-    runtime       who drives it: asyncio
+    runtime       who drives it: asyncio, or Spark
     pipeline      the fluent face of it all
     testing       virtual time, and crashes by seed
     cli           the command line

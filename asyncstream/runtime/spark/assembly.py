@@ -1,0 +1,247 @@
+"""
+The operators of one stage, made and connected for one run, with an `Exit` at the start of each route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from traceback import format_exception
+from typing import Any, Final, NamedTuple
+
+from asyncstream.arguments import duration_ms
+from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.eventtime import (
+    AscendingTimestamps,
+    BoundedOutOfOrderness,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.plan import Graph, OperatorStep, Wiring
+from asyncstream.runtime.spark.cut import Route, Stage
+from asyncstream.runtime.spark.keys import KeyGroups
+
+__all__ = ("NOW", "Assembly", "Exit", "Leaving", "Terms", "delay_ms", "opening", "telling_the_cause")
+
+NOW: Final = MAX_TIMESTAMP - 1
+"""Stands for the watermark of the micro-batch under way, which only Spark's state is told."""
+
+Lend = Callable[[str, AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """
+    What the stages of one plan have in common.
+
+    Attributes:
+        key_groups: how many there are.
+        wanted: numbers of the routes whose elements somebody needs.
+        streaming: micro-batches, rather than one bounded job.
+    """
+
+    key_groups: int
+    wanted: frozenset[int]
+    streaming: bool
+
+
+class Leaving(NamedTuple):
+    """
+    Elements that leave a stage together.
+
+    Attributes:
+        watermark: the one that held where they were emitted; `NOW`: this micro-batch's own.
+        group: the key group that they belong to, or any number where there is no key.
+    """
+
+    route: Route
+    watermark: int
+    group: int
+    values: list[Any]
+    timestamps: list[int | None]
+
+
+class Exit(Operator):
+    """
+    Collects what leaves on one route, by key group.
+
+    Attributes:
+        watermark: the one that holds for what arrives now; `NOW`: this micro-batch's own.
+        count: how many elements have been collected since the last time.
+    """
+
+    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
+        super().__init__()
+        self.route = route
+        self.watermark = watermark
+        self.count = 0
+        self.ended = False
+        self.on_end: Callable[[], None] = _nothing
+        self._groups = groups
+        self._wanted = wanted
+        self._spread = spread
+        self._held: dict[tuple[int, int], tuple[list[Any], list[int | None]]] = {}
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if not self._wanted:
+            return
+        self.count += len(values)
+        key_by, group_of = self.route.key_by, self._groups.of
+        group, watermark = self._spread, self.watermark
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                if key_by is not None:
+                    group = group_of(key_by(value))
+                held = self._held.get((watermark, group))
+                if held is None:
+                    held = self._held[watermark, group] = ([], [])
+                held[0].append(value)
+                held[1].append(timestamp)
+        except Exception as error:  # of the user's key
+            raise self.blame(value, error) from error
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.watermark = timestamp
+
+    def set_idle(self, idle: bool) -> None:
+        """Spark's watermark waits for nobody."""
+
+    def end_input(self) -> None:
+        self.ended = True
+        self.on_end()
+
+    def take(self) -> list[Leaving]:
+        """What has been collected since the last time."""
+        held, self._held, self.count = self._held, {}, 0
+        return [Leaving(self.route, *place, *lists) for place, lists in held.items()]
+
+
+class _Follower(WatermarkStrategy, WatermarkGenerator):
+    """Sees the largest timestamp, and leaves watermarks to Spark."""
+
+    def __init__(self) -> None:
+        self.largest_ms = MIN_TIMESTAMP
+
+    def generator(self) -> WatermarkGenerator:
+        return self
+
+    def on_element(self, value: Any, timestamp: int) -> None:
+        self.largest_ms = timestamp
+        self.threshold = timestamp + 1
+
+
+class Assembly:
+    """
+    The operators of a stage.
+
+    Attributes:
+        operators: by step name, in topological order.
+        exits: one for each route that begins here.
+        heads: where elements enter, by the number of the route that ends here.
+
+    Args:
+        lend: gives the opened function of an async step.
+        spread: the group of elements without a key.
+        watermark: the one that holds for what comes first.
+    """
+
+    def __init__(self, stage: Stage, terms: Terms, lend: Lend | None, spread: int, watermark: int) -> None:
+        self.stage = stage
+        self._followers: list[tuple[_Follower, int]] = []
+        self.operators = {step.name: self._made(step, lend) for step in stage.steps}
+        groups = KeyGroups(terms.key_groups)
+        self.exits = [
+            Exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits
+        ]
+        graph = Graph()
+        for step in stage.steps:
+            graph.add(step)
+        connected: dict[str, Operator] = dict(self.operators)
+        for exit_ in self.exits:
+            if exit_.route.output.step in self.operators:
+                name = f"route {exit_.route.number}"
+                graph.add(OperatorStep(name, "exit", (exit_.route.output,), Operator))
+                connected[name] = exit_
+        self.graph, self.wiring = graph, Wiring(graph, connected)
+        self.heads: dict[int, Operator] = {
+            route.number: self.wiring.input_of(route.reader) for route in stage.entries
+        }
+        # what a source gives to a later stage at once
+        self.heads |= {e.route.number: e for e in self.exits if e.route.output.step not in self.operators}
+
+    def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
+        operator = step.make()
+        if isinstance(operator, AsyncWaitOperator):
+            function = operator.settings.function
+            if lend is not None and isinstance(function, AsyncFunction):
+                return AsyncWaitOperator(replace(operator.settings, function=lend(step.name, function)))
+        elif isinstance(operator, AssignEventTime):
+            follower = _Follower()
+            delay = delay_ms(operator.strategy)
+            if delay is not None:
+                self._followers.append((follower, delay))
+            return AssignEventTime(operator.timestamp, follower)
+        return operator
+
+    def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:
+        """Open the operators, the last first, each one before it is given: there may be more to do."""
+        for exit_ in self.exits:
+            exit_.open(context(exit_.route.reader))
+        for name, operator in reversed(self.operators.items()):
+            with opening(name):
+                operator.open(context(name))
+                yield operator
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Event time has come this far on all routes that end here; `MIN_TIMESTAMP` is nowhere."""
+        if watermark_ms > MIN_TIMESTAMP:
+            for head in self.heads.values():
+                head.advance_watermark(watermark_ms)
+
+    def take(self) -> list[Leaving]:
+        """What has reached the exits since the last time."""
+        return [leaving for exit_ in self.exits for leaving in exit_.take()]
+
+    def event_time_ms(self) -> int:
+        """How far event time has come here, less the delay that was asked for; 0 if that is not known."""
+        return max((follower.largest_ms - delay for follower, delay in self._followers), default=0)
+
+
+def delay_ms(strategy: WatermarkStrategy) -> int | None:
+    """How far behind the largest timestamp the watermark is, or None if it is found in another way."""
+    if type(strategy) is BoundedOutOfOrderness:
+        return duration_ms("delay", strategy.delay, zero=True)
+    return 0 if type(strategy) is AscendingTimestamps else None
+
+
+@contextmanager
+def telling_the_cause() -> Iterator[None]:
+    """PySpark reports an exception without its cause: here the user's own traceback becomes part of it."""
+    try:
+        yield
+    except AsyncStreamError as error:
+        if error.__cause__ is not None:
+            error.add_note("".join(format_exception(error.__cause__)).rstrip())
+        raise
+
+
+@contextmanager
+def opening(step: str) -> Iterator[None]:
+    """What the user's code raises in this block names the step."""
+    try:
+        yield
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(step, None, error, when="when it was opened") from error
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,108 @@
+"""
+An async function as a function of columns: `df.withColumn("plane", with_plane("tailnum"))`.
+
+Less than `enrich`, one result for each row and in their order, but the DataFrame keeps its watermark, and it
+works where Spark allows expressions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+from uuid import uuid4
+
+from asyncstream.arguments import refuse
+from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
+from asyncstream.errors import PipelineError
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
+from asyncstream.runtime.spark.cut import Stage, cut
+from asyncstream.runtime.spark.enrich import async_step
+from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.loop import loop_thread
+from asyncstream.runtime.spark.rows import array_of
+from asyncstream.runtime.spark.run import Entering, StageRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+__all__ = ("enrich_column", "run_column")
+
+
+def enrich_column(
+    fn: Callable[[dict[str, Any]], Awaitable[Any]] | AsyncFunction[dict[str, Any], Any],
+    returns: DataType,
+    *,
+    name: str = "enrich_column",
+    **options: Unpack[AsyncWaitOptions],
+) -> Callable[..., Column]:
+    """
+    A function of columns whose value in each row is `await fn(row)`; many calls run at once.
+
+        with_plane = enrich_column(look_up, StringType(), concurrency=200)
+        df.withColumn("plane", with_plane("tailnum"))
+
+    Args:
+        fn: an `async def` of a dict that holds the columns it is applied to, or an `AsyncFunction`.
+        returns: the type of the column.
+        name: what errors call this step.
+        options: see `AsyncWaitOptions`; every row needs a value, so nothing can be skipped or routed.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+    need_pyspark()
+    import pyarrow as pa
+    from pyspark.sql import functions as columns
+    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.types import DataType
+
+    if not isinstance(returns, DataType):
+        raise refuse("returns", "a Spark DataType", returns)
+    graph, settings = async_step(fn, False, name, options, [])
+    for option, choice in (("on_error", settings.on_error), ("on_timeout", settings.on_timeout)):
+        if choice in ("skip", "route"):
+            raise PipelineError(f"{option}={choice!r}: every row of a column needs a value; use enrich")
+    if settings.order is not OutputOrder.ORDERED:
+        raise PipelineError(
+            f"order={settings.order.value!r}: a column keeps the order of its rows; use enrich"
+        )
+    run = partial(run_column, uuid4().hex, cut(graph, streaming=False)[0], name, returns)
+
+    def values(arrays: Any) -> Any:
+        return run(arrays)
+
+    # PySpark tells by these what kind of function it is
+    values.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    function = arrow_udf(values, returns)
+    return lambda *of: function(columns.struct(*of))
+
+
+def run_column(
+    token: str, stage: Stage, name: str, returns: DataType, arrays: Iterator[pa.Array]
+) -> Iterator[pa.Array]:
+    """The values for the rows of one partition."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    kind = to_arrow_type(returns, timezone="UTC")
+    exits = frozenset(route.number for route in stage.exits)
+    entries = tuple(route.number for route in stage.entries)
+    loop = loop_thread()
+    terms = Terms(1, exits, streaming=False)
+    run = StageRun(loop.resident(token, stage), terms, spread=0, watermark=NOW, closing=False)
+
+    def columns(leaving: list[Leaving], _: int) -> Iterator[pa.Array]:
+        for item in leaving:
+            yield array_of(item.values, kind, name)
+
+    with telling_the_cause():
+        try:
+            loop.call(run.open())
+            for array in arrays:
+                yield from columns(*loop.call(run.feed([Entering(entries, array.to_pylist())])))
+            yield from columns(*loop.call(run.finish()))
+        finally:
+            loop.call(run.close())

@@ -1,0 +1,101 @@
+"""
+What Spark does otherwise than an asyncio loop, and what it cannot do at all, in the user's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncstream.async_wait import AsyncWaitOperator, OutputOrder
+from asyncstream.errors import PipelineError
+from asyncstream.eventtime import NoWatermarks
+from asyncstream.operators.base import Operator
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.plan import Graph, OperatorStep
+from asyncstream.runtime.spark.assembly import delay_ms
+from asyncstream.runtime.spark.cut import StageKind, cut
+from asyncstream.windowing.policies import PolicyWindowOperator
+
+__all__ = ("differences", "refuse_unknown")
+
+
+def refuse_unknown(graph: Graph, *, streaming: bool) -> None:
+    """
+    Refuse what Spark cannot do.
+
+    Raises:
+        PipelineError: naming the step and the reason.
+    """
+    if not streaming:
+        return  # a bounded job has one watermark, at its end
+    stages = cut(graph, streaming=True)
+    if not any(stage.kind is StageKind.KEYED for stage in stages):
+        return  # nobody looks at event time
+    delays: dict[int | None, str] = {}
+    for number, stage in enumerate(stages):
+        for step in stage.steps:
+            operator = step.make()
+            if isinstance(operator, AssignEventTime):
+                _check_event_time(step.name, operator, first=number == 0)
+                delays[delay_ms(operator.strategy)] = step.name
+            elif isinstance(operator, PolicyWindowOperator) and step.details.get("time") != "processing":
+                raise PipelineError(
+                    f"step {step.name!r}: policy windows in event time follow a watermark of their own, "
+                    "driven by the clock, which a stream on Spark does not have; use window(...), or "
+                    "time='processing' with counts"
+                )
+    if len(delays) > 1:
+        raise PipelineError(
+            f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
+            "has one watermark for all, so give them the same delay"
+        )
+
+
+def _check_event_time(step: str, operator: AssignEventTime, *, first: bool) -> None:
+    if not first:
+        raise PipelineError(
+            f"step {step!r} gives elements new timestamps behind a keyed step; a stream on Spark has one "
+            "watermark, so event time must be given before the first keyed step"
+        )
+    if delay_ms(operator.strategy) is None and not isinstance(operator.strategy, NoWatermarks):
+        raise PipelineError(
+            f"step {step!r}: {operator.strategy} is not possible on Spark, whose watermark is the largest "
+            "timestamp less a delay; use BoundedOutOfOrderness or AscendingTimestamps"
+        )
+
+
+def differences(graph: Graph, *, streaming: bool) -> list[str]:
+    """What the user will find different from the same pipeline embedded, a sentence each."""
+    operators = [(step, step.make()) for step in graph if isinstance(step, OperatorStep)]
+    found = [text for step, operator in operators for text in _of_step(step, operator, streaming)]
+    keyed = any(step.key_by is not None for step, _ in operators)
+    if keyed:
+        found.append("there is no order of arrival across partitions; within a key elements keep theirs")
+    if keyed and streaming:
+        found.append(
+            "watermarks move and timers fire between micro-batches only, and the watermark follows "
+            "the fastest partition"
+        )
+        found.append("the end of a stream does not close open windows")
+        found.append(
+            "the number of key groups and of shuffle partitions is fixed when the checkpoint is made"
+        )
+    if keyed and not streaming:
+        found.append("event time moves once, at the end of input: nothing is late, and all timers fire then")
+    return found
+
+
+def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterator[str]:
+    if isinstance(operator, AsyncWaitOperator):
+        bounds = "partition and micro-batch" if streaming else "partition"
+        settings = operator.settings
+        yield f"{step.name}: {settings.concurrency} calls at once in every running task, not in all"
+        if settings.order is not OutputOrder.PER_KEY:
+            yield f"{step.name}: order {settings.order.value} holds within a {bounds}"
+        yield f"{step.name}: the last slow call holds its whole {bounds}; a timeout bounds that"
+        yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
+        if isinstance(settings.function, AsyncFunction):
+            yield f"{step.name}: close() is not called when Spark ends a worker"
+    elif isinstance(operator, AssignEventTime) and step.details.get("idle_after") is not None:
+        yield f"{step.name}: idle_after has no effect, since no input holds back Spark's watermark"

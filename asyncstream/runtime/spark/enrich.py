@@ -1,0 +1,128 @@
+"""
+One async step for any PySpark job: `enrich` a DataFrame, or one whose failures come out apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+from asyncstream.arguments import refuse, text
+from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
+from asyncstream.connectors.memory import Items, ListSink
+from asyncstream.errors import PipelineError
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.runtime.spark.sparkplan import SparkPlan, plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ("async_step", "enrich", "enrich_apart")
+
+Function = Callable[[dict[str, Any]], Awaitable[Any]] | AsyncFunction[dict[str, Any], Any]
+
+
+def enrich(
+    df: DataFrame,
+    fn: Function,
+    *,
+    schema: StructType,
+    flat: bool = False,
+    name: str = "enrich",
+    **options: Unpack[AsyncWaitOptions],
+) -> DataFrame:
+    """
+    Each row becomes `await fn(row)`; many calls run at once. For bounded and streaming DataFrames.
+
+        df.transform(enrich, with_plane, schema=schema, concurrency=200, timeout=5)
+
+    In every task that Spark runs at the same time, `concurrency` calls are under way. A client that an
+    `AsyncFunction` opens stays open from task to task. Declare a watermark behind this, not before it.
+
+    Args:
+        fn: an `async def` of one row, a dict, or an `AsyncFunction`; gives a dict, a NamedTuple or a
+            dataclass.
+        schema: the columns of what `fn` gives.
+        flat: `fn` gives an iterable of rows.
+        name: what errors call this step.
+        options: see `AsyncWaitOptions`. Results can be routed apart by `enrich_apart` only.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+    for option in ("on_error", "on_timeout"):
+        if options.get(option) == "route":
+            raise PipelineError(f"{option}='route': enrich gives one DataFrame; use enrich_apart")
+    return _plan(df, fn, schema, flat, name, options, [])["results"]
+
+
+def enrich_apart(
+    df: DataFrame,
+    fn: Function,
+    *,
+    schema: StructType,
+    flat: bool = False,
+    name: str = "enrich",
+    **options: Unpack[AsyncWaitOptions],
+) -> SparkPlan:
+    """
+    As `enrich`, with the rows that gave no result: `["results"]`, `["failed"]` and `["timed_out"]`.
+
+    `on_error` and `on_timeout` are "route" unless something else is said. The rows of the last two have the
+    columns of a `FailedCall`: value (the row), error (text), attempts, timestamp, first_ms, last_ms.
+    """
+    options.setdefault("on_error", "route")
+    if options.get("timeout") is not None:
+        options.setdefault("on_timeout", "route")
+    tags = {"failed": options["on_error"], "timed_out": options.get("on_timeout")}
+    return _plan(df, fn, schema, flat, name, options, [tag for tag, way in tags.items() if way == "route"])
+
+
+def _plan(
+    df: DataFrame,
+    fn: Function,
+    schema: StructType,
+    flat: bool,
+    name: str,
+    options: AsyncWaitOptions,
+    tags: list[str],
+) -> SparkPlan:
+    graph, _ = async_step(fn, flat, name, options, tags)
+    outputs = {"results": schema}
+    for tag in tags:
+        graph.add(SinkStep(tag, ListSink([]), (Output(name, tag),)))
+        outputs[tag] = _failed_call(df.schema)
+    return plan(graph, df.sparkSession, inputs={"rows": df}, outputs=outputs, title=name)
+
+
+def async_step(
+    fn: Function, flat: bool, name: str, options: AsyncWaitOptions, tags: list[str]
+) -> tuple[Graph, AsyncWaitSettings]:
+    """A graph of one async step between the source "rows" and the sink "results"; `tags` must be read."""
+    known = AsyncWaitOptions.__annotations__
+    for option in options:
+        if option not in known:
+            raise PipelineError(f"{name}: there is no option {option!r}; there are: {', '.join(known)}")
+    checked: dict[str, Any] = {**options}
+    settings = AsyncWaitSettings(fn, flat=flat, **checked)
+    if text("name", name) in ("rows", "results", "failed", "timed_out"):
+        raise refuse("name", "a name that no output has", name)
+    graph = Graph()
+    graph.add(SourceStep("rows", Items(())))
+    details = {"concurrency": settings.concurrency, "order": settings.order.value}
+    make = partial(AsyncWaitOperator, settings)
+    graph.add(OperatorStep(name, "async_map", (Output("rows"),), make, details, tuple(tags)))
+    graph.add(SinkStep("results", ListSink([]), (Output(name),)))
+    return graph, settings
+
+
+def _failed_call(row: StructType) -> StructType:
+    """The columns of a `FailedCall` whose element is a row."""
+    from pyspark.sql import types
+
+    columns = [("value", row), ("error", types.StringType()), ("attempts", types.IntegerType())]
+    columns += [(name, types.LongType()) for name in ("timestamp", "first_ms", "last_ms")]
+    return types.StructType([types.StructField(column, kind) for column, kind in columns])

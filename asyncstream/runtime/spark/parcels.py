@@ -1,0 +1,156 @@
+"""
+How elements travel between stages: packed by route and key group, one row for many elements.
+
+Spark sees these columns and nothing of the elements:
+
+    route       which reader they are for
+    group       the key group, by which Spark brings together what belongs together
+    origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
+    watermark   the one that held where they were emitted: what timers emitted comes before this micro-batch's
+    event_time  how far event time had come in that task; of a stream's first stage only
+    payload     the elements and their timestamps, pickled
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.codec import ForeignError
+from asyncstream.errors import PipelineError, describe_error
+from asyncstream.operators.functions import FailedCall
+from asyncstream.runtime.spark.assembly import NOW, Leaving
+from asyncstream.runtime.spark.run import Entering
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ("CLOCK", "COLUMNS", "Packer", "pack", "parcel_type", "unpack", "unpacked")
+
+COLUMNS = ("route", "group", "origin", "sequence", "watermark", "payload")
+"""The columns of a parcel, but for the event time."""
+
+CLOCK = -1
+"""The route of a parcel that is empty and only carries event time."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parcel_type(*, event_time: bool = False) -> StructType:
+    """The columns as Spark's types."""
+    from pyspark.sql import types
+
+    number, count = types.IntegerType(), types.LongType()
+    kinds = (number, number, count, count, count, types.BinaryType())
+    fields = [
+        types.StructField(name, kind, nullable=False) for name, kind in zip(COLUMNS, kinds, strict=True)
+    ]
+    if event_time:
+        fields.append(types.StructField("event_time", types.TimestampType(), nullable=False))
+    return types.StructType(fields)
+
+
+def pack(leaving: Leaving) -> bytes:
+    """The payload for some elements."""
+    values = leaving.values
+    if any(type(value) is FailedCall for value in values):
+        values = [_portable(value) if type(value) is FailedCall else value for value in values]
+    try:
+        return pickle.dumps((values, leaving.timestamps), 5)
+    except Exception as error:
+        raise PipelineError(
+            f"what step {leaving.route.output} emits cannot be pickled, as it must be to get from one Spark "
+            f"task to the next: {describe_error(error)}"
+        ) from error
+
+
+def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
+    """The elements and their timestamps."""
+    values, timestamps = pickle.loads(payload)
+    return values, timestamps
+
+
+def _portable(failed: FailedCall) -> FailedCall:
+    """With an error that can be read again elsewhere: many an exception pickles and does not unpickle."""
+    error = failed.error
+    try:
+        if type(pickle.loads(pickle.dumps(error, 5))) is type(error):
+            return failed
+    except Exception:
+        pass
+    kind = type(error)
+    return replace(
+        failed, error=ForeignError(f"{kind.__module__}.{kind.__qualname__}", describe_error(error))
+    )
+
+
+class Packer:
+    """
+    Makes rows of what leaves a stage, as Arrow batches.
+
+    Args:
+        origin: the number of this task among those that feed the next stage.
+        event_time: with that column.
+    """
+
+    def __init__(self, origin: int, *, event_time: bool) -> None:
+        import pyarrow as pa
+
+        self._origin = origin
+        self._sequence = 0
+        types = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.binary())
+        columns = list(zip(COLUMNS, types, strict=True))
+        if event_time:
+            columns.append(("event_time", pa.timestamp("us", "UTC")))
+        self._has_event_time = event_time
+        self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+    def batches(
+        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        At most one batch.
+
+        Args:
+            last: nothing follows, so event time must be told even if there is nothing else.
+        """
+        import pyarrow as pa
+
+        rows: list[tuple[Any, ...]] = []
+        for item in leaving:
+            rows.append((item.route.number, item.group, self._next(), item.watermark, pack(item)))
+        if last and self._has_event_time:
+            rows.append((CLOCK, 0, self._next(), NOW, b""))
+        if rows:
+            routes, groups, sequence, watermarks, payloads = zip(*rows, strict=True)
+            columns = [routes, groups, [self._origin] * len(rows), sequence, watermarks, payloads]
+            if self._has_event_time:
+                # before the epoch counts as not known: it is where Spark's watermark begins
+                now = EPOCH + timedelta(milliseconds=max(event_time_ms, 0))
+                columns.append([now] * len(rows))
+            arrays = [
+                pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def handed_on(self, batch: pa.RecordBatch, rows: list[int]) -> pa.RecordBatch:
+        """Some rows of a batch of parcels, as they are."""
+        import pyarrow as pa
+
+        kept = batch.take(pa.array(rows, pa.int64()))
+        return pa.RecordBatch.from_arrays([kept[name] for name in COLUMNS], schema=self._schema)
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+
+def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Entering]:
+    """The elements in those rows of a batch of parcels."""
+    routes, payloads = columns["route"], columns["payload"]
+    for row in rows:
+        yield Entering((routes[row],), *unpack(payloads[row]))

@@ -1,0 +1,133 @@
+"""
+One task's run of a stage, on the event loop of its worker.
+
+The task's own thread reads and writes Arrow batches; between two of them calls go on. `feed` returns when
+the stage has accepted what it was given, not when it has finished it, so calls of many batches run at once
+and the concurrency of a step is one for the whole task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.clock import SystemClock
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.flow import Gate, Intake
+from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
+from asyncstream.runtime.spark.loop import Resident
+
+__all__ = ("Entering", "StageRun")
+
+PUSHED = 1000
+"""Elements pushed in one go, before it is looked whether there is room for more."""
+
+
+class Entering(NamedTuple):
+    """
+    Elements, or a watermark.
+
+    Attributes:
+        routes: the numbers of those that they are for.
+        watermark: if it is not None, it reaches all routes before the elements.
+    """
+
+    routes: tuple[int, ...]
+    values: list[Any]
+    timestamps: Timestamps = None
+    watermark: int | None = None
+
+
+class StageRun:
+    """
+    Drives the operators of a stage for one task. All methods run on the loop.
+
+    Args:
+        watermark: the one that holds for what comes first.
+        enough: elements at the exits for which it is worth packing them; the next stage begins when all of
+            this one has ended, so nobody waits for them.
+        closing: the input of this task is all that there is: event time comes to its end.
+    """
+
+    def __init__(
+        self, resident: Resident, terms: Terms, *, spread: int, watermark: int, closing: bool, enough: int = 0
+    ) -> None:
+        self._assembly = Assembly(resident.stage, terms, resident.lend, spread, watermark)
+        self._closing = closing
+        self._enough = enough
+        self._clock = SystemClock()
+        self._opened: list[Operator] = []
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+        self._gate = Gate(self._changed.set)
+
+    async def open(self) -> None:
+        for operator in self._assembly.open(self._context):
+            self._opened.append(operator)
+            if isinstance(operator, Intake):
+                with opening(operator.context.name):
+                    await operator.start()
+        wiring, graph = self._assembly.wiring, self._assembly.graph
+        wiring.hold_back(self._gate, (graph[route.reader] for route in self._assembly.stage.entries))
+        for name, operator in self._assembly.operators.items():
+            if isinstance(operator, AsyncWaitOperator):
+                wiring.hold_back(operator.emitting, wiring.readers_of(name))
+        for exit_ in self._assembly.exits:
+            exit_.on_end = self._changed.set
+
+    def _context(self, name: str) -> OperatorContext:
+        # processing time stands still: what waits for it is closed by the end of input, or not at all
+        return OperatorContext(name, self._clock, fail=self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self._changed.set()
+
+    async def feed(self, items: Iterable[Entering]) -> tuple[list[Leaving], int]:
+        """Accept elements. Gives what has left the stage by then, and how far event time has come."""
+        for routes, values, timestamps, watermark in items:
+            if watermark is not None:
+                self._assembly.advance_watermark(watermark)
+            for start in range(0, len(values), PUSHED):
+                await self._until(self._gate.is_open)
+                end = start + PUSHED
+                for route in routes:
+                    head = self._assembly.heads[route]
+                    head.process_batch(values[start:end], timestamps and timestamps[start:end])
+        await asyncio.sleep(0)  # calls that were just accepted may start before the next batch is read
+        await self._until(self._gate.is_open)
+        ready = sum(exit_.count for exit_ in self._assembly.exits) >= self._enough
+        return self._assembly.take() if ready else [], self._assembly.event_time_ms()
+
+    async def finish(self) -> tuple[list[Leaving], int]:
+        """Nothing follows: wait for all that was accepted. Gives what `feed` does."""
+        heads = self._assembly.heads.values()
+        if self._closing:
+            self._assembly.advance_watermark(MAX_TIMESTAMP)
+        for head in heads:
+            head.end_input()
+        await self._until(lambda: all(exit_.ended for exit_ in self._assembly.exits))
+        return self._assembly.take(), self._assembly.event_time_ms()
+
+    async def close(self) -> None:
+        """End every call that still runs; the functions stay open for the next task."""
+        try:
+            for operator in self._opened:
+                if isinstance(operator, Intake):
+                    await operator.stop()
+        finally:
+            for operator in self._opened:
+                operator.close()
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while True:
+            if self._error is not None:
+                raise self._error
+            if reached():
+                return
+            self._changed.clear()
+            await self._changed.wait()

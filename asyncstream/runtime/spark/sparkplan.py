@@ -1,0 +1,305 @@
+"""
+A pipeline as operations on Spark DataFrames: `plan` gives a `SparkPlan`, whose outputs are DataFrames.
+
+Nothing of what operators mean is decided here: where they are cut apart is `cut`, what a task does is
+`tasks`, and what Spark's state holds is `keyed`. This module says in which order Spark runs them, brings keys
+together between them, and hands Spark the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from asyncstream.arguments import count, refuse
+from asyncstream.errors import PipelineError
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.plan import Graph, SinkStep, SourceStep, as_text
+from asyncstream.plan import Output as StepOutput
+from asyncstream.runtime.spark.assembly import Terms, delay_ms
+from asyncstream.runtime.spark.cut import Stage, StageKind, cut
+from asyncstream.runtime.spark.differences import differences, refuse_unknown
+from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.keyed import KeyGroup
+from asyncstream.runtime.spark.parcels import COLUMNS, parcel_type
+from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+    Writer = Callable[[Mapping[str, DataFrame], int], None]
+
+__all__ = ("KEY_GROUPS", "SparkPlan", "plan")
+
+KEY_GROUPS = 128
+"""If the user does not say: from 16 to 256 groups the throughput is the same, up to some 10,000 keys."""
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def plan(
+    graph: Graph,
+    spark: SparkSession,
+    *,
+    inputs: Mapping[str, DataFrame],
+    outputs: Mapping[str, StructType],
+    key_groups: int = KEY_GROUPS,
+    partitions: int | None = None,
+    title: str = "pipeline",
+) -> SparkPlan:
+    """
+    `graph` as DataFrames.
+
+    Args:
+        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
+        outputs: the columns of what the sink steps are given, by step name. Other sinks get nothing.
+        key_groups: into how many groups keys are divided; a running stream cannot change it.
+        partitions: how many tasks share the key groups of a bounded job; Spark's setting
+            `spark.sql.shuffle.partitions` by default, which is also what a stream uses.
+
+    Raises:
+        PipelineError: if the plan cannot run, or does something that Spark cannot.
+    """
+    graph.check()
+    count("key_groups", key_groups)
+    if partitions is None:
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    count("partitions", partitions)
+    return SparkPlan(graph, spark, inputs, outputs, key_groups, partitions, title)
+
+
+class SparkPlan(Mapping[str, "DataFrame"]):
+    """
+    The outputs of a pipeline on Spark, by the names of its sinks: `plan["results"]` is a DataFrame.
+
+    Nothing runs before Spark is asked for rows. Several outputs of a bounded job are computed together
+    the first time that one of them is asked for, and kept until `release`. Several outputs of a stream are
+    written together, by `write_stream`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spark: SparkSession,
+        inputs: Mapping[str, DataFrame],
+        outputs: Mapping[str, StructType],
+        key_groups: int,
+        partitions: int,
+        title: str,
+    ) -> None:
+        self._graph = graph
+        self._title = title
+        self._partitions = partitions
+        self._streaming = _check_inputs(graph, inputs)
+        self._stages = cut(graph, streaming=self._streaming)
+        self._inputs = inputs
+        self._outputs = {
+            name: Output(name, self._route_to(name), schema)
+            for name, schema in _check_outputs(graph, outputs).items()
+        }
+        refuse_unknown(graph, streaming=self._streaming)
+        keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
+        if keyed and spark.conf.get("spark.sql.streaming.stateStore.providerClass", "") != ROCKSDB:
+            raise PipelineError(
+                "windows and process functions on a stream need Spark's RocksDB state store: "
+                f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
+            )
+        # a bounded job has no use for watermarks but the last, and Spark none for one that no state reads
+        self._has_event_time = keyed and self._follows_event_time()
+        wanted = {output.route for output in self._outputs.values()}
+        wanted |= {route.number for stage in self._stages for route in stage.entries}
+        self._terms = Terms(key_groups, frozenset(wanted), self._streaming)
+        self._token = uuid4().hex
+        only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
+        # a stage writes rows itself where that saves a trip through Python
+        self._direct = only if self._stages[-1].kind is not StageKind.KEYED else None
+        self._last = self._run_stages()
+        self._is_kept = False
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._outputs:
+            raise KeyError(name)
+        if self._direct is not None:
+            return self._last
+        if self._streaming and len(self._outputs) > 1:
+            raise PipelineError(
+                f"output {name!r} is one of several of a stream, which are written together: "
+                "plan.write_stream(lambda outputs, batch_id: ...).start()"
+            )
+        if not self._streaming and not self._is_kept:
+            self._last = self._last.persist()
+            self._is_kept = True
+        return self._rows(self._last, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the inputs are streams."""
+        return self._streaming
+
+    def write_stream(self, write: Writer) -> DataStreamWriter:
+        """
+        A writer for all outputs of a stream together.
+
+        Spark may hand over a micro-batch again after a crash, under the same number: a `write` that
+        replaces what it wrote under that number makes the output exactly once.
+
+        Args:
+            write: given the outputs of a micro-batch by name, as bounded DataFrames, and the batch's number.
+        """
+        if not self._streaming:
+            raise PipelineError("the inputs are bounded: use plan[name].write")
+        if self._direct is not None:
+            name = self._direct.name
+            return self._last.writeStream.foreachBatch(lambda batch, number: write({name: batch}, number))
+
+        def write_batch(batch: DataFrame, number: int) -> None:
+            batch = batch.persist()
+            try:
+                # all of it is computed now, and once: a state store that was read in part cannot commit
+                batch.count()
+                write({name: self._rows(batch, name) for name in self._outputs}, number)
+            finally:
+                batch.unpersist()
+
+        return self._last.writeStream.foreachBatch(write_batch)
+
+    def release(self) -> None:
+        """Let go of what is kept of a bounded job with several outputs."""
+        if self._is_kept:
+            self._last.unpersist()
+            self._is_kept = False
+
+    def describe(self) -> str:
+        """The steps, the stages that Spark runs them in, and what differs from the same pipeline embedded."""
+        lines = [as_text(self._graph, self._title).split("\nwith checkpoints")[0], "on Spark"]
+        for number, stage in enumerate(self._stages):
+            steps = ", ".join(step.name for step in stage.steps) or "reads"
+            lines.append(f"  stage {number} ({stage.kind.name.lower()}): {steps}")
+        lines.append("what differs from running embedded")
+        lines += [f"  {text}" for text in differences(self._graph, streaming=self._streaming)]
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------------ inside
+
+    def _route_to(self, sink: str) -> int:
+        return next(r.number for stage in self._stages for r in stage.exits if r.reader == sink)
+
+    def _follows_event_time(self) -> bool:
+        operators = (step.make() for step in self._stages[0].steps)
+        return any(
+            isinstance(operator, AssignEventTime) and delay_ms(operator.strategy) is not None
+            for operator in operators
+        )
+
+    def _run_stages(self) -> DataFrame:
+        frame = self._first()
+        for number, stage in enumerate(self._stages[1:], start=1):
+            if stage.kind is StageKind.KEYED:
+                frame = self._with_state(frame, stage, number)
+                continue
+            if stage.kind is StageKind.SHUFFLED:
+                frame = frame.repartition(self._partitions, "group")
+                if not self._streaming:
+                    frame = frame.sortWithinPartitions("origin", "sequence")
+            frame = self._map(frame, StageTask(self._token_of(number), stage, self._terms, number))
+        return frame
+
+    def _first(self) -> DataFrame:
+        stage = self._stages[0]
+        frames = []
+        for number, (name, frame) in enumerate(self._inputs.items()):
+            source = StepOutput(name)
+            routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
+            task = StageTask(
+                self._token_of(0),
+                stage,
+                self._terms,
+                number,
+                source=tuple(sorted(routes)),
+                event_time=self._has_event_time,
+            )
+            frames.append(self._map(frame, task))
+        frame = reduce(lambda one, other: one.union(other), frames)
+        if self._has_event_time:
+            # The delay is in the column already. Selecting the others leaves Spark with the watermark, but
+            # with no column by which to drop late rows before the operators see them.
+            frame = frame.withWatermark("event_time", "0 seconds").select(*COLUMNS)
+        return frame
+
+    def _token_of(self, stage: int) -> str:
+        return f"{self._token}/{stage}"
+
+    def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
+        from dataclasses import replace
+
+        schema = parcel_type(event_time=task.event_time)
+        if self._direct is not None and task.stage is self._stages[-1]:
+            task = replace(task, output=self._direct)
+            schema = self._direct.schema
+        run = partial(run_stage, task)
+        return frame.mapInArrow(lambda batches: run(batches), schema)
+
+    def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
+        return frame.groupBy("group").transformWithState(
+            KeyGroup(stage, self._terms, number),
+            parcel_type(),
+            "append",
+            "EventTime" if self._has_event_time else "None",
+        )
+
+    def _rows(self, parcels: DataFrame, name: str) -> DataFrame:
+        output = self._outputs[name]
+        mine = parcels.where(f"route = {output.route}").select("payload")
+        write = partial(write_rows, output)
+        return mine.mapInArrow(lambda batches: write(batches), output.schema)
+
+
+def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
+    """Whether the inputs are streams."""
+    need_pyspark()
+    sources = [step.name for step in graph if isinstance(step, SourceStep)]
+    _same_names("inputs", "source", sources, inputs)
+    for name, frame in inputs.items():
+        if not hasattr(frame, "mapInArrow"):
+            raise refuse(f"inputs[{name!r}]", "a Spark DataFrame", frame)
+        if any("spark.watermarkDelayMs" in (field.metadata or {}) for field in frame.schema.fields):
+            raise PipelineError(
+                f"inputs[{name!r}] has a watermark of Spark's already; leave withWatermark out, and give the "
+                "pipeline its event time with stream.event_time(...)"
+            )
+    kinds = {frame.isStreaming for frame in inputs.values()}
+    if len(kinds) > 1:
+        raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
+    return bool(kinds.pop())
+
+
+def _check_outputs(graph: Graph, outputs: Mapping[str, StructType]) -> Mapping[str, StructType]:
+    from pyspark.sql.types import StructType
+
+    sinks = [step.name for step in graph if isinstance(step, SinkStep) and step.kind != "discard"]
+    _same_names("outputs", "sink", sinks, outputs)
+    for name, schema in outputs.items():
+        if not isinstance(schema, StructType):
+            raise refuse(f"outputs[{name!r}]", "a StructType", schema)
+    return outputs
+
+
+def _same_names(argument: str, kind: str, expected: Iterable[str], got: Mapping[str, Any]) -> None:
+    missing, unknown = set(expected) - set(got), set(got) - set(expected)
+    if missing or unknown:
+        problem = (
+            f"nothing for {', '.join(sorted(missing))}" if missing else f"there is no {', '.join(unknown)}"
+        )
+        raise PipelineError(
+            f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), {problem}"
+        )

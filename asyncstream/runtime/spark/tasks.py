@@ -1,0 +1,190 @@
+"""
+What Spark calls in a worker for each partition: `run_stage` for a stage, `write_rows` for an output.
+
+Both are generators over Arrow batches, given to `mapInArrow`. Their arguments are pickled with every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
+from asyncstream.runtime.spark.cut import Stage, StageKind
+from asyncstream.runtime.spark.loop import loop_thread
+from asyncstream.runtime.spark.parcels import Packer, unpack, unpacked
+from asyncstream.runtime.spark.rows import RowWriter, elements_of
+from asyncstream.runtime.spark.run import Entering, StageRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ("Output", "StageTask", "run_stage", "write_rows")
+
+PACKED = 50_000
+"""Elements that a task packs at a time: what a parcel costs Spark is shared by more of them."""
+
+UNPACKED = 100
+"""Held parcels that are unpacked at a time, so that elements are not in memory twice."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """
+    Elements that become rows.
+
+    Attributes:
+        name: that of the sink.
+        route: the number of the route to it.
+        schema: the columns of the rows.
+    """
+
+    name: str
+    route: int
+    schema: StructType
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """
+    What a task needs to know to run a stage.
+
+    Attributes:
+        token: tells the stage from all others, in this plan and in others, for as long as a worker lives.
+        number: among the stages, or of the source among the sources for the first stage.
+        source: the routes on which rows enter; None: what enters is parcels.
+        output: the last stage writes rows itself if there is only one output.
+        event_time: parcels say how far event time has come.
+    """
+
+    token: str
+    stage: Stage
+    terms: Terms
+    number: int = 0
+    source: tuple[int, ...] | None = None
+    output: Output | None = None
+    event_time: bool = False
+
+
+def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a stage over one partition; outputs leave while inputs come in."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    reader = _Reader(task)
+    writer: _Rows | _Parcels = (
+        _Parcels(task, (task.number << 32) + partition) if task.output is None else _Rows(task.output)
+    )
+    loop = loop_thread()
+    run = StageRun(
+        loop.resident(task.token, task.stage),
+        task.terms,
+        spread=partition % task.terms.key_groups,
+        watermark=MIN_TIMESTAMP if task.source is None else NOW,
+        enough=PACKED if task.output is None else 0,
+        closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
+    )
+    with telling_the_cause():
+        try:
+            loop.call(run.open())
+            for batch in batches:
+                items, others = reader.entering(batch)
+                if others:
+                    yield from writer.hand_on(batch, others)
+                if items:
+                    yield from writer.write(*loop.call(run.feed(items)), last=False)
+            for items in reader.held():
+                yield from writer.write(*loop.call(run.feed(items)), last=False)
+            yield from writer.write(*loop.call(run.finish()), last=True)
+        finally:
+            loop.call(run.close())
+
+
+def write_rows(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The elements in parcels for `output`, as rows."""
+    writer = RowWriter(output.name, output.schema)
+    for batch in batches:
+        for payload in batch.column("payload").to_pylist():
+            yield from writer.batches(unpack(payload)[0])
+
+
+class _Reader:
+    """
+    Gives the elements of Arrow batches in the order in which the stage must see them.
+
+    Those of a source, and what a bounded job has sorted, come as they come. In a later stage of a stream they
+    are held until the partition has been read, for they must come in the order of the watermarks that held
+    where they were emitted, with each watermark before those that it held for.
+    """
+
+    def __init__(self, task: StageTask) -> None:
+        self._source = task.source
+        self._mine = {route.number for route in task.stage.entries}
+        self._streaming = task.terms.streaming
+        self._held: list[tuple[Any, ...]] = []
+
+    def entering(self, batch: pa.RecordBatch) -> tuple[list[Entering], list[int]]:
+        """What enters at once, and the numbers of the rows that are for others."""
+        if self._source is not None:
+            return [Entering(self._source, elements_of(batch))], []
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
+        others = [row for row, route in enumerate(columns["route"]) if route not in self._mine]
+        if self._streaming:
+            order = (columns[name] for name in ("watermark", "origin", "sequence", "route", "payload"))
+            held = list(zip(*order, strict=True))
+            self._held += [held[row] for row in mine]
+            mine = []
+        return list(unpacked(columns, mine)), others
+
+    def held(self) -> Iterator[list[Entering]]:
+        """What enters at the end, some parcels at a time."""
+        self._held.sort()
+        now: int | None = None
+        for start in range(0, len(self._held), UNPACKED):
+            items = []
+            for watermark, _, _, route, payload in self._held[start : start + UNPACKED]:
+                items.append(Entering((route,), *unpack(payload), None if watermark == now else watermark))
+                now = watermark
+            yield items
+
+
+class _Parcels:
+    """Writes what leaves a stage as parcels."""
+
+    def __init__(self, task: StageTask, origin: int) -> None:
+        self._packer = Packer(origin, event_time=task.event_time)
+
+    def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        yield self._packer.handed_on(batch, rows)
+
+    def write(
+        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+    ) -> Iterator[pa.RecordBatch]:
+        yield from self._packer.batches(leaving, event_time_ms, last=last)
+
+
+class _Rows:
+    """Writes what leaves the last stage as rows."""
+
+    def __init__(self, output: Output) -> None:
+        self._route = output.route
+        self._writer = RowWriter(output.name, output.schema)
+
+    def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        routes = batch.column("route").to_pylist()
+        payloads = batch.column("payload")
+        for row in rows:
+            if routes[row] == self._route:
+                yield from self._writer.batches(unpack(payloads[row].as_py())[0])
+
+    def write(
+        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+    ) -> Iterator[pa.RecordBatch]:
+        for item in leaving:
+            if item.route.number == self._route:
+                yield from self._writer.batches(item.values)

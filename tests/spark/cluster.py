@@ -1,0 +1,86 @@
+"""
+A small Spark on this machine, and a stream whose micro-batches are known beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from asyncstream.runtime.spark import SparkPlan
+
+ROOT = Path(__file__).parents[2]
+
+
+def session() -> SparkSession:
+    """A session of two cores, whose tasks are tried three times."""
+    from asyncstream.runtime.spark import local_spark
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)  # workers import the tests' own functions
+    spark = local_spark(2, name="tests", spark__sql__streaming__pollingDelay="1ms")
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def columns(**kinds: DataType) -> StructType:
+    """A schema of nullable columns."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def event_columns() -> StructType:
+    """key, ts, v: the rows of most tests."""
+    from pyspark.sql import types
+
+    return columns(key=types.StringType(), ts=types.LongType(), v=types.LongType())
+
+
+def frame(spark: SparkSession, rows: Sequence[Mapping[str, Any]], partitions: int = 2) -> DataFrame:
+    """The rows as a bounded DataFrame, in order over its partitions."""
+    context = spark.sparkContext
+    data = context.parallelize([(row["key"], row["ts"], row["v"]) for row in rows], partitions)
+    return spark.createDataFrame(data, event_columns())
+
+
+def stream(spark: SparkSession, folder: Path, batches: Sequence[Sequence[Mapping[str, Any]]]) -> DataFrame:
+    """A stream whose micro-batches are these."""
+    write_batches(folder, batches)
+    reader = spark.readStream.schema(event_columns()).option("maxFilesPerTrigger", 1)
+    return reader.json(str(folder))
+
+
+def write_batches(folder: Path, batches: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """One file each, which Spark reads in the order of their modification."""
+    folder.mkdir()
+    for number, rows in enumerate(batches):
+        path = folder / f"{number:05}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_000_000 + number, 1_000_000 + number))
+
+
+def run_stream(plan: SparkPlan, checkpoint: Path) -> dict[str, list[str]]:
+    """Run a stream over all there is; its outputs have a single column."""
+    found: dict[str, list[str]] = {name: [] for name in plan}
+
+    def write(outputs: Mapping[str, DataFrame], number: int) -> None:
+        for name, rows in outputs.items():
+            found[name] += [row[0] for row in rows.collect()]
+
+    writer = plan.write_stream(write).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        if not query.awaitTermination(300):
+            raise TimeoutError("the stream did not end")
+    finally:
+        query.stop()
+    return found

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from asyncstream import AsyncFunction, PipelineError
+from asyncstream.runtime.spark import enrich, enrich_apart, enrich_column
+from tests.spark.cluster import columns, frame, stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def rows_of(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"key": f"k{v % 3}", "ts": v * 1000, "v": v} for v in range(first, first + count)]
+
+
+def numbers() -> StructType:
+    from pyspark.sql.types import LongType
+
+    return columns(v=LongType())
+
+
+def values(df: DataFrame) -> list[int]:
+    return [row.v for row in df.collect()]
+
+
+async def later(row: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(0.002 * (row["v"] % 4))
+    return {"v": row["v"] * 10}
+
+
+async def fail_on_some(row: dict[str, Any]) -> dict[str, Any]:
+    if row["v"] % 10 == 3:
+        raise LookupError(f"no plane {row['v']}")
+    if row["v"] % 10 == 4:
+        await asyncio.sleep(60)
+    return row
+
+
+def test_results_come_in_the_order_of_the_rows(spark: SparkSession) -> None:
+    out = frame(spark, rows_of(300)).transform(enrich, later, schema=numbers(), concurrency=20)
+    assert values(out) == [v * 10 for v in range(300)]
+
+
+def test_unordered_results_are_all_there(spark: SparkSession) -> None:
+    out = enrich(frame(spark, rows_of(300)), later, schema=numbers(), order="unordered", concurrency=20)
+    assert sorted(values(out)) == [v * 10 for v in range(300)]
+
+
+def test_flat_function_gives_any_number_of_rows(spark: SparkSession) -> None:
+    async def repeated(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row] * (row["v"] % 3)
+
+    out = enrich(frame(spark, rows_of(6)), repeated, schema=numbers(), flat=True)
+    assert values(out) == [1, 2, 2, 4, 5, 5]
+
+
+def test_calls_run_across_arrow_batches_and_never_more_than_the_concurrency(spark: SparkSession) -> None:
+    class Watched(AsyncFunction[dict[str, Any], dict[str, Any]]):
+        running = 0
+
+        async def invoke(self, value: dict[str, Any]) -> dict[str, Any]:
+            self.running += 1
+            here = self.running
+            await asyncio.sleep(0.005)
+            self.running -= 1
+            return {"v": here}
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 4)
+    try:
+        out = enrich(frame(spark, rows_of(200), 1), Watched(), schema=numbers(), concurrency=16)
+        assert max(values(out)) == 16
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_error_names_step_and_element_and_shows_the_users_code(spark: SparkSession) -> None:
+    from pyspark.errors import PythonException
+
+    out = enrich(frame(spark, rows_of(10)), fail_on_some, schema=numbers(), name="planes")
+    with pytest.raises(PythonException) as caught:
+        out.collect()
+    text = str(caught.value)
+    assert "step 'planes': LookupError: no plane 3, on element {'key': 'k0', 'ts': 3000, 'v': 3}" in text
+    assert "in fail_on_some" in text
+    assert 'LookupError(f"no plane' in text
+
+
+def test_result_that_does_not_fit_the_schema_is_blamed(spark: SparkSession) -> None:
+    from pyspark.errors import PythonException
+
+    async def wrong(row: dict[str, Any]) -> dict[str, Any]:
+        return {"v": "many" if row["v"] == 2 else 1}
+
+    with pytest.raises(PythonException, match=r"step 'results'.*'v': 'many'.*into column 'v' .int64"):
+        enrich(frame(spark, rows_of(5)), wrong, schema=numbers()).collect()
+
+
+def test_task_that_failed_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+
+    async def fail_once(row: dict[str, Any]) -> dict[str, Any]:
+        if row["v"] == 5 and not marker.exists():
+            marker.touch()
+            raise ConnectionError("try again")
+        return row
+
+    assert values(enrich(frame(spark, rows_of(10)), fail_once, schema=numbers())) == list(range(10))
+    assert marker.exists()
+
+
+def test_failed_and_timed_out_rows_come_apart(spark: SparkSession) -> None:
+    apart = enrich_apart(
+        frame(spark, rows_of(40)), fail_on_some, schema=numbers(), timeout=0.05, concurrency=20
+    )
+    assert sorted(apart) == ["failed", "results", "timed_out"]
+    assert values(apart["results"]) == [v for v in range(40) if v % 10 not in (3, 4)]
+    failed = apart["failed"].collect()
+    assert sorted(row.value.v for row in failed) == [3, 13, 23, 33]
+    assert {row.error for row in failed} == {f"LookupError: no plane {v}" for v in (3, 13, 23, 33)}
+    timed_out = apart["timed_out"].collect()
+    assert sorted(row.value.v for row in timed_out) == [4, 14, 24, 34]
+    assert all(row.error.startswith("CallTimeout") for row in timed_out)
+    apart.release()
+
+
+def test_routing_needs_enrich_apart(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="use enrich_apart"):
+        enrich(frame(spark, rows_of(1)), later, schema=numbers(), on_error="route")
+
+
+def test_unknown_option_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="no option 'retries'"):
+        enrich(frame(spark, rows_of(1)), later, schema=numbers(), retries=3)  # type: ignore[call-arg]
+
+
+def test_column_function_keeps_rows_and_order(spark: SparkSession) -> None:
+    from pyspark.sql.types import StringType
+
+    async def label(row: dict[str, Any]) -> str:
+        await asyncio.sleep(0.001 * (row["v"] % 5))
+        return f"{row['key']}-{row['v']}"
+
+    labelled = enrich_column(label, StringType(), concurrency=10)
+    out = frame(spark, rows_of(100)).withColumn("label", labelled("key", "v")).collect()
+    assert [row.label for row in out] == [f"k{v % 3}-{v}" for v in range(100)]
+
+
+def test_column_function_must_give_every_row_a_value() -> None:
+    from pyspark.sql.types import StringType
+
+    with pytest.raises(PipelineError, match="every row of a column needs a value"):
+        enrich_column(later, StringType(), on_error="skip")
+    with pytest.raises(PipelineError, match="keeps the order of its rows"):
+        enrich_column(later, StringType(), order="unordered")
+
+
+class Session(AsyncFunction[dict[str, Any], dict[str, Any]]):
+    """Asks a server, over connections that it keeps."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def open(self) -> None:
+        self.session = aiohttp.ClientSession()
+
+    async def invoke(self, value: dict[str, Any]) -> dict[str, Any]:
+        async with self.session.get(f"{self.url}/{value['v']}") as reply:
+            return {"v": int(await reply.text())}
+
+    async def close(self) -> None:
+        await self.session.close()
+
+
+class Server:
+    """Counts requests, those under way at once, and connections ever made."""
+
+    def __init__(self) -> None:
+        self.requests = self.running = self.most = 0
+        self.connections: set[Any] = set()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.connections.add(request.transport)
+        self.requests += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.005)
+        self.running -= 1
+        return web.Response(text=request.match_info["v"])
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[str]:
+    """Its URL; from a thread of its own, since Spark blocks this one."""
+    loop = asyncio.new_event_loop()
+    app = web.Application()
+    app.router.add_get("/{v}", server.answer)
+    runner = web.AppRunner(app)
+
+    async def start() -> str:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    url = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield url
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+
+
+def test_session_stays_open_across_tasks_and_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    server = Server()
+    batches = [rows_of(60, first) for first in range(0, 300, 60)]
+    found: list[int] = []
+    with serving(server) as url:
+        source = stream(spark, tmp_path / "in", batches).repartition(2)
+        out = enrich(source, Session(url), schema=numbers(), concurrency=8, order="unordered")
+
+        def write(batch: DataFrame, number: int) -> None:
+            found.extend(row.v for row in batch.collect())
+
+        writer = out.writeStream.foreachBatch(write).option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        assert writer.trigger(availableNow=True).start().awaitTermination(60) is not False
+    assert sorted(found) == list(range(300))
+    assert server.requests == 300
+    assert server.most <= 8 * 2
+    assert len(server.connections) <= 8 * 2  # of 5 batches in 2 tasks each
+
+
+def test_function_is_opened_once_in_each_worker(spark: SparkSession, tmp_path: Path) -> None:
+    class Opened(AsyncFunction[dict[str, Any], dict[str, Any]]):
+        async def open(self) -> None:
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+
+        async def invoke(self, value: dict[str, Any]) -> dict[str, Any]:
+            return {"v": os.getpid()}
+
+    out = enrich(frame(spark, rows_of(40), 4), Opened(), schema=numbers())
+    workers = {pid for _ in range(3) for pid in values(out)}
+    opened = sorted(int(path.name.split("-")[0]) for path in tmp_path.iterdir())
+    assert set(opened) == workers
+    assert len(opened) == len(workers)
+
+
+def test_stream_with_several_outputs_is_written_together(spark: SparkSession, tmp_path: Path) -> None:
+    source = stream(spark, tmp_path / "in", [rows_of(10), rows_of(10, 10)])
+    apart = enrich_apart(source, fail_on_some, schema=numbers(), timeout=0.05)
+    with pytest.raises(PipelineError, match="written together"):
+        apart["results"]
+    found: dict[str, list[int]] = {"results": [], "failed": [], "timed_out": []}
+
+    def write(outputs: Mapping[str, DataFrame], number: int) -> None:
+        found["results"] += values(outputs["results"])
+        found["failed"] += [row.value.v for row in outputs["failed"].collect()]
+
+    writer = apart.write_stream(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(found["failed"]) == [3, 13]
+    assert sorted(found["results"]) == [v for v in range(20) if v % 10 not in (3, 4)]

@@ -1,0 +1,206 @@
+"""What Spark calls in a worker, called here: no session, no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asyncstream import AsyncFunction, CallTimeout, Pipeline, UserFunctionError
+from asyncstream.operators.functions import FailedCall
+from asyncstream.plan import Output as StepOutput
+from asyncstream.runtime.spark.assembly import Leaving, Terms
+from asyncstream.runtime.spark.cut import Route, cut
+from asyncstream.runtime.spark.keys import KeyGroups
+from asyncstream.runtime.spark.loop import LoopThread
+from asyncstream.runtime.spark.parcels import pack, unpack
+from asyncstream.runtime.spark.rows import RowWriter
+from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
+from asyncstream.windowing import WindowResult
+from tests.spark.cluster import columns
+
+
+def batch(*numbers: int) -> Any:
+    import pyarrow as pa
+
+    return pa.record_batch({"v": pa.array(numbers, pa.int64())})
+
+
+def one_stage(pipeline: Pipeline, sink: str) -> StageTask:
+    from pyspark.sql.types import LongType
+
+    (stage,) = cut(pipeline._graph, streaming=False)
+    route = next(route.number for route in stage.exits if route.reader == sink)
+    source = tuple(r.number for r in stage.entries if r.output == StepOutput("source"))
+    output = Output(sink, route, columns(v=LongType()))
+    return StageTask(
+        f"{id(pipeline)}", stage, Terms(4, frozenset({route}), False), source=source, output=output
+    )
+
+
+async def same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def test_outputs_leave_while_inputs_come_in() -> None:
+    pipeline = Pipeline()
+    pipeline.source([]).map(dict).async_map(same).to([], name="out")
+    events: list[str] = []
+
+    def batches() -> Iterator[Any]:
+        for number in range(4):
+            events.append("in")
+            yield batch(number)
+
+    for _ in run_stage(one_stage(pipeline, "out"), batches()):
+        events.append("out")
+    assert events[:2] == ["in", "in"] or events[:2] == ["in", "out"]
+    assert "out" in events[: events.index("in") + 4]
+    assert events.count("out") == 4
+
+
+def test_task_that_is_given_up_ends_its_calls() -> None:
+    import asyncio
+
+    class Slow(AsyncFunction[Any, Any]):
+        ended: list[int] = []  # noqa: RUF012 - of the class: looked at from outside
+
+        async def invoke(self, value: Any) -> Any:
+            if value["v"]:
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    self.ended.append(value["v"])
+            return value
+
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(Slow()).to([], name="out")
+    running: Any = run_stage(one_stage(pipeline, "out"), iter([batch(0), batch(1, 2), batch(3)]))
+    next(running)
+    running.close()
+    assert set(Slow.ended) <= {1, 2, 3}
+
+
+def test_failure_ends_the_other_calls_and_names_the_step() -> None:
+    import asyncio
+
+    ended = []
+
+    async def one_fails(row: dict[str, Any]) -> Any:
+        if row["v"] == 2:
+            await asyncio.sleep(0.01)
+            raise OSError("no route")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(row["v"])
+
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(one_fails, name="ask").to([], name="out")
+    with pytest.raises(UserFunctionError, match="step 'ask': OSError: no route") as caught:
+        list(run_stage(one_stage(pipeline, "out"), iter([batch(1, 2, 3)])))
+    assert sorted(ended) == [1, 3]
+    assert "in one_fails" in caught.value.__notes__[0]
+
+
+def test_function_that_cannot_be_opened_is_blamed_and_opened_again_by_the_next_task() -> None:
+    class Fragile(AsyncFunction[Any, Any]):
+        tries = 0
+
+        async def open(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("no route")
+
+        async def invoke(self, value: Any) -> Any:
+            return value
+
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(Fragile(), name="ask").to([], name="out")
+    task = one_stage(pipeline, "out")
+    with pytest.raises(UserFunctionError, match="step 'ask': OSError: no route, when it was opened"):
+        list(run_stage(task, iter([batch(1)])))
+    assert [found.to_pylist() for found in run_stage(task, iter([batch(1)]))] == [[{"v": 1}]]
+
+
+def test_first_copy_of_a_stage_stays_and_the_oldest_is_closed() -> None:
+    class Closing(AsyncFunction[Any, Any]):
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    loop = LoopThread()
+    pipeline = Pipeline()
+    pipeline.source([]).to([], name="out")
+    (stage,), (copy,) = (cut(pipeline._graph, streaming=False) for _ in range(2))
+    function = Closing()
+    resident = loop.resident("0", stage)
+    lent = resident.lend("ask", function)
+    loop.call(lent.open())
+    assert loop.resident("0", copy) is resident
+    for number in range(1, 17):
+        assert not function.closed
+        loop.resident(str(number), stage)
+    assert function.closed
+
+
+@pytest.mark.parametrize("key", [None, "k", b"k", 7, 7.5, True, ("a", 1), ("a", ("b", None))])
+def test_key_has_the_same_group_in_every_process(key: Any) -> None:
+    import subprocess
+    import sys
+
+    program = f"from asyncstream.runtime.spark.keys import KeyGroups; print(KeyGroups(1000).of({key!r}))"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7"},
+    )
+    assert int(told.stdout) == KeyGroups(1000).of(key)
+
+
+def test_equal_keys_have_equal_groups() -> None:
+    groups = [KeyGroups(1000).of(key) for key in (1, 1.0, True)]
+    assert len(set(groups)) == 1
+
+
+def leaving(*values: Any) -> Leaving:
+    return Leaving(Route(0, StepOutput("ask"), "out"), 0, 0, list(values), [None] * len(values))
+
+
+def test_error_that_cannot_be_unpickled_travels_as_its_text() -> None:
+    class Refused(Exception):
+        def __init__(self, status: int, reason: str) -> None:
+            super().__init__(f"{status} {reason}")
+
+    [[found], _] = unpack(pack(leaving(FailedCall("x", Refused(503, "busy"), 3, None, 0, 1))))
+    assert str(found.error) == "Refused: 503 busy"
+    [[found], _] = unpack(pack(leaving(FailedCall("x", CallTimeout("late"), 1, None, 0, 1))))
+    assert type(found.error) is CallTimeout
+
+
+def test_element_that_cannot_be_pickled_is_refused_with_the_step() -> None:
+    from asyncstream import PipelineError
+
+    with pytest.raises(PipelineError, match="what step ask emits cannot be pickled"):
+        pack(leaving(lambda: None))
+
+
+def test_rows_are_written_from_dicts_tuples_with_names_and_single_values() -> None:
+    from pyspark.sql.types import LongType, StringType
+
+    writer = RowWriter("out", columns(key=StringType(), value=LongType()))
+    results = [{"key": "a", "value": 1}, WindowResult("b", 0, 10, 2), {"key": "c"}]
+    (found,) = writer.batches(results)
+    assert found.to_pylist() == [
+        {"key": "a", "value": 1},
+        {"key": "b", "value": 2},
+        {"key": "c", "value": None},
+    ]
+    (found,) = RowWriter("out", columns(v=LongType())).batches([1, 2])
+    assert found.to_pylist() == [{"v": 1}, {"v": 2}]
+    with pytest.raises(UserFunctionError, match=r"step 'out'.*a int has no columns"):
+        list(writer.batches([1]))
