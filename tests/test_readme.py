@@ -110,7 +110,7 @@ def test_example_that_is_named_says_what_it_is_and_has_a_test(path: str) -> None
     assert text.startswith('"""'), f"{path} does not say what it shows"
     compile(text, path, "exec")
     name = Path(path).stem
-    tests = (ROOT / "tests" / "examples").rglob("test_*.py")
+    tests = (ROOT / "tests").rglob("test_*.py")
     imports = re.compile(rf"from examples import .*\b{name}\b|from examples\.{name}\b|examples\.{name}\b")
     assert any(imports.search(test.read_text(encoding="utf-8")) for test in tests), f"no test runs {path}"
 
