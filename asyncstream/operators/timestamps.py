@@ -1,5 +1,6 @@
 """
-Gives elements their event time, and the stream its watermarks and idleness.
+Gives elements their event time, and the stream its watermarks and idleness; keeps event time going where
+there are no elements.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator, OperatorContext
 
-__all__ = ("AssignEventTime",)
+__all__ = ("AdvanceWhenQuiet", "AssignEventTime")
 
 
 class AssignEventTime(Operator):
@@ -110,6 +111,70 @@ class AssignEventTime(Operator):
         # idle too: those downstream remember that this stream is, and must hear when it is back
         generator, self._watermark, self._idle = state
         self._generator.restore(generator)
+
+    def resume(self) -> None:
+        if self._watermark > MIN_TIMESTAMP:
+            super().advance_watermark(self._watermark)
+
+
+class AdvanceWhenQuiet(Operator):
+    """
+    Emits when: an element or a watermark arrives; and while no element does, watermarks of its own.
+
+    After `quiet_ms` of processing time without an element, event time goes on from the last watermark as the
+    clock does, so that windows close and timers fire on a stream that has fallen silent. An element that
+    comes after such a watermark is late for it; the same input may then give other results another time.
+    Snapshot holds: the watermark that was passed on.
+
+    Args:
+        quiet_ms: how long a silence is waited out.
+    """
+
+    def __init__(self, quiet_ms: int) -> None:
+        super().__init__()
+        self._quiet_ms = quiet_ms
+        self._watermark = MIN_TIMESTAMP
+        self._at_heard = MIN_TIMESTAMP  # the watermark when the last element came
+        self._heard_ms = 0
+        self._ended = False
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._heard_ms = context.clock.now_ms()
+        context.wake_at(self._heard_ms + self._quiet_ms)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._heard_ms, self._at_heard = self.context.clock.now_ms(), self._watermark
+        self.out.process_batch(values, timestamps)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:  # not in the snapshot: after a restore, the source says it again
+            self._ended = True
+        elif timestamp > self._watermark:
+            self._watermark = self._at_heard = timestamp
+        else:
+            return
+        super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        if self._ended:
+            return
+        if self.context.is_held():
+            self._heard_ms = now_ms  # it is we who keep the stream quiet
+        silent_ms = now_ms - self._heard_ms
+        if silent_ms < self._quiet_ms:
+            self.context.wake_at(self._heard_ms + self._quiet_ms)
+            return
+        self.context.wake_at(now_ms + self._quiet_ms)
+        if self._at_heard > MIN_TIMESTAMP and self._at_heard + silent_ms > self._watermark:
+            self._watermark = self._at_heard + silent_ms
+            super().advance_watermark(self._watermark)
+
+    def snapshot(self) -> Any:
+        return self._watermark
+
+    def restore(self, state: Any) -> None:
+        self._watermark = self._at_heard = state
 
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:

@@ -23,7 +23,7 @@ from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
 from asyncstream.operators.basic import Branch, Filter, FlatMap, Map
 from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.operators.union import Union
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
 
@@ -120,6 +120,19 @@ class Stream(Generic[T]):
         make = partial(AssignEventTime, timestamp, watermarks, idle_ms)
         details = {"watermarks": watermarks, "idle_after": idle_after}
         return Stream(self._graph, self._step("event_time", name, make, details))
+
+    def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
+        """
+        Let event time go on with the clock while no element comes, so that windows close all the same.
+
+        The watermark then goes on from the last one. What comes after that with an older timestamp is late,
+        so the same input may give other results another time: choose `after` well above usual silences.
+
+        Args:
+            after: how long without an element (processing time; a `timedelta` or seconds).
+        """
+        make = partial(AdvanceWhenQuiet, duration_ms("after", after))
+        return Stream(self._graph, self._step("advance_when_quiet", name, make, {"after": after}))
 
     # ------------------------------------------------------------------ async calls
 

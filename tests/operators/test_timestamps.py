@@ -18,7 +18,8 @@ from asyncstream import (
 )
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import UserFunctionError
-from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from tests.operators.recorder import END, IDLE, Recorder, W, record
 
 
@@ -222,3 +223,83 @@ def test_element_within_the_bound_is_never_late(values: list[int], delay_ms: int
         if timestamp >= largest - delay_ms:
             assert timestamp > watermark
         largest = max(largest, timestamp)
+
+
+# ---------------------------------------------------------------------- silence
+
+
+def quiet_rig() -> tuple[AdvanceWhenQuiet, Recorder, ManualClock, list[int]]:
+    clock, wakes = ManualClock(1000), list[int]()
+    operator = AdvanceWhenQuiet(100)
+    recorder = Recorder()
+    operator.out = recorder
+    operator.open(OperatorContext(clock=clock, wake_at=wakes.append))
+    return operator, recorder, clock, wakes
+
+
+def watermarks_at(
+    operator: AdvanceWhenQuiet, recorder: Recorder, clock: ManualClock, *times: int
+) -> list[int]:
+    before = len(recorder.seen)
+    for now_ms in times:
+        clock.set_ms(now_ms)
+        operator.advance_clock(now_ms)
+    return watermarks(recorder.seen[before:])
+
+
+def watermarks(seen: list[tuple[Any, ...]]) -> list[int]:
+    return [entry[1] for entry in seen if entry[0] == W]
+
+
+def test_event_time_goes_on_with_the_clock_while_nothing_comes() -> None:
+    operator, recorder, clock, wakes = quiet_rig()
+    operator.process_batch(["a"], [50])
+    operator.advance_watermark(40)
+
+    assert wakes == [1100]
+    assert watermarks_at(operator, recorder, clock, 1099, 1100, 1200) == [140, 240]
+    assert wakes[-1] == 1300
+
+
+def test_element_stops_the_clock_and_upstream_is_followed_again_from_where_it_is_ahead() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+    operator.process_batch(["a"], [50])
+    operator.advance_watermark(40)
+    assert watermarks_at(operator, recorder, clock, 1100) == [140]
+
+    clock.set_ms(1150)
+    operator.process_batch(["b"], [160])
+    operator.advance_watermark(120)
+    operator.advance_watermark(150)
+
+    assert watermarks(recorder.seen)[-2:] == [140, 150]
+    assert watermarks_at(operator, recorder, clock, 1200, 1250) == [250]
+
+
+def test_silence_before_the_first_watermark_says_nothing() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+
+    assert watermarks_at(operator, recorder, clock, 1100, 5000) == []
+
+
+def test_end_of_time_passes_and_is_not_gone_beyond() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+    operator.advance_watermark(40)
+    operator.advance_watermark(MAX_TIMESTAMP)
+
+    assert watermarks_at(operator, recorder, clock, 1100, 5000) == []
+    assert watermarks(recorder.seen) == [40, MAX_TIMESTAMP]
+
+
+def test_watermark_of_a_silence_is_part_of_the_snapshot() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+    operator.advance_watermark(40)
+    assert watermarks_at(operator, recorder, clock, 1100) == [140]
+
+    copy, recorder, clock, _ = quiet_rig()
+    copy.restore(operator.snapshot())
+    copy.resume()
+    copy.advance_watermark(100)
+
+    assert watermarks(recorder.seen) == [140]
+    assert watermarks_at(copy, recorder, clock, 1100) == [240]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncstream import BoundedOutOfOrderness, Items, Pipeline
+from asyncstream import AscendingTimestamps, BoundedOutOfOrderness, Count, Items, Pipeline, TumblingWindows
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.pipeline import Stream
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.runtime.parts import VirtualClock, run, sleeping
 
 W = "watermark"
@@ -166,3 +168,33 @@ def test_no_element_comes_after_a_watermark_that_it_came_before(values: list[int
             watermark = what[1]
         else:
             assert what > watermark
+
+
+def test_windows_close_on_a_stream_that_has_fallen_silent() -> None:
+    """No further element comes, and the source has not ended: the clock closes the window."""
+    seen: list[tuple[float, Any]] = []
+
+    async def events() -> AsyncIterator[int]:
+        for at_ms in (0, 10_000, 20_000):
+            yield at_ms
+        await asyncio.sleep(3600)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        pipeline = Pipeline()
+        (
+            pipeline.source(events())
+            .event_time(lambda at_ms: at_ms, AscendingTimestamps())
+            .advance_when_quiet(timedelta(seconds=30))
+            .window_all(TumblingWindows(60))
+            .aggregate(n=Count())
+            .to(lambda result: seen.append((loop.time(), result.value)))
+        )
+        async with pipeline.start(clock=loop) as job:
+            await asyncio.sleep(100)
+            assert [value for _, value in seen] == [{"n": 3}]
+            await job.stop()
+
+    run_virtual(main())
+    assert 40 <= seen[0][0] <= 70  # event time was at 20 s, and the window ends at 60 s

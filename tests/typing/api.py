@@ -100,6 +100,7 @@ def plain_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.flat_map(repeated), Stream[str])
     assert_type(flights.branch(lambda flight: flight.number), tuple[Stream[Flight], Stream[Flight]])
     assert_type(flights.union(flights, flights, name="all"), Stream[Flight])
+    assert_type(flights.advance_when_quiet(30), Stream[Flight])
     assert_type(
         flights.event_time(
             lambda flight: flight.departed,

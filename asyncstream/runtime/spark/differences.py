@@ -11,7 +11,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.eventtime import NoWatermarks
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import delay_ms
 from asyncstream.runtime.spark.cut import StageKind, cut
@@ -97,5 +97,7 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
         yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
         if isinstance(settings.function, AsyncFunction):
             yield f"{step.name}: close() is not called when Spark ends a worker"
+    elif isinstance(operator, AdvanceWhenQuiet):
+        yield f"{step.name}: has no effect, since Spark's watermark moves with elements only"
     elif isinstance(operator, AssignEventTime) and step.details.get("idle_after") is not None:
         yield f"{step.name}: idle_after has no effect, since no input holds back Spark's watermark"
