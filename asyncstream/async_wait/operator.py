@@ -289,6 +289,8 @@ class AsyncWaitOperator(Intake):
 
     def _promote(self) -> None:
         """If there is work that nobody takes, give it to more workers, and look again in the next pass."""
+        if not self._idle_workers and len(self._workers) >= self.settings.concurrency:
+            return  # all are busy, and whoever is done takes the next one
         if self._halted or not self._has_work():
             return
         released = 0 if self._lanes is None else len(self._lanes.released)
