@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import signal
 import sys
 from collections.abc import Sequence
@@ -113,6 +114,10 @@ def _pipeline(target: str) -> Pipeline:
             raise PipelineError(f"module {module!r} has no {name!r}")
         found = getattr(found, part)
     if callable(found):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise PipelineError(f"{target} is to make a Pipeline without arguments: {error}") from error
         found = found()
     if not isinstance(found, Pipeline):
         raise PipelineError(f"{target} is no Pipeline but a {type(found).__name__}")

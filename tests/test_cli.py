@@ -148,6 +148,7 @@ def test_describe_shows_steps_and_guarantees(
         ("nowhere_at_all:x", "no module"),
         ("work:absent", "'absent'"),
         ("work:nothing", "no Pipeline but a int"),
+        ("work:slowly", "work:slowly is to make a Pipeline without arguments: missing"),
     ],
 )
 def test_wrong_target_is_explained(
