@@ -9,12 +9,12 @@ A `WindowedStream` only collects settings; the method that says what to compute 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_ms, refuse
+from asyncstream.arguments import Duration, duration_ms, refuse
 from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.pipeline.stream import SideStreams, Stream, no_key
 from asyncstream.plan import Graph, Output
@@ -22,12 +22,8 @@ from asyncstream.windowing import (
     LATE,
     AggregateFunction,
     Aggregates,
-    CountEvictor,
-    CountTrigger,
     Evictor,
-    GlobalWindows,
     ProcessWindowFunction,
-    PurgingTrigger,
     Reduce,
     Trigger,
     WindowAssigner,
@@ -76,7 +72,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
         if not isinstance(assigner, WindowAssigner):
             raise refuse("window", "a WindowAssigner", assigner, "e.g. TumblingWindows(60)")
-        return WindowedStream(self, self._key_by, _Settings(assigner))
+        return WindowedStream(self, self._key_by, WindowPlan(assigner))
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
         """
@@ -86,34 +82,19 @@ class KeyedStream(Stream[T], Generic[K, T]):
             size: elements in a window, at least 1.
             slide: the last `size` elements after every `slide`-th; None: each element is in one window.
         """
-        count("size", size)
-        every = CountTrigger(size if slide is None else count("slide", slide))
-        settings = (
-            _Settings(GlobalWindows(), PurgingTrigger(every))
-            if slide is None
-            else _Settings(GlobalWindows(), every, CountEvictor(size))
-        )
-        return WindowedStream(self, self._key_by, settings)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    assigner: WindowAssigner
-    trigger: Trigger | None = None
-    evictor: Evictor | None = None
-    lateness_ms: int = 0
+        return WindowedStream(self, self._key_by, WindowPlan.counting(size, slide))
 
 
 class WindowedStream(Generic[K, T]):
     """Elements grouped by windows, waiting to be told what to compute."""
 
-    def __init__(self, stream: Stream[T], key: Callable[[T], K], settings: _Settings) -> None:
+    def __init__(self, stream: Stream[T], key: Callable[[T], K], plan: WindowPlan) -> None:
         self._stream = stream
         self._key_by = key
-        self._settings = settings
+        self._plan = plan
 
     def _with(self, **changes: Any) -> WindowedStream[K, T]:
-        return WindowedStream(self._stream, self._key_by, replace(self._settings, **changes))
+        return WindowedStream(self._stream, self._key_by, replace(self._plan, **changes))
 
     def trigger(self, trigger: Trigger) -> WindowedStream[K, T]:
         """When a window fires, if not (only) at its end."""
@@ -130,7 +111,7 @@ class WindowedStream(Generic[K, T]):
         Args:
             lateness: in event time; a `timedelta` or seconds, at least 0.
         """
-        return self._with(lateness_ms=duration_ms("allowed_lateness", lateness, zero=True))
+        return self._with(allowed_lateness_ms=duration_ms("allowed_lateness", lateness, zero=True))
 
     def aggregate(
         self,
@@ -176,15 +157,13 @@ class WindowedStream(Generic[K, T]):
         aggregate: AggregateFunction[Any, Any] | None,
         process: ProcessWindowFunction[Any] | None,
     ) -> WindowResults[Any]:
-        chosen = self._settings
-        plan = WindowPlan(
-            chosen.assigner, chosen.trigger, chosen.evictor, chosen.lateness_ms, aggregate, process
-        )
+        plan = replace(self._plan, aggregate=aggregate, process=process)
+        lateness = timedelta(milliseconds=plan.allowed_lateness_ms) if plan.allowed_lateness_ms else None
         details = {
-            "window": _described(chosen.assigner),
-            "trigger": _described(chosen.trigger),
-            "evictor": _described(chosen.evictor),
-            "allowed_lateness": timedelta(milliseconds=chosen.lateness_ms) if chosen.lateness_ms else None,
+            "window": _described(plan.assigner),
+            "trigger": _described(plan.trigger),
+            "evictor": _described(plan.evictor),
+            "allowed_lateness": lateness,
         }
         make = partial(window_operator, self._key_by, plan)
         stream = self._stream
