@@ -13,6 +13,7 @@ share their work. A sum of floats is one of them up to rounding in its last digi
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -117,44 +118,37 @@ class Mean(FieldAggregate):
         return total / count if count else None
 
 
-class Min(FieldAggregate):
+class _Extreme(FieldAggregate):
+    """The value that beats all others, None aside."""
+
+    order_free = True
+    beats: Callable[[Any, Any], Any]
+
+    def create(self) -> Any:
+        return None
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        return self.merge(accumulator, self.value_of(value))
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        if accumulator is None:
+            return other
+        return other if other is not None and self.beats(other, accumulator) else accumulator
+
+    def result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Min(_Extreme):
     """The smallest."""
 
-    order_free = True
-
-    def create(self) -> Any:
-        return None
-
-    def add(self, accumulator: Any, value: Any) -> Any:
-        return self.merge(accumulator, self.value_of(value))
-
-    def merge(self, accumulator: Any, other: Any) -> Any:
-        if accumulator is None:
-            return other
-        return other if other is not None and other < accumulator else accumulator
-
-    def result(self, accumulator: Any) -> Any:
-        return accumulator
+    beats = staticmethod(operator.lt)
 
 
-class Max(FieldAggregate):
+class Max(_Extreme):
     """The largest."""
 
-    order_free = True
-
-    def create(self) -> Any:
-        return None
-
-    def add(self, accumulator: Any, value: Any) -> Any:
-        return self.merge(accumulator, self.value_of(value))
-
-    def merge(self, accumulator: Any, other: Any) -> Any:
-        if accumulator is None:
-            return other
-        return other if other is not None and other > accumulator else accumulator
-
-    def result(self, accumulator: Any) -> Any:
-        return accumulator
+    beats = staticmethod(operator.gt)
 
 
 class First(FieldAggregate):
