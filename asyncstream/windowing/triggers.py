@@ -8,6 +8,7 @@ It is asked, too, about elements that are late but within the allowed lateness.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -203,19 +204,48 @@ class CountTrigger(Trigger):
         ctx.state(self._count).clear()
 
 
-class ContinuousEventTimeTrigger(Trigger):
-    """
-    Fires at every multiple of `interval` that the watermark passes, and at the window's end.
-
-    On a global window, whose end is the end of time, there is a tick to fire at once more when the final
-    watermark comes; then the end of time itself is next.
-    """
+class _ContinuousTrigger(Trigger, ABC):
+    """A tick at every multiple of `interval`, kept in state so that windows that merge keep the earliest."""
 
     can_merge = True
 
     def __init__(self, interval: Duration) -> None:
         self.interval_ms = duration_ms("interval", interval)
         self._tick = ReducingDescriptor[int]("tick", min)
+
+    @abstractmethod
+    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
+        """Have a timer in the time that this trigger follows."""
+
+    @abstractmethod
+    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
+        """Have it no more."""
+
+    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+        next_tick = ctx.merge_state(self._tick).get()
+        if next_tick is not None:
+            self._register(next_tick, ctx)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        tick: ReducingState[int] = ctx.state(self._tick)
+        next_tick = tick.get()
+        if next_tick is not None:
+            self._delete(next_tick, ctx)
+            tick.clear()
+
+    def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
+        next_tick = min(after + self.interval_ms, window.max_timestamp)
+        tick.add(next_tick)
+        self._register(next_tick, ctx)
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """
+    Fires at every multiple of `interval` that the watermark passes, and at the window's end.
+
+    On a global window, whose end is the end of time, there is a tick to fire at once more when the final
+    watermark comes; then the end of time itself is next.
+    """
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -247,32 +277,15 @@ class ContinuousEventTimeTrigger(Trigger):
         self._set(tick, last if endless else timestamp, window, ctx)
         return FIRE
 
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        next_tick = ctx.merge_state(self._tick).get()
-        if next_tick is not None:
-            ctx.register_event_timer(next_tick)
+    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
+        ctx.register_event_timer(timestamp)
 
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        tick: ReducingState[int] = ctx.state(self._tick)
-        next_tick = tick.get()
-        if next_tick is not None:
-            ctx.delete_event_timer(next_tick)
-            tick.clear()
-
-    def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
-        next_tick = min(after + self.interval_ms, window.max_timestamp)
-        tick.add(next_tick)
-        ctx.register_event_timer(next_tick)
+    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
+        ctx.delete_event_timer(timestamp)
 
 
-class ContinuousProcessingTimeTrigger(Trigger):
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires at every multiple of `interval` that the clock passes while the window has an end to come."""
-
-    can_merge = True
-
-    def __init__(self, interval: Duration) -> None:
-        self.interval_ms = duration_ms("interval", interval)
-        self._tick = ReducingDescriptor[int]("tick", min)
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -291,22 +304,11 @@ class ContinuousProcessingTimeTrigger(Trigger):
             self._set(tick, timestamp, window, ctx)
         return FIRE
 
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        next_tick = ctx.merge_state(self._tick).get()
-        if next_tick is not None:
-            ctx.register_processing_timer(next_tick)
+    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
+        ctx.register_processing_timer(timestamp)
 
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        tick: ReducingState[int] = ctx.state(self._tick)
-        next_tick = tick.get()
-        if next_tick is not None:
-            ctx.delete_processing_timer(next_tick)
-            tick.clear()
-
-    def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
-        next_tick = min(after + self.interval_ms, window.max_timestamp)
-        tick.add(next_tick)
-        ctx.register_processing_timer(next_tick)
+    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
+        ctx.delete_processing_timer(timestamp)
 
 
 class DeltaTrigger(Trigger):
