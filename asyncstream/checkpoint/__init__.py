@@ -1,12 +1,14 @@
 """
 What is kept of a running pipeline, where, and for how long.
 
-Read `format` (the bytes), then `stores` (where they are), `history` (which of them to go on from) and
-`settings` (what a user chooses). Who takes a checkpoint, and when, is the runtime's business.
+Read `format` (the bytes), then `stores` (where they are), `history` (which of them to go on from),
+`matching` (what of it is for which step) and `settings` (what a user chooses). Who takes a checkpoint, and
+when, is the runtime's business.
 """
 
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.history import History
+from asyncstream.checkpoint.matching import match
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.checkpoint.stores import CheckpointStore, DirectoryStore, MemoryStore, SqliteStore
 
@@ -19,4 +21,5 @@ __all__ = (
     "MemoryStore",
     "SqliteStore",
     "StepInfo",
+    "match",
 )

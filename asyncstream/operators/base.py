@@ -24,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.state.division import Layout
 from asyncstream.state.frozen import Frozen, freeze
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
@@ -75,7 +76,12 @@ class Operator:
     Attributes:
         out: where the main output goes.
         side: where side outputs go, by tag; a tag that nobody reads is absent.
+        layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
+        waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
     """
+
+    layout: ClassVar[Layout | None] = None
+    waits_for_clock = False
 
     def __init__(self) -> None:
         self.out: Operator = DISCARD

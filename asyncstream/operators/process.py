@@ -14,6 +14,8 @@ from asyncstream.clock import Clock
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.state import (
+    CELLS,
+    TIMERS,
     AggregatingDescriptor,
     AggregatingState,
     KeyedState,
@@ -202,6 +204,8 @@ class KeyedProcessOperator(Operator):
     timers emitted. Completes with its input; processing-time timers that are pending then do not fire.
     Snapshot holds: keyed state and timers.
     """
+
+    layout = {"state": CELLS, "timers": TIMERS}  # noqa: RUF012 - never changed
 
     def __init__(self, key_by: Callable[[Any], Any], function: KeyedProcessFunction[Any, Any]) -> None:
         """

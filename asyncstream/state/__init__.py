@@ -1,7 +1,8 @@
 """
 Keyed state: values that an operator keeps for each key, and for each namespace (a window) of a key.
 
-Read `descriptors` (what the user names), then `keyed` (the store and its handles).
+Read `descriptors` (what the user names), then `keyed` (the store and its handles); `division` is for
+runtimes that spread keys over several places.
 """
 
 from asyncstream.state.descriptors import (
@@ -14,6 +15,7 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.detached import detached
+from asyncstream.state.division import CELLS, TIMERS, TOTAL, Common, Each, Keyed, Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze, freeze_items
 from asyncstream.state.keyed import (
     AggregatingState,
@@ -26,11 +28,18 @@ from asyncstream.state.keyed import (
 )
 
 __all__ = (
+    "CELLS",
+    "TIMERS",
+    "TOTAL",
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",
+    "Common",
+    "Each",
     "Frozen",
+    "Keyed",
     "KeyedState",
+    "Layout",
     "ListDescriptor",
     "ListState",
     "MapDescriptor",
@@ -42,6 +51,8 @@ __all__ = (
     "ValueDescriptor",
     "ValueState",
     "detached",
+    "divide",
     "freeze",
     "freeze_items",
+    "unite",
 )

@@ -37,7 +37,7 @@ from asyncstream.timers import Timer, TimerService
 from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
-from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.triggers import TriggerResult
 from asyncstream.windowing.windows import Window, WindowResult, window_from
 
@@ -76,6 +76,8 @@ class WindowOperator(Operator):
     Snapshot holds: contents, timers, and the state of trigger and function.
     """
 
+    layout = SNAPSHOT
+
     _new_sessions: type[MergingWindowSet] = MergingWindowSet
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
@@ -91,6 +93,7 @@ class WindowOperator(Operator):
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
         self._closes_with_input = not (self._event_time or isinstance(plan.assigner, GlobalWindows))
+        self.waits_for_clock = self._closes_with_input
         self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._lateness_ms = plan.allowed_lateness_ms if self._event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)

@@ -24,7 +24,7 @@ from asyncstream.operators.process import Emitter
 from asyncstream.state import Frozen
 from asyncstream.timers import Timer
 from asyncstream.windowing.operator import LATE, check_timestamp
-from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult, window_from
 
 __all__ = ("MISSING", "NONE_AT_HAND", "Cell", "PlainWindowOperator")
@@ -61,6 +61,8 @@ class PlainWindowOperator(Operator):
 
     Snapshot holds: the accumulator of each window and key, and whether it is still to fire.
     """
+
+    layout = SNAPSHOT
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         """

@@ -9,12 +9,26 @@ from typing import Any
 
 from asyncstream.arguments import count, refuse
 from asyncstream.errors import PipelineError
+from asyncstream.state import CELLS, TIMERS, TOTAL, Common, Keyed, Layout
 from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge
 from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger, Trigger
 
-__all__ = ("WindowPlan",)
+__all__ = ("SNAPSHOT", "WindowPlan")
+
+SNAPSHOT: dict[str, Layout] = {
+    "contents": Keyed(0),
+    "merging": Keyed(0),
+    "timers": TIMERS,
+    "trigger": CELLS,
+    "key": CELLS,
+    "window": CELLS,
+    "anchor_ms": Common(min),
+    "late_dropped": TOTAL,
+    "outside_windows": TOTAL,
+}
+"""What the snapshots of all window operators consist of."""
 
 
 @dataclass(frozen=True, slots=True)

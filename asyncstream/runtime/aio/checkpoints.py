@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
 from asyncstream.checkpoint.format import Encoded, Role, encode_state, pack
 from asyncstream.clock import Clock
 from asyncstream.codec import codec
@@ -133,31 +133,12 @@ class Checkpointer:
 
     def _names(self, info: CheckpointInfo) -> dict[str, str]:
         """For each step of the checkpoint whose state is wanted, its name in this pipeline."""
-        names: dict[str, str] = {}
-        missing: list[str] = []
-        for old, step in info.steps.items():
-            name = self._settings.renamed.get(old, old)
-            if name not in self._graph:
-                if old not in self._settings.allow_dropped:
-                    missing.append(old)
-                continue
-            kind = self._graph[name].kind
-            if kind != step.kind or (step.role == "sink" and not self._is_transactional(name)):
-                was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
-                raise CheckpointError(
-                    f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is none; give the step "
-                    "another name, and name the old one in allow_dropped"
-                )
-            if name in names.values():
-                raise CheckpointError(f"checkpoint {info.id}: it has state for {name!r} under two names")
-            names[old] = name
-        if missing:
-            raise CheckpointError(
-                f"checkpoint {info.id} holds what steps remember that this pipeline does not have: "
-                f"{', '.join(map(repr, missing))}; say what they are called now, renamed={{old: new}}, or "
-                "that it may be lost, allow_dropped=[...]"
-            )
-        return names
+        return match(
+            info,
+            self._settings,
+            {step.name: step.kind for step in self._graph},
+            lambda name, step: step.role != "sink" or self._is_transactional(name),
+        )
 
     def _is_transactional(self, name: str) -> bool:
         operator = self._wiring.operators.get(name)

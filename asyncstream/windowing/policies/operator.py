@@ -22,6 +22,7 @@ from asyncstream import arguments
 from asyncstream.arguments import Duration
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
+from asyncstream.state import Common, Each, Keyed
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.settings import (
@@ -133,6 +134,13 @@ class PolicyWindowOperator(Operator):
     Snapshot holds: the elements held, the policies' counts, the watermark and each stream's newest timestamp.
     """
 
+    layout = {  # noqa: RUF012 - never changed
+        "generator": {"watermark": Common(min), "highest": Each(Common(max)), "idle": Common(min)},
+        "promised": Common(min),
+        "wake": Common(min),
+        "managers": Keyed(0),
+    }
+
     def __init__(
         self,
         settings: PolicySettings,
@@ -141,7 +149,8 @@ class PolicyWindowOperator(Operator):
         stream_of: Callable[[Any], str] | None = None,
     ) -> None:
         super().__init__()
-        self._settings = settings
+        self.settings = settings
+        self.waits_for_clock = settings.event_time or settings.slide_ms is not None
         self._function = function
         self._key_by = key_by
         self._stream_of = stream_of
@@ -157,7 +166,7 @@ class PolicyWindowOperator(Operator):
             self.advance_clock(now)  # what ended before these elements does not hold them
         if not values:
             return
-        if self._settings.event_time:
+        if self.settings.event_time:
             self._process_in_event_time(values, timestamps, now)
         else:
             self._process_in_processing_time(values, now)
@@ -165,14 +174,14 @@ class PolicyWindowOperator(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
             self._close()
-        if timestamp == MAX_TIMESTAMP or not self._settings.event_time:
+        if timestamp == MAX_TIMESTAMP or not self.settings.event_time:
             super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         self._wake_ms = None
-        if self._settings.event_time:
+        if self.settings.event_time:
             self._tick(now_ms)
         else:
             for manager in self._managers.values():
@@ -183,7 +192,7 @@ class PolicyWindowOperator(Operator):
     def mark_idle(self, stream: str) -> None:
         """Do not wait for `stream` until an element of it arrives."""
         self._generator.mark_idle(stream)
-        self._wake_at(self.context.clock.now_ms() + self._settings.watermark_interval_ms)
+        self._wake_at(self.context.clock.now_ms() + self.settings.watermark_interval_ms)
 
     def end_input(self) -> None:
         self._close()
@@ -220,7 +229,7 @@ class PolicyWindowOperator(Operator):
                 values[bare], TypeError('no timestamp: assign one before, or use time="processing"')
             )
         values, stamps = self._accept(values, list(timestamps), now)  # type: ignore[arg-type]
-        self._wake_at(now + self._settings.watermark_interval_ms)
+        self._wake_at(now + self.settings.watermark_interval_ms)
         if not values:
             return
         if self._key_by is None:
@@ -238,7 +247,7 @@ class PolicyWindowOperator(Operator):
         """Show the elements to the watermark generator; those that are not late."""
         generator = self._generator
         if self._stream_of is None:
-            generator.track(self._settings.streams[0], max(stamps), now)
+            generator.track(self.settings.streams[0], max(stamps), now)
         else:
             for value, stamp in zip(values, stamps, strict=True):
                 try:
@@ -251,7 +260,7 @@ class PolicyWindowOperator(Operator):
             return values, stamps
         late = [index for index, stamp in enumerate(stamps) if stamp < watermark]
         self._counts["late"] += len(late)
-        self.side_output(self._settings.late).process_batch(
+        self.side_output(self.settings.late).process_batch(
             [values[index] for index in late], [stamps[index] for index in late]
         )
         kept = [index for index, stamp in enumerate(stamps) if stamp >= watermark]
@@ -279,7 +288,7 @@ class PolicyWindowOperator(Operator):
     def _manager(self, key: Hashable) -> WindowManager:
         manager = self._managers.get(key)
         if manager is None:
-            settings = self._settings
+            settings = self.settings
             manager = self._managers[key] = WindowManager(
                 settings.eviction_policy(), settings.trigger_policy(), self._emit, self._let_go
             )
@@ -302,13 +311,13 @@ class PolicyWindowOperator(Operator):
 
     def _make_appointment(self, now_ms: int) -> None:
         """Ask to be woken for the next window end, or while silence may make a stream idle."""
-        if not self._settings.event_time:
-            if self._settings.slide_ms is not None:
+        if not self.settings.event_time:
+            if self.settings.slide_ms is not None:
                 for manager in self._managers.values():
                     if (wake := manager.wake_ms()) is not None:
                         self._wake_at(wake)
-        elif self._settings.idle_after_ms is not None and self._managers:
-            self._wake_at(now_ms + self._settings.watermark_interval_ms)
+        elif self.settings.idle_after_ms is not None and self._managers:
+            self._wake_at(now_ms + self.settings.watermark_interval_ms)
 
     def _wake_at(self, wake_ms: int) -> None:
         if self._wake_ms is None or wake_ms < self._wake_ms:
@@ -317,12 +326,12 @@ class PolicyWindowOperator(Operator):
 
     def _forget_empty(self) -> None:
         """Under a time slide a key without elements is let go; its next window is like its first."""
-        if self._key_by is not None and self._settings.slide_ms is not None:
+        if self._key_by is not None and self.settings.slide_ms is not None:
             for key in [key for key, manager in self._managers.items() if manager.is_empty()]:
                 del self._managers[key]
 
     def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:
-        length_ms = self._settings.length_ms
+        length_ms = self.settings.length_ms
         result: Any = PolicyWindow(
             [event.value for event in window],
             [event.value for event in new],
@@ -337,7 +346,7 @@ class PolicyWindowOperator(Operator):
             except Exception as error:
                 raise self.blame(result, error) from error
         # only the rest that a finite stream leaves below a count slide can end before the watermark passed on
-        self.out.process(result, max(end_ms, self._promised_ms + 1) if self._settings.event_time else end_ms)
+        self.out.process(result, max(end_ms, self._promised_ms + 1) if self.settings.event_time else end_ms)
 
     def _let_go(self, expired: list[Event]) -> None:
         skipped = [event for event in expired if not event.window]

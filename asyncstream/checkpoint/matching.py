@@ -1,0 +1,56 @@
+"""
+Finds, for what a checkpoint holds, the steps of a pipeline that it is for: steps may have come, gone, and
+been renamed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
+from asyncstream.checkpoint.settings import Checkpoints
+from asyncstream.errors import CheckpointError
+
+__all__ = ("match",)
+
+
+def match(
+    info: CheckpointInfo,
+    settings: Checkpoints,
+    kinds: Mapping[str, str],
+    is_right: Callable[[str, StepInfo], bool] = lambda name, step: True,
+) -> dict[str, str]:
+    """
+    For each step of the checkpoint whose state is wanted, its name in the pipeline.
+
+    Args:
+        kinds: the steps of the pipeline, by name.
+        is_right: whether a step of the right kind can use the state.
+
+    Raises:
+        CheckpointError: if state would be lost, or is of no use to the step of that name.
+    """
+    names: dict[str, str] = {}
+    missing: list[str] = []
+    for old, step in info.steps.items():
+        name = settings.renamed.get(old, old)
+        if name not in kinds:
+            if old not in settings.allow_dropped:
+                missing.append(old)
+            continue
+        if kinds[name] != step.kind or not is_right(name, step):
+            was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
+            raise CheckpointError(
+                f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is none; give the step "
+                "another name, and name the old one in allow_dropped"
+            )
+        if name in names.values():
+            raise CheckpointError(f"checkpoint {info.id}: it has state for {name!r} under two names")
+        names[old] = name
+    if missing:
+        raise CheckpointError(
+            f"checkpoint {info.id} holds what steps remember that this pipeline does not have: "
+            f"{', '.join(map(repr, missing))}; say what they are called now, renamed={{old: new}}, or "
+            "that it may be lost, allow_dropped=[...]"
+        )
+    return names

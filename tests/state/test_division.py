@@ -1,0 +1,141 @@
+"""Snapshots that are divided by key and united again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.operators.base import Operator
+from asyncstream.operators.process import KeyedContext, KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.state import TOTAL, Common, Each, Keyed, Layout, ListDescriptor, divide, unite
+from asyncstream.windowing import (
+    CountTrigger,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+)
+from asyncstream.windowing.factory import window_operator
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.policies import policy_window
+from tests.operators.recorder import Recorder, record
+
+
+def test_each_layout_goes_to_parts_and_back() -> None:
+    layout: Layout = {
+        "entries": Keyed(1),
+        "timers": Keyed(1, ordered=True),
+        "earliest": Common(min),
+        "dropped": TOTAL,
+        "tables": Each({"cells": Keyed(0)}),
+    }
+    state = {
+        "entries": [["x", 0], ["y", 1], ["z", 0]],
+        "timers": [[1, 1], [2, 0], [3, 1]],
+        "earliest": None,
+        "dropped": 3,
+        "tables": {"seen": {"cells": [[1, "a"], [0, "b"]]}},
+    }
+    parts = divide(state, layout, lambda key: key, range(3))
+    assert parts[0] == {
+        "entries": [["x", 0], ["z", 0]],
+        "timers": [[2, 0]],
+        "earliest": None,
+        "dropped": 3,
+        "tables": {"seen": {"cells": [[0, "b"]]}},
+    }
+    assert parts[1]["dropped"] == 0
+    assert parts[2] == {
+        "entries": [],
+        "timers": [],
+        "earliest": None,
+        "dropped": 0,
+        "tables": {"seen": {"cells": []}},
+    }
+    united = unite([parts[2], parts[1], parts[0]], layout)
+    assert united == state | {
+        "entries": [["y", 1], ["x", 0], ["z", 0]],
+        "tables": {"seen": {"cells": [[1, "a"], [0, "b"]]}},
+    }
+    assert unite([parts[0] | {"earliest": 7}, parts[1] | {"earliest": 5}, parts[2]], layout)["earliest"] == 5
+
+
+class Latest(KeyedProcessFunction[Any, Any]):
+    """Tells, at every tenth millisecond, what came for a key since."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.seen = ctx.state(ListDescriptor[Any]("seen"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        self.seen.add(value)
+        assert ctx.timestamp is not None
+        ctx.register_event_timer(ctx.timestamp // 10 * 10 + 9)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out((ctx.key, list(self.seen.get())))
+        self.seen.clear()
+
+
+def key_of(value: Any) -> Any:
+    return value[0]
+
+
+def windows(plan: WindowPlan) -> Callable[[], Operator]:
+    return lambda: window_operator(key_of, plan)
+
+
+TOTAL_OF_SECOND = Sum(lambda value: value[1])
+
+OPERATORS: dict[str, Callable[[], Operator]] = {
+    "process": lambda: KeyedProcessOperator(key_of, Latest()),
+    "tumbling": windows(WindowPlan(TumblingWindows(0.01), aggregate=TOTAL_OF_SECOND, allowed_lateness_ms=10)),
+    "sliding": windows(WindowPlan(SlidingWindows(0.02, 0.01), aggregate=TOTAL_OF_SECOND)),
+    "session": windows(WindowPlan(SessionWindows(0.005), aggregate=TOTAL_OF_SECOND)),
+    "general": windows(WindowPlan(TumblingWindows(0.01), trigger=CountTrigger(2))),
+    "policy": lambda: policy_window(2, tumbling=True, time="processing", key_by=key_of),
+}
+
+ELEMENTS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 40)), max_size=12)
+
+
+@pytest.mark.parametrize("make", OPERATORS.values(), ids=OPERATORS)
+@given(before=ELEMENTS, after=ELEMENTS, watermark=st.integers(0, 40))
+def test_operators_of_parts_give_what_one_operator_gives(
+    make: Callable[[], Operator], before: list[Any], after: list[Any], watermark: int
+) -> None:
+    whole = make()
+    recorder = record(whole)
+    feed(whole, before)
+    whole.advance_watermark(watermark)
+    assert whole.layout is not None
+    parts = divide(whole.snapshot(), whole.layout, lambda key: ord(key) % 2, {0, 1})
+    recorder.seen.clear()
+    feed(whole, after)
+    whole.advance_watermark(100)
+    expected = results(recorder)
+
+    def go_on(state: Any, values: list[Any]) -> list[str]:
+        operator = make()
+        recorder = record(operator)
+        operator.advance_watermark(watermark)
+        operator.restore(state)
+        feed(operator, values)
+        operator.advance_watermark(100)
+        return results(recorder)
+
+    shares = (go_on(part, [value for value in after if ord(value[0]) % 2 == n]) for n, part in parts.items())
+    assert sorted(line for lines in shares for line in lines) == expected
+    assert go_on(unite([parts[1], parts[0]], whole.layout), after) == expected
+
+
+def feed(operator: Operator, values: list[Any]) -> None:
+    if values:
+        operator.process_batch(values, [value[1] for value in values])
+
+
+def results(recorder: Recorder) -> list[str]:
+    return sorted(map(repr, recorder.values()))
