@@ -160,6 +160,8 @@ class Pipeline:
         outputs: Mapping[str, StructType],
         key_groups: int = 128,
         partitions: int | None = None,
+        start_from: Checkpoints | None = None,
+        processing_time: bool = False,
     ) -> SparkPlan:
         """
         This pipeline as Spark DataFrames, bounded or streaming: `plan["sink"]` is what reaches the sink.
@@ -174,9 +176,15 @@ class Pipeline:
             key_groups: into how many groups keys are divided; a running stream cannot change it.
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
+            start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin
+                behind what its sources had given. It must stay there as long as the query's own checkpoint.
+            processing_time: tell the keyed steps of a stream how the clock advances, for processing-time
+                timers and policy windows. Spark then makes a micro-batch at every trigger, also without rows,
+                and a stream with `trigger(availableNow=True)` does not end.
 
         Raises:
             PipelineError: if the plan cannot run, or does something that Spark cannot.
+            CheckpointError: if the checkpoint does not fit.
             MissingExtra: if PySpark is not installed.
         """
         from asyncstream.runtime.spark import plan
@@ -188,6 +196,8 @@ class Pipeline:
             outputs=outputs,
             key_groups=key_groups,
             partitions=partitions,
+            start_from=start_from,
+            processing_time=processing_time,
             title=self.name,
         )
 

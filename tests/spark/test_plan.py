@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,9 +145,30 @@ def test_stream_refuses_delays_that_differ(spark: SparkSession, tmp_path: Any) -
     planned(frame(spark, []), define)
 
 
-def test_stream_refuses_policy_windows_in_event_time(spark: SparkSession, tmp_path: Any) -> None:
-    with pytest.raises(PipelineError, match="step 'policy_window': policy windows in event time"):
-        planned(a_stream(spark, tmp_path), lambda s: timed(s).policy_window(length=3))
+def test_stream_follows_processing_time_only_if_it_is_asked_to(spark: SparkSession, tmp_path: Any) -> None:
+    rows = a_stream(spark, tmp_path)
+    minute = timedelta(minutes=1)
+    with pytest.raises(PipelineError, match="step 'policy_window' waits for processing time, which a stream"):
+        planned(rows, lambda s: timed(s).policy_window(length=3))
+    with pytest.raises(PipelineError, match="step 'policy_window' waits for processing time"):
+        planned(rows, lambda s: s.policy_window(length=minute, tumbling=True, time="processing"))
+    with pytest.raises(PipelineError, match="step 'collect' waits for processing time"):
+        planned(rows, lambda s: s.key_by(key_of).window(TumblingWindows(1, time="processing")).collect())
+    planned(rows, lambda s: s.policy_window(length=3, time="processing"))
+    plan = planned(rows, lambda s: timed(s).policy_window(length=3), processing_time=True)
+    assert "each key group follows a watermark of its own" in plan.describe()
+    assert "availableNow does not end" in plan.describe()
+
+
+def test_stream_refuses_keyed_steps_behind_policy_windows_in_event_time(
+    spark: SparkSession, tmp_path: Any
+) -> None:
+    with pytest.raises(PipelineError, match="no keyed step can follow them"):
+        planned(
+            a_stream(spark, tmp_path),
+            lambda s: timed(s).policy_window(length=3).key_by(key_of).count_window(2).collect(),
+            processing_time=True,
+        )
 
 
 def test_stream_needs_the_state_store_that_spark_wants(spark: SparkSession, tmp_path: Any) -> None:

@@ -44,11 +44,13 @@ class Terms:
         key_groups: how many there are.
         wanted: numbers of the routes whose elements somebody needs.
         streaming: micro-batches, rather than one bounded job.
+        processing_time: keyed steps of a stream are told of it.
     """
 
     key_groups: int
     wanted: frozenset[int]
     streaming: bool
+    processing_time: bool = False
 
 
 class Leaving(NamedTuple):

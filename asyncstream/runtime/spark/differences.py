@@ -17,10 +17,10 @@ from asyncstream.runtime.spark.assembly import delay_ms
 from asyncstream.runtime.spark.cut import StageKind, cut
 from asyncstream.windowing.policies import PolicyWindowOperator
 
-__all__ = ("differences", "refuse_unknown")
+__all__ = ("differences", "not_asked_to", "refuse_unknown")
 
 
-def refuse_unknown(graph: Graph, *, streaming: bool) -> None:
+def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> None:
     """
     Refuse what Spark cannot do.
 
@@ -39,17 +39,28 @@ def refuse_unknown(graph: Graph, *, streaming: bool) -> None:
             if isinstance(operator, AssignEventTime):
                 _check_event_time(step.name, operator, first=number == 0)
                 delays[delay_ms(operator.strategy)] = step.name
-            elif isinstance(operator, PolicyWindowOperator) and step.details.get("time") != "processing":
+            elif operator.waits_for_clock and not processing_time:
+                raise not_asked_to(step.name)
+            elif _has_own_watermark(operator) and any(
+                stage.kind is StageKind.KEYED for stage in stages[number + 1 :]
+            ):
                 raise PipelineError(
-                    f"step {step.name!r}: policy windows in event time follow a watermark of their own, "
-                    "driven by the clock, which a stream on Spark does not have; use window(...), or "
-                    "time='processing' with counts"
+                    f"step {step.name!r}: policy windows in event time follow a watermark of their own, and "
+                    "a stream on Spark has one for all; no keyed step can follow them"
                 )
     if len(delays) > 1:
         raise PipelineError(
             f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
             "has one watermark for all, so give them the same delay"
         )
+
+
+def not_asked_to(step: str) -> PipelineError:
+    """The error for a step of a stream that waits for processing time."""
+    return PipelineError(
+        f"step {step!r} waits for processing time, which a stream on Spark follows only if it is asked to: "
+        "on_spark(..., processing_time=True)"
+    )
 
 
 def _check_event_time(step: str, operator: AssignEventTime, *, first: bool) -> None:
@@ -65,7 +76,7 @@ def _check_event_time(step: str, operator: AssignEventTime, *, first: bool) -> N
         )
 
 
-def differences(graph: Graph, *, streaming: bool) -> list[str]:
+def differences(graph: Graph, *, streaming: bool, processing_time: bool = False) -> list[str]:
     """What the user will find different from the same pipeline embedded, a sentence each."""
     operators = [(step, step.make()) for step in graph if isinstance(step, OperatorStep)]
     found = [text for step, operator in operators for text in _of_step(step, operator, streaming)]
@@ -80,6 +91,11 @@ def differences(graph: Graph, *, streaming: bool) -> list[str]:
         found.append("the end of a stream does not close open windows")
         found.append(
             "the number of key groups and of shuffle partitions is fixed when the checkpoint is made"
+        )
+    if keyed and streaming and processing_time:
+        found.append(
+            "processing time stands still during a micro-batch; there is one at every trigger, with rows or "
+            "without, and availableNow does not end"
         )
     if keyed and not streaming:
         found.append("event time moves once, at the end of input: nothing is late, and all timers fire then")
@@ -97,7 +113,13 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
         yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
         if isinstance(settings.function, AsyncFunction):
             yield f"{step.name}: close() is not called when Spark ends a worker"
+    elif streaming and _has_own_watermark(operator):
+        yield f"{step.name}: each key group follows a watermark of its own, from its own elements"
     elif isinstance(operator, AdvanceWhenQuiet):
         yield f"{step.name}: has no effect, since Spark's watermark moves with elements only"
     elif isinstance(operator, AssignEventTime) and step.details.get("idle_after") is not None:
         yield f"{step.name}: idle_after has no effect, since no input holds back Spark's watermark"
+
+
+def _has_own_watermark(operator: Operator) -> bool:
+    return isinstance(operator, PolicyWindowOperator) and operator.settings.event_time

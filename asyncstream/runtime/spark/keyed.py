@@ -11,26 +11,32 @@ One micro-batch, for one group, in the order in which the embedded engine would 
 
 `W(N)` is Spark's watermark less one millisecond: Spark's is max - delay, Flink's and ours max - delay - 1.
 For the same reason our timer for t is Spark's for t + 1.
+
+A stream that follows processing time besides runs in Spark's other mode, in which only the clock fires timers
+and every trigger makes a micro-batch, with rows or without. Groups that wait for event time are then woken in
+each of them. Processing time stands still during a micro-batch, and advances after W(N) and before rows(N).
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncstream.clock import SystemClock
+from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.errors import PipelineError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage
-from asyncstream.runtime.spark.parcels import COLUMNS, pack, unpack
+from asyncstream.runtime.spark.differences import not_asked_to
+from asyncstream.runtime.spark.heritage import States, route_of, take_up
+from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, pack, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ("KeyGroup",)
+__all__ = ("KeyGroup", "remembered")
 
 
 class _Kept(NamedTuple):
@@ -43,9 +49,14 @@ class _Kept(NamedTuple):
         timer_ms: the timer that is registered with Spark.
     """
 
-    operators: dict[str, Any]
+    operators: States
     watermark_ms: int
     timer_ms: int | None
+
+
+def remembered(blob: bytes) -> States:
+    """What the stage's steps remember of a key group."""
+    return _Kept(*pickle.loads(blob)).operators
 
 
 class KeyGroup:
@@ -60,7 +71,8 @@ class KeyGroup:
         self._stage = stage
         self._terms = terms
         self._number = number
-        self._clock = SystemClock()
+        self._wakes: dict[str, int] = {}
+        self._heritage = route_of(number)
 
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, StructField, StructType
@@ -69,12 +81,12 @@ class KeyGroup:
         self._state = handle.getValueState("operators", StructType([StructField("blob", BinaryType())]))
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
-        mine = {route.number for route in self._stage.entries}
+        mine = {route.number for route in self._stage.entries} | {self._heritage}
         parcels = []
         for row in rows:
             if row.route in mine:
                 parcels.append(row)
-            elif row.route >= 0:
+            elif row.route != CLOCK:
                 yield row
         if parcels:
             parcels.sort(key=lambda row: (row.watermark, row.origin, row.sequence))
@@ -93,41 +105,61 @@ class KeyGroup:
         watermark_ms = spark_ms - 1 if spark_ms > 0 else MIN_TIMESTAMP  # 0: there is none yet
         blob = self._state.get()
         kept = _Kept({}, MIN_TIMESTAMP, None) if blob is None else _Kept(*pickle.loads(blob[0]))
+        inherits = bool(parcels) and parcels[0].route == self._heritage
+        if inherits:
+            (states, start_ms), _ = unpack(parcels.pop(0).payload)
+            kept = _Kept(states, MIN_TIMESTAMP, None)
+            watermark_ms = max(watermark_ms, start_ms)
         early = [row for row in parcels if row.watermark != NOW]
         # W(N - 1), as far as it matters: whoever emitted something at or below it knew it
-        before_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
+        known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
+        before_ms = kept.watermark_ms if inherits else known_ms
+        now_ms = times.getCurrentProcessingTimeInMs()
+        clock = ManualClock(now_ms) if self._terms.processing_time else SystemClock()
+        self._wakes.clear()
         assembly = Assembly(self._stage, self._terms, None, group, before_ms)
         operators = assembly.operators
         try:
-            for _ in assembly.open(self._context):
+            for _ in assembly.open(partial(self._context, clock)):
                 pass
             # in this order: pending timers wait for W(N), also those that were due when they were registered
             assembly.advance_watermark(before_ms)
-            for name, state in kept.operators.items():
-                operators[name].restore(state)
-            self._process(assembly, early)
-            assembly.advance_watermark(max(watermark_ms, before_ms))
+            take_up(operators, [kept.operators])
+            for row in early:
+                if inherits:  # calls that were under way come with the watermarks between them
+                    assembly.advance_watermark(row.watermark)
+                self._process(assembly, row)
+            assembly.advance_watermark(max(watermark_ms, known_ms))
             for exit_ in assembly.exits:
                 exit_.watermark = NOW
-            self._process(assembly, parcels[len(early) :])
+            for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):
+                if wake_ms <= now_ms:
+                    del self._wakes[name]
+                    operators[name].advance_clock(now_ms)
+            for row in parcels[len(early) :]:
+                self._process(assembly, row)
             snapshots = {name: operator.snapshot() for name, operator in operators.items()}
         finally:
             for operator in operators.values():
                 operator.close()
-        self._keep(snapshots, watermark_ms, kept.timer_ms, fired_ms)
+        if self._terms.processing_time:
+            timer_ms = self._next_wake(snapshots, now_ms)
+        else:
+            timer_ms = _next_timer(snapshots, watermark_ms)
+        self._state.update((pickle.dumps(tuple(_Kept(snapshots, watermark_ms, timer_ms)), 5),))
+        self._register(timer_ms, kept.timer_ms, fired_ms)
         yield from self._rows(group, assembly)
 
-    def _process(self, assembly: Assembly, parcels: list[Row]) -> None:
-        for row in parcels:
-            assembly.heads[row.route].process_batch(*unpack(row.payload))
+    def _process(self, assembly: Assembly, row: Row) -> None:
+        assembly.heads[row.route].process_batch(*unpack(row.payload))
 
-    def _keep(
-        self, snapshots: dict[str, Any], watermark_ms: int, registered_ms: int | None, fired_ms: int | None
-    ) -> None:
-        due_ms = _earliest(snapshots)
-        # a timer that is due already waits for the next watermark; Spark knows of no time before the epoch
-        timer_ms = None if due_ms is None else max(due_ms, watermark_ms + 1, 0) + 1
-        self._state.update((pickle.dumps(tuple(_Kept(snapshots, watermark_ms, timer_ms)), 5),))
+    def _next_wake(self, snapshots: States, now_ms: int) -> int | None:
+        wakes = list(self._wakes.values())
+        if _earliest(snapshots) is not None:
+            wakes.append(now_ms)
+        return max(min(wakes), now_ms + 1) if wakes else None
+
+    def _register(self, timer_ms: int | None, registered_ms: int | None, fired_ms: int | None) -> None:
         if timer_ms == registered_ms:
             return
         if registered_ms not in (None, fired_ms):
@@ -145,14 +177,19 @@ class KeyGroup:
                 leaving.route.number, leaving.group, origin, sequence, leaving.watermark, pack(leaving)
             )
 
-    def _context(self, name: str) -> OperatorContext:
-        def wake_at(now_ms: int) -> None:
-            raise PipelineError(
-                f"step {name!r} waits for processing time, which a stream on Spark cannot tell it; "
-                "use event time, or run the pipeline embedded"
-            )
+    def _context(self, clock: Clock, name: str) -> OperatorContext:
+        def wake_at(wake_ms: int) -> None:
+            if not self._terms.processing_time:
+                raise not_asked_to(name)
+            self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
 
-        return OperatorContext(name, self._clock, wake_at)
+        return OperatorContext(name, clock, wake_at)
+
+
+def _next_timer(snapshots: States, watermark_ms: int) -> int | None:
+    due_ms = _earliest(snapshots)
+    # a timer that is due already waits for the next watermark; Spark knows of no time before the epoch
+    return None if due_ms is None else max(due_ms, watermark_ms + 1, 0) + 1
 
 
 def _earliest(snapshots: dict[str, Any]) -> int | None:

@@ -3,7 +3,7 @@ How elements travel between stages: packed by route and key group, one row for m
 
 Spark sees these columns and nothing of the elements:
 
-    route       which reader they are for
+    route       which reader they are for; below -1: which stage's heritage it is
     group       the key group, by which Spark brings together what belongs together
     origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
     watermark   the one that held where they were emitted: what timers emitted comes before this micro-batch's
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("CLOCK", "COLUMNS", "Packer", "pack", "parcel_type", "unpack", "unpacked")
+__all__ = ("CLOCK", "COLUMNS", "Packer", "entering", "pack", "parcel_type", "unpack", "unpacked")
 
 COLUMNS = ("route", "group", "origin", "sequence", "watermark", "payload")
 """The columns of a parcel, but for the event time."""
@@ -153,4 +153,12 @@ def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Ent
     """The elements in those rows of a batch of parcels."""
     routes, payloads = columns["route"], columns["payload"]
     for row in rows:
-        yield Entering((routes[row],), *unpack(payloads[row]))
+        yield entering(routes[row], payloads[row])
+
+
+def entering(route: int, payload: bytes, watermark: int | None = None) -> Entering:
+    """What is in a parcel; `watermark` comes before it."""
+    values, timestamps = unpack(payload)
+    if route < CLOCK:
+        return Entering((), [], inherited=values[0])
+    return Entering((route,), values, timestamps, watermark)

@@ -18,6 +18,7 @@ from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
+from asyncstream.runtime.spark.heritage import States, take_up
 from asyncstream.runtime.spark.loop import Resident
 
 __all__ = ("Entering", "StageRun")
@@ -28,17 +29,19 @@ PUSHED = 1000
 
 class Entering(NamedTuple):
     """
-    Elements, or a watermark.
+    Elements, or a watermark, or what steps are to remember.
 
     Attributes:
         routes: the numbers of those that they are for.
         watermark: if it is not None, it reaches all routes before the elements.
+        inherited: if it is not None, there is nothing else; comes before all others.
     """
 
     routes: tuple[int, ...]
     values: list[Any]
     timestamps: Timestamps = None
     watermark: int | None = None
+    inherited: States | None = None
 
 
 class StageRun:
@@ -60,6 +63,7 @@ class StageRun:
         self._enough = enough
         self._clock = SystemClock()
         self._opened: list[Operator] = []
+        self._inherited: list[States] = []
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
         self._gate = Gate(self._changed.set)
@@ -89,7 +93,11 @@ class StageRun:
 
     async def feed(self, items: Iterable[Entering]) -> tuple[list[Leaving], int]:
         """Accept elements. Gives what has left the stage by then, and how far event time has come."""
-        for routes, values, timestamps, watermark in items:
+        for routes, values, timestamps, watermark, inherited in items:
+            if inherited is not None:
+                self._inherited.append(inherited)
+                continue
+            self._take_up()
             if watermark is not None:
                 self._assembly.advance_watermark(watermark)
             for start in range(0, len(values), PUSHED):
@@ -105,6 +113,7 @@ class StageRun:
 
     async def finish(self) -> tuple[list[Leaving], int]:
         """Nothing follows: wait for all that was accepted. Gives what `feed` does."""
+        self._take_up()
         heads = self._assembly.heads.values()
         if self._closing:
             self._assembly.advance_watermark(MAX_TIMESTAMP)
@@ -112,6 +121,11 @@ class StageRun:
             head.end_input()
         await self._until(lambda: all(exit_.ended for exit_ in self._assembly.exits))
         return self._assembly.take(), self._assembly.event_time_ms()
+
+    def _take_up(self) -> None:
+        if self._inherited:
+            take_up(self._assembly.operators, self._inherited)
+            self._inherited = []
 
     async def close(self) -> None:
         """End every call that still runs; the functions stay open for the next task."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from asyncstream.arguments import count, refuse
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints
+from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, SinkStep, SourceStep, as_text
@@ -22,7 +24,9 @@ from asyncstream.runtime.spark.assembly import Terms, delay_ms
 from asyncstream.runtime.spark.cut import Stage, StageKind, cut
 from asyncstream.runtime.spark.differences import differences, refuse_unknown
 from asyncstream.runtime.spark.extra import need_pyspark
-from asyncstream.runtime.spark.keyed import KeyGroup
+from asyncstream.runtime.spark.heritage import inherit, save
+from asyncstream.runtime.spark.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.once import one_row
 from asyncstream.runtime.spark.parcels import COLUMNS, parcel_type
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage, write_rows
 
@@ -49,6 +53,8 @@ def plan(
     outputs: Mapping[str, StructType],
     key_groups: int = KEY_GROUPS,
     partitions: int | None = None,
+    start_from: Checkpoints | None = None,
+    processing_time: bool = False,
     title: str = "pipeline",
 ) -> SparkPlan:
     """
@@ -60,16 +66,23 @@ def plan(
         key_groups: into how many groups keys are divided; a running stream cannot change it.
         partitions: how many tasks share the key groups of a bounded job; Spark's setting
             `spark.sql.shuffle.partitions` by default, which is also what a stream uses.
+        start_from: go on from a checkpoint of the embedded engine.
+        processing_time: tell keyed steps of a stream how the clock advances.
 
     Raises:
         PipelineError: if the plan cannot run, or does something that Spark cannot.
+        CheckpointError: if the checkpoint does not fit.
     """
     graph.check()
     count("key_groups", key_groups)
     if partitions is None:
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
     count("partitions", partitions)
-    return SparkPlan(graph, spark, inputs, outputs, key_groups, partitions, title)
+    if start_from is not None and not isinstance(start_from, Checkpoints):
+        raise refuse("start_from", "Checkpoints", start_from, "e.g. Checkpoints(store=DirectoryStore(...))")
+    return SparkPlan(
+        graph, spark, inputs, outputs, key_groups, partitions, start_from, processing_time, title
+    )
 
 
 class SparkPlan(Mapping[str, "DataFrame"]):
@@ -89,9 +102,12 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         outputs: Mapping[str, StructType],
         key_groups: int,
         partitions: int,
+        start_from: Checkpoints | None,
+        processing_time: bool,
         title: str,
     ) -> None:
         self._graph = graph
+        self._spark = spark
         self._title = title
         self._partitions = partitions
         self._streaming = _check_inputs(graph, inputs)
@@ -101,7 +117,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             name: Output(name, self._route_to(name), schema)
             for name, schema in _check_outputs(graph, outputs).items()
         }
-        refuse_unknown(graph, streaming=self._streaming)
+        refuse_unknown(graph, streaming=self._streaming, processing_time=processing_time)
         keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
         if keyed and spark.conf.get("spark.sql.streaming.stateStore.providerClass", "") != ROCKSDB:
             raise PipelineError(
@@ -112,8 +128,9 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._has_event_time = keyed and self._follows_event_time()
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
-        self._terms = Terms(key_groups, frozenset(wanted), self._streaming)
+        self._terms = Terms(key_groups, frozenset(wanted), self._streaming, processing_time)
         self._token = uuid4().hex
+        self._heritage = None if start_from is None else inherit(start_from, graph, self._stages, key_groups)
         only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
         # a stage writes rows itself where that saves a trip through Python
         self._direct = only if self._stages[-1].kind is not StageKind.KEYED else None
@@ -179,6 +196,42 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             self._last.unpersist()
             self._is_kept = False
 
+    def save_checkpoint(self, location: str, settings: Checkpoints) -> CheckpointInfo:
+        """
+        Write a checkpoint from which the embedded engine goes on where a stopped query was.
+
+        Positions of sources are not part of it: the embedded sources must begin behind what the query read.
+
+        Args:
+            location: the query's own checkpoint, its option `checkpointLocation`.
+            settings: the store to write to, and the codec.
+
+        Raises:
+            PipelineError: if the inputs are bounded: such a job leaves nothing to go on from.
+            CheckpointError: if the checkpoint cannot be written.
+        """
+        if not self._streaming:
+            raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
+        if not isinstance(settings, Checkpoints):
+            raise refuse("settings", "Checkpoints", settings, "e.g. Checkpoints(store=DirectoryStore(...))")
+        read = self._spark.read.format("statestore").option("path", location)
+        operators = [stage for stage in self._stages if stage.kind is StageKind.KEYED]
+        blobs = [
+            remembered(row.value.blob)
+            for number in range(len(operators))
+            for row in read.option("operatorId", number).option("stateVarName", "operators").load().collect()
+        ]
+        return save(settings, self._title, self._graph, blobs, self._watermark(location))
+
+    def _watermark(self, location: str) -> int:
+        """The one that the next micro-batch of a query would have."""
+        from pyspark.sql import functions as columns
+
+        known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
+        commits = self._spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
+        spark_ms = commits.agg(columns.max(known)).head()[0]
+        return spark_ms - 1 if spark_ms else MIN_TIMESTAMP  # 0: there is none yet
+
     def describe(self) -> str:
         """The steps, the stages that Spark runs them in, and what differs from the same pipeline embedded."""
         lines = [as_text(self._graph, self._title).split("\nwith checkpoints")[0], "on Spark"]
@@ -186,7 +239,12 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             steps = ", ".join(step.name for step in stage.steps) or "reads"
             lines.append(f"  stage {number} ({stage.kind.name.lower()}): {steps}")
         lines.append("what differs from running embedded")
-        lines += [f"  {text}" for text in differences(self._graph, streaming=self._streaming)]
+        lines += [
+            f"  {text}"
+            for text in differences(
+                self._graph, streaming=self._streaming, processing_time=self._terms.processing_time
+            )
+        ]
         return "\n".join(lines)
 
     # ------------------------------------------------------------------ inside
@@ -229,6 +287,17 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 event_time=self._has_event_time,
             )
             frames.append(self._map(frame, task))
+        if self._heritage is not None:
+            task = StageTask(
+                self._token_of(0),
+                stage,
+                self._terms,
+                number=-1,  # so that its parcels come before all others
+                source=(),
+                heritage=self._heritage,
+                event_time=self._has_event_time,
+            )
+            frames.append(self._map(one_row(self._spark, streaming=self._streaming), task))
         frame = reduce(lambda one, other: one.union(other), frames)
         if self._has_event_time:
             # The delay is in the column already. Selecting the others leaves Spark with the watermark, but
@@ -254,8 +323,13 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             KeyGroup(stage, self._terms, number),
             parcel_type(),
             "append",
-            "EventTime" if self._has_event_time else "None",
+            self._time_mode(),
         )
+
+    def _time_mode(self) -> str:
+        if self._terms.processing_time:
+            return "ProcessingTime"
+        return "EventTime" if self._has_event_time else "None"
 
     def _rows(self, parcels: DataFrame, name: str) -> DataFrame:
         output = self._outputs[name]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage, StageKind
+from asyncstream.runtime.spark.heritage import Heritage, route_of
 from asyncstream.runtime.spark.loop import loop_thread
-from asyncstream.runtime.spark.parcels import Packer, unpack, unpacked
+from asyncstream.runtime.spark.parcels import Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.rows import RowWriter, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
 
@@ -56,6 +57,7 @@ class StageTask:
         token: tells the stage from all others, in this plan and in others, for as long as a worker lives.
         number: among the stages, or of the source among the sources for the first stage.
         source: the routes on which rows enter; None: what enters is parcels.
+        heritage: taken up in place of rows.
         output: the last stage writes rows itself if there is only one output.
         event_time: parcels say how far event time has come.
     """
@@ -65,6 +67,7 @@ class StageTask:
     terms: Terms
     number: int = 0
     source: tuple[int, ...] | None = None
+    heritage: Heritage | None = None
     output: Output | None = None
     event_time: bool = False
 
@@ -84,13 +87,15 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         loop.resident(task.token, task.stage),
         task.terms,
         spread=partition % task.terms.key_groups,
-        watermark=MIN_TIMESTAMP if task.source is None else NOW,
+        watermark=MIN_TIMESTAMP if task.source is None or task.heritage is not None else NOW,
         enough=PACKED if task.output is None else 0,
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
     )
     with telling_the_cause():
         try:
             loop.call(run.open())
+            if task.heritage is not None:
+                yield from writer.write(task.heritage.leaving(), 0, last=False)
             for batch in batches:
                 items, others = reader.entering(batch)
                 if others:
@@ -99,7 +104,10 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                     yield from writer.write(*loop.call(run.feed(items)), last=False)
             for items in reader.held():
                 yield from writer.write(*loop.call(run.feed(items)), last=False)
-            yield from writer.write(*loop.call(run.finish()), last=True)
+            leaving, event_time_ms = loop.call(run.finish())
+            if task.heritage is not None:
+                event_time_ms = max(event_time_ms, task.heritage.watermark_ms + 1)
+            yield from writer.write(leaving, event_time_ms, last=True)
         finally:
             loop.call(run.close())
 
@@ -123,12 +131,15 @@ class _Reader:
 
     def __init__(self, task: StageTask) -> None:
         self._source = task.source
-        self._mine = {route.number for route in task.stage.entries}
+        self._heritage = task.heritage
+        self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
         self._streaming = task.terms.streaming
         self._held: list[tuple[Any, ...]] = []
 
     def entering(self, batch: pa.RecordBatch) -> tuple[list[Entering], list[int]]:
         """What enters at once, and the numbers of the rows that are for others."""
+        if self._heritage is not None:
+            return [Entering((), [], inherited=self._heritage.of_first_stage())], []
         if self._source is not None:
             return [Entering(self._source, elements_of(batch))], []
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
@@ -148,7 +159,7 @@ class _Reader:
         for start in range(0, len(self._held), UNPACKED):
             items = []
             for watermark, _, _, route, payload in self._held[start : start + UNPACKED]:
-                items.append(Entering((route,), *unpack(payload), None if watermark == now else watermark))
+                items.append(entering(route, payload, None if watermark == now else watermark))
                 now = watermark
             yield items
 

@@ -1,0 +1,249 @@
+"""
+State that comes from a checkpoint of the embedded engine, and state that goes into one.
+
+On its way in, a checkpoint becomes the **heritage** of a new query: one more source, with a single row. The
+task that reads this row takes up what the first stage's steps remember, such as calls that were under way,
+and sends what all other steps remember to their stages as parcels, divided by key group. So whatever the
+checkpoint holds is in the first micro-batch, exactly once, whatever crashes.
+
+On its way out, the blobs of all key groups, as Spark's own checkpoint holds them, are united.
+
+Positions of sources go neither way: what Spark reads begins behind what the checkpoint's sources had given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
+from asyncstream.checkpoint.format import encode_state, pack
+from asyncstream.clock import SystemClock
+from asyncstream.codec import codec
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import PipelineError
+from asyncstream.operators.base import Operator
+from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
+from asyncstream.operators.union import Union
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+from asyncstream.runtime.spark.assembly import Leaving, delay_ms
+from asyncstream.runtime.spark.cut import Route, Stage, StageKind
+from asyncstream.runtime.spark.keys import KeyGroups
+from asyncstream.state import divide, unite
+
+__all__ = ("Heritage", "States", "inherit", "route_of", "save", "take_up")
+
+T = TypeVar("T")
+
+States = dict[str, Any]
+"""What steps remember, by step name."""
+
+FIRST_ROUTE = -2
+
+
+@dataclass(frozen=True)
+class Heritage:
+    """
+    What a checkpoint holds, as the stages need it.
+
+    Attributes:
+        states: for each stage, and in it for each key group, what its steps remember of that group.
+        unwritten: elements and timestamps that sinks had not written, by step name.
+        watermark_ms: the one that the pipeline had reached.
+        sinks: the numbers of the routes to them.
+    """
+
+    states: Mapping[int, Mapping[int, States]]
+    unwritten: Mapping[str, tuple[list[Any], list[int | None]]]
+    watermark_ms: int
+    sinks: Mapping[str, int]
+
+    def of_first_stage(self) -> States:
+        """What its steps remember."""
+        return dict(self.states[0].get(0, {}))
+
+    def leaving(self) -> Iterator[Leaving]:
+        """The parcels for all other stages, and for the outputs."""
+        here = Output("the checkpoint")
+        for number, parts in self.states.items():
+            if number:
+                route = Route(route_of(number), here, f"stage {number}")
+                for group, states in parts.items():
+                    known = [states, self.watermark_ms]
+                    yield Leaving(route, MIN_TIMESTAMP, group, known, [None, None])
+        for sink, (values, timestamps) in self.unwritten.items():
+            yield Leaving(Route(self.sinks[sink], here, sink), MIN_TIMESTAMP, 0, values, timestamps)
+
+
+def route_of(stage: int) -> int:
+    """The route on which a stage is sent its heritage."""
+    return FIRST_ROUTE - stage
+
+
+def take_up(operators: Mapping[str, Operator], inherited: Sequence[States]) -> None:
+    """Restore those operators that are remembered; `inherited` has one part for each key group."""
+    # tail first: an operator may emit while it is restored
+    for name, operator in reversed(list(operators.items())):
+        parts = [states[name] for states in inherited if name in states]
+        if not parts:
+            continue
+        if operator.layout is not None:
+            operator.restore(unite(parts, operator.layout))
+        else:
+            for part in parts:
+                operator.restore(part)
+
+
+# ------------------------------------------------------------------ in
+
+
+def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_groups: int) -> Heritage:
+    """
+    The heritage that the checkpoint leaves which `settings` choose.
+
+    Raises:
+        PipelineError: if there is none.
+        CheckpointError: if it cannot be read, or does not fit the pipeline.
+    """
+    found = _wait(_read(settings))
+    if found is None:
+        raise PipelineError(f"start_from: there is no checkpoint in {settings.store}")
+    info, kept = found
+    names = match(
+        info, settings, {step.name: step.kind for step in graph}, lambda _, step: step.role != "sink"
+    )
+    by_role: dict[str, States] = {"operator": {}, "source": {}}
+    for old, name in names.items():
+        by_role[info.steps[old].role][name] = kept[old]
+    states = by_role["operator"]
+    groups = KeyGroups(key_groups)
+    divided: dict[int, dict[int, States]] = {}
+    for number, stage in enumerate(stages):
+        shares = {0} if stage.kind is StageKind.PLAIN else set(range(key_groups))
+        parts: dict[int, States] = {share: {} for share in shares}
+        for step in stage.steps:
+            if states.get(step.name) is not None:
+                for share, part in _shares(step, states[step.name], groups, shares).items():
+                    parts[share][step.name] = part
+        # of a keyed stage also those that remember nothing: they too must know what is late
+        divided[number] = {
+            share: part for share, part in parts.items() if part or stage.kind is StageKind.KEYED
+        }
+    sinks = {route.reader: route.number for stage in stages for route in stage.exits}
+    unwritten = {
+        step.name: states[step.name] for step in graph if isinstance(step, SinkStep) and step.name in states
+    }
+    return Heritage(divided, unwritten, _watermark(stages[0], states), sinks)
+
+
+async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
+    history = History(settings.store, codec(settings.codec))
+    if settings.restore == "newest":
+        return await history.read_newest()
+    if settings.restore == "none":
+        raise PipelineError("start_from: restore='none' starts from nothing; leave start_from out")
+    return await history.read(settings.restore)
+
+
+def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int]) -> dict[int, Any]:
+    """What belongs to each of these groups of what a step remembers."""
+    operator = step.make()
+    if isinstance(operator, AssignEventTime | AdvanceWhenQuiet | Union):
+        return {}  # only watermarks, of which Spark has its own
+    if step.key_by is None:
+        return {min(shares): state}
+    if operator.layout is not None:
+        return divide(state, operator.layout, groups.of, shares)
+    entries: dict[int, list[Any]] = {share: [] for share in shares}
+    for entry in state:  # of an async step, one call of a key after the other
+        if entry[0] in ("call", "finished"):
+            entries[groups.of(step.key_by(entry[1]))].append(entry)
+        elif entry[0] == "emitted":
+            entries[0].append(entry)
+        else:
+            for part in entries.values():
+                part.append(entry)
+    return entries
+
+
+def _watermark(first: Stage, states: States) -> int:
+    """How far event time had come: as far as the slowest source, or as the clock has moved it since."""
+    assigned, quiet = [], [MIN_TIMESTAMP]
+    for step in first.steps:
+        operator = step.make()
+        if step.name in states and isinstance(operator, AssignEventTime):
+            assigned.append(states[step.name][1])
+        elif step.name in states and isinstance(operator, AdvanceWhenQuiet):
+            quiet.append(states[step.name])
+    return max(min(assigned, default=MIN_TIMESTAMP), *quiet)
+
+
+# ------------------------------------------------------------------ out
+
+
+def save(
+    settings: Checkpoints,
+    title: str,
+    graph: Graph,
+    blobs: Sequence[States],
+    watermark_ms: int,
+) -> CheckpointInfo:
+    """
+    Write a checkpoint from which the embedded engine goes on.
+
+    Args:
+        blobs: what keyed steps remember of each key group.
+        watermark_ms: the one that the query had reached.
+
+    Raises:
+        CheckpointError: if it cannot be written; names the step that is to blame.
+    """
+    states: States = {}
+    for step in graph:
+        if not isinstance(step, OperatorStep):
+            continue
+        operator = step.make()
+        if isinstance(operator, AssignEventTime):
+            state = _at_watermark(operator, watermark_ms)
+            if state is not None:
+                states[step.name] = state
+        elif operator.layout is not None:
+            parts = [blob[step.name] for blob in blobs if step.name in blob]
+            if parts:
+                states[step.name] = unite(parts, operator.layout)
+    return _wait(_write(settings, title, {name: (graph[name].kind, state) for name, state in states.items()}))
+
+
+async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[str, Any]]) -> CheckpointInfo:
+    values = codec(settings.codec)
+    history = History(settings.store, values)
+    await history.look()
+    encoded = {name: encode_state(name, state, values) for name, (_, state) in states.items()}
+    steps = {
+        name: StepInfo("operator", kind, sum(len(data) for _, data in encoded[name]))
+        for name, (kind, _) in states.items()
+    }
+    number = history.newest + 1
+    info = CheckpointInfo(number, title, SystemClock().now_ms(), values.name, True, 0, steps)
+    await settings.store.save(number, pack(info, encoded))
+    await history.let_go(settings.keep)
+    return (await history.read(number))[0]
+
+
+def _at_watermark(operator: AssignEventTime, watermark_ms: int) -> Any:
+    """What the step remembers that has seen enough for this watermark."""
+    delay = delay_ms(operator.strategy)
+    if delay is None or watermark_ms == MIN_TIMESTAMP:
+        return None
+    generator = operator.strategy.generator()
+    generator.on_element(None, watermark_ms + delay + 1)
+    return [generator.snapshot(), watermark_ms, False]
+
+
+def _wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it on a loop of its own: here, in a notebook, another one may be running."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

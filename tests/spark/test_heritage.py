@@ -1,0 +1,218 @@
+"""
+State goes from the embedded engine to Spark and back: what comes out is what one run alone would have given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    NoWatermarks,
+    Pipeline,
+    PipelineError,
+    PunctuatedWatermarks,
+    Stream,
+)
+from asyncstream.checkpoint import Checkpoints, DirectoryStore, MemoryStore
+from asyncstream.errors import CheckpointError
+from asyncstream.testing.loop import run_virtual
+from asyncstream.windowing import Count, Sum, TumblingWindows
+from tests.spark.cluster import frame, run_stream, stream
+from tests.spark.test_contract import (
+    DELAY,
+    Definition,
+    batches_of,
+    embedded,
+    functions,
+    key_of,
+    on_spark,
+    told,
+    windows,
+    with_watermarks,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+async def answer(held: Callable[[Any], bool], row: dict[str, Any]) -> dict[str, Any]:
+    if held(row):
+        await asyncio.sleep(10_000)
+    return row | {"v": row["v"] + 1}
+
+
+def never(row: Any) -> bool:
+    return False
+
+
+def some(row: Any) -> bool:
+    return bool(row["v"] > 50)
+
+
+def calls(timed: Stream[Any], held: Callable[[Any], bool] = never) -> dict[str, Stream[Any]]:
+    """Calls before windows, behind them, and one after the other for each key."""
+    ask = partial(answer, held)
+    asked = timed.async_map(ask, concurrency=100)
+    sums = asked.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count(), total=Sum("v"))
+    again = sums.map(lambda result: {"key": result.key, "v": result.value["total"]}).async_map(ask)
+    by_key = timed.key_by(key_of).async_map(ask, order="per_key", concurrency=100)
+    return {
+        "sums": sums,
+        "late": sums.late,
+        "again": again.key_by(key_of).count_window(3).aggregate(total=Sum("v")),
+        "by_key": by_key,
+        "counted": by_key.key_by(key_of).count_window(4).collect(),
+    }
+
+
+def run_embedded(elements: Sequence[Any], define: Definition, settings: Checkpoints, name: str) -> list[str]:
+    """Run over elements some of which carry watermarks, and stop where the pipeline stands then."""
+
+    async def source() -> AsyncIterator[Any]:
+        for element in elements:
+            yield element
+        await asyncio.Event().wait()
+
+    pipeline = Pipeline("embedded")
+    strategy = PunctuatedWatermarks(lambda row, ts: row.get("watermark"))
+    marked = pipeline.source(source(), name="rows").event_time(
+        lambda row: row.get("ts", 0), strategy, name=name
+    )
+    found: list[str] = []
+    told(define(marked.filter(lambda row: "watermark" not in row))).to(found, name="lines")
+
+    async def main() -> None:
+        async with pipeline.start(checkpoints=settings) as job:
+            await asyncio.sleep(3600)
+            await job.stop()
+
+    run_virtual(main())
+    return found
+
+
+def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], list[Any]]:
+    """The elements before the rows of micro-batch `at`, and from the watermark before them on."""
+    elements = list(with_watermarks(batches))
+    marks = [place for place, element in enumerate(elements) if "watermark" in element]
+    return elements[: marks[at - 1] + 1], elements[marks[at - 1] :]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("before", "define"), [(windows, windows), (functions, functions), (partial(calls, held=some), calls)]
+)
+def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
+    spark: SparkSession, tmp_path: Path, before: Definition, define: Definition
+) -> None:
+    batches = batches_of(4)
+    first, _ = halves(batches, at=3)
+    settings = Checkpoints(store=MemoryStore(), codec="pickle")
+    found = run_embedded(first, before, settings, name="event_time")
+    plan = on_spark(
+        spark, stream(spark, tmp_path / "in", batches[3:]), define, key_groups=5, start_from=settings
+    )
+    found += run_stream(plan, tmp_path / "checkpoint")["lines"]
+    assert sorted(found) == embedded(batches, define)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("define", [windows, functions])
+def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
+    spark: SparkSession, tmp_path: Path, define: Definition
+) -> None:
+    batches = batches_of(5)
+    plan = on_spark(spark, stream(spark, tmp_path / "in", batches[:3]), define, key_groups=5)
+    found = run_stream(plan, tmp_path / "checkpoint")["lines"]
+    store = MemoryStore()
+    info = plan.save_checkpoint(str(tmp_path / "checkpoint"), Checkpoints(store=store, codec="pickle"))
+    assert info.pipeline == "spark"
+    _, rest = halves(batches, at=3)
+    # the watermarks of this test come from another strategy than that of the query
+    settings = Checkpoints(store=store, codec="pickle", allow_dropped=["event_time"])
+    found += run_embedded(rest, define, settings, name="marks")
+    assert sorted(found) == embedded(batches, define)
+
+
+def test_saved_watermark_holds_in_the_embedded_engine(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [[row(0), row(9_000)], [row(9_500)]]
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        sums = timed.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count())
+        return {"sums": sums, "late": sums.late}
+
+    plan = on_spark(spark, stream(spark, tmp_path / "in", batches), define)
+    assert len(run_stream(plan, tmp_path / "checkpoint")["lines"]) == 1
+    settings = Checkpoints(store=MemoryStore())
+    plan.save_checkpoint(str(tmp_path / "checkpoint"), settings)
+    pipeline = Pipeline("spark")
+    timed = pipeline.source([row(1_000), row(8_500)], name="rows").event_time(
+        lambda row: row["ts"], BoundedOutOfOrderness(DELAY)
+    )
+    found: list[str] = []
+    told(define(timed)).to(found, name="lines")
+    pipeline.run_blocking(checkpoints=settings)
+    assert [line.split(":")[0] for line in found] == ["late", "sums"]
+    assert "start_ms=8000" in found[1]
+    assert "'n': 3" in found[1]
+
+
+def test_bounded_job_goes_on_from_a_checkpoint(spark: SparkSession) -> None:
+    rows = [row for batch in batches_of(6) for row in batch]
+
+    async def main(pipeline: Pipeline, settings: Checkpoints) -> None:
+        async with pipeline.start(checkpoints=settings) as job:
+            await asyncio.sleep(3600)
+            await job.stop()
+
+    async def endless() -> AsyncIterator[Any]:
+        for row in rows[:200]:
+            yield row
+        await asyncio.Event().wait()
+
+    found: list[str] = []
+    pipeline = Pipeline("embedded")
+    timed = pipeline.source(endless(), name="rows").event_time(lambda row: row["ts"], NoWatermarks())
+    told(calls(timed, some)).to(found, name="lines")
+    settings = Checkpoints(store=MemoryStore(), codec="pickle")
+    run_virtual(main(pipeline, settings))
+
+    plan = on_spark(spark, frame(spark, rows[200:]), calls, key_groups=5, start_from=settings)
+    found += [row.line for row in plan["lines"].collect()]
+    expected: list[str] = []
+    whole = Pipeline()
+    told(calls(whole.source(rows).event_time(lambda row: row["ts"], NoWatermarks()))).to(expected)
+    whole.run_blocking()
+
+    def kind(lines: list[str], *names: str) -> list[str]:
+        return sorted(line for line in lines if line.split(":")[0] in names)
+
+    assert kind(found, "sums", "by_key") == kind(expected, "sums", "by_key")
+    assert len(found) == len(expected)
+
+
+def test_what_cannot_be_taken_over_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    rows = frame(spark, [row(1)])
+    empty = Checkpoints(store=DirectoryStore(tmp_path))
+    with pytest.raises(PipelineError, match="there is no checkpoint in"):
+        on_spark(spark, rows, windows, start_from=empty)
+    with pytest.raises(PipelineError, match="restore='none' starts from nothing"):
+        on_spark(spark, rows, windows, start_from=Checkpoints(store=MemoryStore(), restore="none"))
+    with pytest.raises(PipelineError, match="start_from: expected Checkpoints"):
+        on_spark(spark, rows, windows, start_from="checkpoints")
+    settings = Checkpoints(store=MemoryStore(), codec="pickle")
+    run_embedded([row(1)], windows, settings, name="event_time")
+    with pytest.raises(CheckpointError, match="holds what steps remember that this pipeline does not have"):
+        on_spark(spark, rows, functions, start_from=settings)
+    with pytest.raises(PipelineError, match="the inputs are bounded"):
+        on_spark(spark, rows, windows).save_checkpoint(str(tmp_path), empty)
+
+
+def row(ts: int, key: str = "k") -> dict[str, Any]:
+    return {"key": key, "ts": ts, "v": 1}
