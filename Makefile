@@ -1,4 +1,4 @@
-# make demo    real flights, enriched over HTTP; prints a report
+# make demo    real flights, enriched over HTTP; prints a report, and does it again on Spark
 # make test    everything that must hold: lint, types, tests on the oldest and newest Python found
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
@@ -13,6 +13,7 @@ BIN     := .venv/bin
 
 demo: setup
 	$(BIN)/python -m examples.flights
+	$(BIN)/python -m examples.flights.on_spark
 
 test: lint types tests tests-newest
 

