@@ -163,8 +163,9 @@ def stream_rate(df: DataFrame, batches: int) -> float:
 
 
 def main(*, quick: bool = False) -> None:
-    setting = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    spark = local_spark(CORES, **{setting.replace(".", "__"): "true"})
+    spark = local_spark(
+        CORES, spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled="true"
+    )
     spark.sparkContext.setLogLevel("OFF")  # a stream that is stopped complains
     enrichment(spark, ROWS // 10 if quick else ROWS)
     windows(spark, 4 if quick else 8)

@@ -101,6 +101,10 @@ _ENDS = (["end"], ["watermark", MAX_TIMESTAMP])
 """Entries of a snapshot that say that nothing follows."""
 
 
+COUNTED_CALLS = ("requests", "retries", "cached", "coalesced")
+"""What functions that guard calls count, among what they tell."""
+
+
 class AsyncWaitOperator(Intake):
     """
     Runs an async function on each element, many at once.
@@ -211,6 +215,11 @@ class AsyncWaitOperator(Intake):
                 [worker.entry[0] for worker in self._workers if worker.promise is not None],
                 TimeoutError(f"{len(running)} calls ignored their cancellation for {CANCEL_PATIENCE} s"),
             )
+
+    @property
+    def counters(self) -> tuple[str, ...]:  # type: ignore[override]
+        known = {} if self._object is None else self._object.metrics()
+        return (*self._counts, *(name for name in COUNTED_CALLS if name in known))
 
     def metrics(self) -> dict[str, int]:
         running = sum(worker.promise is not None for worker in self._workers)

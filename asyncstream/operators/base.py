@@ -77,11 +77,13 @@ class Operator:
         out: where the main output goes.
         side: where side outputs go, by tag; a tag that nobody reads is absent.
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
+        counters: the names of those metrics that only ever grow.
         waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
     """
 
     layout: ClassVar[Layout | None] = None
     waits_for_clock = False
+    counters: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.out: Operator = DISCARD

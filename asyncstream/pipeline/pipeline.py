@@ -20,7 +20,7 @@ from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, a
 from asyncstream.runtime.aio import Job, JobSnapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
     from asyncstream.runtime.spark import SparkPlan
@@ -162,6 +162,7 @@ class Pipeline:
         partitions: int | None = None,
         start_from: Checkpoints | None = None,
         processing_time: bool = False,
+        observe: str | Observation | None = None,
     ) -> SparkPlan:
         """
         This pipeline as Spark DataFrames, bounded or streaming: `plan["sink"]` is what reaches the sink.
@@ -181,25 +182,25 @@ class Pipeline:
             processing_time: tell the keyed steps of a stream how the clock advances, for processing-time
                 timers and policy windows. Spark then makes a micro-batch at every trigger, also without rows,
                 and a stream with `trigger(availableNow=True)` does not end.
+            observe: the name under which Spark tells, with the progress of a query, what the steps count:
+                calls, failures, retries, calls in flight, late elements, rows; `log_progress` shows it. For
+                a bounded job, an `Observation` of Spark's.
 
         Raises:
             PipelineError: if the plan cannot run, or does something that Spark cannot.
             CheckpointError: if the checkpoint does not fit.
             MissingExtra: if PySpark is not installed.
         """
-        from asyncstream.runtime.spark import plan
+        from asyncstream.runtime.spark import PlanSettings, SparkPlan
 
-        return plan(
-            self._graph,
-            spark,
-            inputs=inputs,
-            outputs=outputs,
+        settings = PlanSettings(
             key_groups=key_groups,
             partitions=partitions,
             start_from=start_from,
             processing_time=processing_time,
-            title=self.name,
+            observe=observe,
         )
+        return SparkPlan(self._graph, spark, settings, inputs, outputs, self.name)
 
     # ------------------------------------------------------------------ looking at it
 

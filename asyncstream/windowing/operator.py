@@ -77,6 +77,7 @@ class WindowOperator(Operator):
     """
 
     layout = SNAPSHOT
+    counters = ("late_dropped", "outside_windows")
 
     _new_sessions: type[MergingWindowSet] = MergingWindowSet
 

@@ -63,6 +63,7 @@ class PlainWindowOperator(Operator):
     """
 
     layout = SNAPSHOT
+    counters = ("late_dropped", "outside_windows")
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         """

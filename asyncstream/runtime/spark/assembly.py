@@ -26,6 +26,7 @@ from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, OperatorStep, Wiring
 from asyncstream.runtime.spark.cut import Route, Stage
 from asyncstream.runtime.spark.keys import KeyGroups
+from asyncstream.runtime.spark.observe import Count
 
 __all__ = ("NOW", "Assembly", "Exit", "Leaving", "Terms", "delay_ms", "opening", "telling_the_cause")
 
@@ -45,12 +46,14 @@ class Terms:
         wanted: numbers of the routes whose elements somebody needs.
         streaming: micro-batches, rather than one bounded job.
         processing_time: keyed steps of a stream are told of it.
+        counts: what is counted and told to Spark.
     """
 
     key_groups: int
     wanted: frozenset[int]
     streaming: bool
     processing_time: bool = False
+    counts: tuple[Count, ...] = ()
 
 
 class Leaving(NamedTuple):

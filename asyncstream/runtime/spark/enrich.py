@@ -14,10 +14,11 @@ from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
-from asyncstream.runtime.spark.sparkplan import SparkPlan, plan
+from asyncstream.runtime.spark.settings import PlanSettings
+from asyncstream.runtime.spark.sparkplan import SparkPlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.types import StructType
 
 __all__ = ("async_step", "enrich", "enrich_apart")
@@ -32,6 +33,7 @@ def enrich(
     schema: StructType,
     flat: bool = False,
     name: str = "enrich",
+    observe: str | Observation | None = None,
     **options: Unpack[AsyncWaitOptions],
 ) -> DataFrame:
     """
@@ -48,6 +50,8 @@ def enrich(
         schema: the columns of what `fn` gives.
         flat: `fn` gives an iterable of rows.
         name: what errors call this step.
+        observe: the name, or `Observation`, by which Spark tells what is counted: calls, failures, retries,
+            calls in flight.
         options: see `AsyncWaitOptions`. Results can be routed apart by `enrich_apart` only.
 
     Raises:
@@ -56,7 +60,7 @@ def enrich(
     for option in ("on_error", "on_timeout"):
         if options.get(option) == "route":
             raise PipelineError(f"{option}='route': enrich gives one DataFrame; use enrich_apart")
-    return _plan(df, fn, schema, flat, name, options, [])["results"]
+    return _plan(df, fn, schema, flat, name, observe, options, [])["results"]
 
 
 def enrich_apart(
@@ -66,6 +70,7 @@ def enrich_apart(
     schema: StructType,
     flat: bool = False,
     name: str = "enrich",
+    observe: str | Observation | None = None,
     **options: Unpack[AsyncWaitOptions],
 ) -> SparkPlan:
     """
@@ -78,7 +83,9 @@ def enrich_apart(
     if options.get("timeout") is not None:
         options.setdefault("on_timeout", "route")
     tags = {"failed": options["on_error"], "timed_out": options.get("on_timeout")}
-    return _plan(df, fn, schema, flat, name, options, [tag for tag, way in tags.items() if way == "route"])
+    return _plan(
+        df, fn, schema, flat, name, observe, options, [tag for tag, way in tags.items() if way == "route"]
+    )
 
 
 def _plan(
@@ -87,6 +94,7 @@ def _plan(
     schema: StructType,
     flat: bool,
     name: str,
+    observe: str | Observation | None,
     options: AsyncWaitOptions,
     tags: list[str],
 ) -> SparkPlan:
@@ -95,7 +103,8 @@ def _plan(
     for tag in tags:
         graph.add(SinkStep(tag, ListSink([]), (Output(name, tag),)))
         outputs[tag] = _failed_call(df.schema)
-    return plan(graph, df.sparkSession, inputs={"rows": df}, outputs=outputs, title=name)
+    settings = PlanSettings(observe=observe)
+    return SparkPlan(graph, df.sparkSession, settings, {"rows": df}, outputs, name)
 
 
 def async_step(

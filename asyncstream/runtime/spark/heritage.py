@@ -32,6 +32,7 @@ from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
 from asyncstream.runtime.spark.assembly import Leaving, delay_ms
 from asyncstream.runtime.spark.cut import Route, Stage, StageKind
 from asyncstream.runtime.spark.keys import KeyGroups
+from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.state import divide, unite
 
 __all__ = ("Heritage", "States", "inherit", "route_of", "save", "take_up")
@@ -40,8 +41,6 @@ T = TypeVar("T")
 
 States = dict[str, Any]
 """What steps remember, by step name."""
-
-FIRST_ROUTE = -2
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Heritage:
 
 def route_of(stage: int) -> int:
     """The route on which a stage is sent its heritage."""
-    return FIRST_ROUTE - stage
+    return OBSERVED - 1 - stage
 
 
 def take_up(operators: Mapping[str, Operator], inherited: Sequence[States]) -> None:

@@ -31,6 +31,7 @@ from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the
 from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
 from asyncstream.runtime.spark.heritage import States, route_of, take_up
+from asyncstream.runtime.spark.observe import OBSERVED, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, pack, unpack
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class KeyGroup:
             # in this order: pending timers wait for W(N), also those that were due when they were registered
             assembly.advance_watermark(before_ms)
             take_up(operators, [kept.operators])
+            before = tally(self._terms.counts, operators)
             for row in early:
                 if inherits:  # calls that were under way come with the watermarks between them
                     assembly.advance_watermark(row.watermark)
@@ -139,6 +141,7 @@ class KeyGroup:
             for row in parcels[len(early) :]:
                 self._process(assembly, row)
             snapshots = {name: operator.snapshot() for name, operator in operators.items()}
+            now = tally(self._terms.counts, operators)
         finally:
             for operator in operators.values():
                 operator.close()
@@ -148,7 +151,8 @@ class KeyGroup:
             timer_ms = _next_timer(snapshots, watermark_ms)
         self._state.update((pickle.dumps(tuple(_Kept(snapshots, watermark_ms, timer_ms)), 5),))
         self._register(timer_ms, kept.timer_ms, fired_ms)
-        yield from self._rows(group, assembly)
+        counts = [after - earlier for after, earlier in zip(now, before, strict=True)]
+        yield from self._rows(group, assembly, counts)
 
     def _process(self, assembly: Assembly, row: Row) -> None:
         assembly.heads[row.route].process_batch(*unpack(row.payload))
@@ -167,15 +171,17 @@ class KeyGroup:
         if timer_ms is not None:
             self._handle.registerTimer(timer_ms)
 
-    def _rows(self, group: int, assembly: Assembly) -> Iterator[Row]:
+    def _rows(self, group: int, assembly: Assembly, counts: list[int]) -> Iterator[Row]:
         from pyspark.sql import Row
 
         make = Row(*COLUMNS)
         origin = (self._number << 32) + group
         for sequence, leaving in enumerate(assembly.take()):
-            yield make(
-                leaving.route.number, leaving.group, origin, sequence, leaving.watermark, pack(leaving)
-            )
+            number, count = leaving.route.number, len(leaving.values)
+            yield make(number, leaving.group, origin, sequence, leaving.watermark, count, pack(leaving))
+        for number, count in enumerate(counts):
+            if count:
+                yield make(OBSERVED, number, origin, 0, NOW, count, b"")
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
         def wake_at(wake_ms: int) -> None:

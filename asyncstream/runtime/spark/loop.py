@@ -35,6 +35,7 @@ class _Lent(AsyncFunction[Any, Any]):
         self.function = function
         self._is_open = False
         self.invoke = function.invoke  # type: ignore[method-assign]
+        self.metrics = function.metrics  # type: ignore[method-assign]
         if has_timeout_hook(function):
             self.timeout = function.timeout  # type: ignore[method-assign]
 

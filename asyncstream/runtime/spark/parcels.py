@@ -3,10 +3,11 @@ How elements travel between stages: packed by route and key group, one row for m
 
 Spark sees these columns and nothing of the elements:
 
-    route       which reader they are for; below -1: which stage's heritage it is
+    route       which reader they are for; negative: a count, or a stage's heritage
     group       the key group, by which Spark brings together what belongs together
     origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
     watermark   the one that held where they were emitted: what timers emitted comes before this micro-batch's
+    count       how many elements there are
     event_time  how far event time had come in that task; of a stream's first stage only
     payload     the elements and their timestamps, pickled
 """
@@ -14,7 +15,7 @@ Spark sees these columns and nothing of the elements:
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from asyncstream.codec import ForeignError
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.assembly import NOW, Leaving
+from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.run import Entering
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ("CLOCK", "COLUMNS", "Packer", "entering", "pack", "parcel_type", "unpack", "unpacked")
 
-COLUMNS = ("route", "group", "origin", "sequence", "watermark", "payload")
+COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payload")
 """The columns of a parcel, but for the event time."""
 
 CLOCK = -1
@@ -45,7 +47,7 @@ def parcel_type(*, event_time: bool = False) -> StructType:
     from pyspark.sql import types
 
     number, count = types.IntegerType(), types.LongType()
-    kinds = (number, number, count, count, count, types.BinaryType())
+    kinds = (number, number, count, count, count, count, types.BinaryType())
     fields = [
         types.StructField(name, kind, nullable=False) for name, kind in zip(COLUMNS, kinds, strict=True)
     ]
@@ -102,7 +104,7 @@ class Packer:
 
         self._origin = origin
         self._sequence = 0
-        types = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.binary())
+        types = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.binary())
         columns = list(zip(COLUMNS, types, strict=True))
         if event_time:
             columns.append(("event_time", pa.timestamp("us", "UTC")))
@@ -110,24 +112,28 @@ class Packer:
         self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def batches(
-        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None
     ) -> Iterator[pa.RecordBatch]:
         """
         At most one batch.
 
         Args:
-            last: nothing follows, so event time must be told even if there is nothing else.
+            counts: what the task has counted, by number, with the last batch: nothing follows, so event
+                time must be told even if there is nothing else.
         """
         import pyarrow as pa
 
         rows: list[tuple[Any, ...]] = []
         for item in leaving:
-            rows.append((item.route.number, item.group, self._next(), item.watermark, pack(item)))
-        if last and self._has_event_time:
-            rows.append((CLOCK, 0, self._next(), NOW, b""))
+            number, count = item.route.number, len(item.values)
+            rows.append((number, item.group, self._next(), item.watermark, count, pack(item)))
+        for number, count in (counts or {}).items():
+            rows.append((OBSERVED, number, self._next(), NOW, count, b""))
+        if counts is not None and self._has_event_time:
+            rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
         if rows:
-            routes, groups, sequence, watermarks, payloads = zip(*rows, strict=True)
-            columns = [routes, groups, [self._origin] * len(rows), sequence, watermarks, payloads]
+            routes, groups, *others = zip(*rows, strict=True)
+            columns = [routes, groups, [self._origin] * len(rows), *others]
             if self._has_event_time:
                 # before the epoch counts as not known: it is where Spark's watermark begins
                 now = EPOCH + timedelta(milliseconds=max(event_time_ms, 0))
@@ -159,6 +165,6 @@ def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Ent
 def entering(route: int, payload: bytes, watermark: int | None = None) -> Entering:
     """What is in a parcel; `watermark` comes before it."""
     values, timestamps = unpack(payload)
-    if route < CLOCK:
+    if route < OBSERVED:
         return Entering((), [], inherited=values[0])
     return Entering((route,), values, timestamps, watermark)

@@ -20,6 +20,7 @@ from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
 from asyncstream.runtime.spark.heritage import States, take_up
 from asyncstream.runtime.spark.loop import Resident
+from asyncstream.runtime.spark.observe import IN_FLIGHT, tally
 
 __all__ = ("Entering", "StageRun")
 
@@ -64,6 +65,9 @@ class StageRun:
         self._clock = SystemClock()
         self._opened: list[Operator] = []
         self._inherited: list[States] = []
+        self._counts = terms.counts
+        self._before: list[int] = []
+        self._in_flight: dict[int, int] = {}
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
         self._gate = Gate(self._changed.set)
@@ -81,6 +85,7 @@ class StageRun:
                 wiring.hold_back(operator.emitting, wiring.readers_of(name))
         for exit_ in self._assembly.exits:
             exit_.on_end = self._changed.set
+        self._before = tally(self._counts, self._assembly.operators)  # functions count on from task to task
 
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
@@ -127,6 +132,20 @@ class StageRun:
             take_up(self._assembly.operators, self._inherited)
             self._inherited = []
 
+    def counts(self) -> dict[int, int]:
+        """What this task has counted, by number, as far as it is not zero."""
+        found = [
+            now - before
+            for now, before in zip(tally(self._counts, self._assembly.operators), self._before, strict=True)
+        ]
+        return {number: count for number, count in enumerate(found) if count} | self._in_flight
+
+    def _look_at_calls(self) -> None:
+        for number, count in enumerate(self._counts):
+            if count.name == IN_FLIGHT and count.step in self._assembly.operators:
+                running = self._assembly.operators[count.step].metrics()["running"]
+                self._in_flight[number] = max(running, self._in_flight.get(number, 0))
+
     async def close(self) -> None:
         """End every call that still runs; the functions stay open for the next task."""
         try:
@@ -143,5 +162,6 @@ class StageRun:
                 raise self._error
             if reached():
                 return
+            self._look_at_calls()
             self._changed.clear()
             await self._changed.wait()

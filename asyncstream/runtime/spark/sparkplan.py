@@ -1,5 +1,5 @@
 """
-A pipeline as operations on Spark DataFrames: `plan` gives a `SparkPlan`, whose outputs are DataFrames.
+A pipeline as operations on Spark DataFrames: the outputs of a `SparkPlan` are DataFrames.
 
 Nothing of what operators mean is decided here: where they are cut apart is `cut`, what a task does is
 `tasks`, and what Spark's state holds is `keyed`. This module says in which order Spark runs them, brings keys
@@ -13,7 +13,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from asyncstream.arguments import count, refuse
+from asyncstream.arguments import refuse
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
@@ -26,8 +26,10 @@ from asyncstream.runtime.spark.differences import differences, refuse_unknown
 from asyncstream.runtime.spark.extra import need_pyspark
 from asyncstream.runtime.spark.heritage import inherit, save
 from asyncstream.runtime.spark.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.once import one_row
 from asyncstream.runtime.spark.parcels import COLUMNS, parcel_type
+from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage, write_rows
 
 if TYPE_CHECKING:
@@ -37,52 +39,9 @@ if TYPE_CHECKING:
 
     Writer = Callable[[Mapping[str, DataFrame], int], None]
 
-__all__ = ("KEY_GROUPS", "SparkPlan", "plan")
-
-KEY_GROUPS = 128
-"""If the user does not say: from 16 to 256 groups the throughput is the same, up to some 10,000 keys."""
+__all__ = ("SparkPlan",)
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-
-def plan(
-    graph: Graph,
-    spark: SparkSession,
-    *,
-    inputs: Mapping[str, DataFrame],
-    outputs: Mapping[str, StructType],
-    key_groups: int = KEY_GROUPS,
-    partitions: int | None = None,
-    start_from: Checkpoints | None = None,
-    processing_time: bool = False,
-    title: str = "pipeline",
-) -> SparkPlan:
-    """
-    `graph` as DataFrames.
-
-    Args:
-        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
-        outputs: the columns of what the sink steps are given, by step name. Other sinks get nothing.
-        key_groups: into how many groups keys are divided; a running stream cannot change it.
-        partitions: how many tasks share the key groups of a bounded job; Spark's setting
-            `spark.sql.shuffle.partitions` by default, which is also what a stream uses.
-        start_from: go on from a checkpoint of the embedded engine.
-        processing_time: tell keyed steps of a stream how the clock advances.
-
-    Raises:
-        PipelineError: if the plan cannot run, or does something that Spark cannot.
-        CheckpointError: if the checkpoint does not fit.
-    """
-    graph.check()
-    count("key_groups", key_groups)
-    if partitions is None:
-        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-    count("partitions", partitions)
-    if start_from is not None and not isinstance(start_from, Checkpoints):
-        raise refuse("start_from", "Checkpoints", start_from, "e.g. Checkpoints(store=DirectoryStore(...))")
-    return SparkPlan(
-        graph, spark, inputs, outputs, key_groups, partitions, start_from, processing_time, title
-    )
 
 
 class SparkPlan(Mapping[str, "DataFrame"]):
@@ -92,24 +51,30 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     Nothing runs before Spark is asked for rows. Several outputs of a bounded job are computed together
     the first time that one of them is asked for, and kept until `release`. Several outputs of a stream are
     written together, by `write_stream`.
+
+    Args:
+        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
+        outputs: the columns of what the sink steps are given, by step name. Other sinks get nothing.
+
+    Raises:
+        PipelineError: if the plan cannot run, or does something that Spark cannot.
+        CheckpointError: if the checkpoint to start from does not fit.
     """
 
     def __init__(
         self,
         graph: Graph,
         spark: SparkSession,
+        settings: PlanSettings,
         inputs: Mapping[str, DataFrame],
         outputs: Mapping[str, StructType],
-        key_groups: int,
-        partitions: int,
-        start_from: Checkpoints | None,
-        processing_time: bool,
-        title: str,
+        title: str = "pipeline",
     ) -> None:
+        graph.check()
         self._graph = graph
         self._spark = spark
+        self._settings = settings
         self._title = title
-        self._partitions = partitions
         self._streaming = _check_inputs(graph, inputs)
         self._stages = cut(graph, streaming=self._streaming)
         self._inputs = inputs
@@ -117,7 +82,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             name: Output(name, self._route_to(name), schema)
             for name, schema in _check_outputs(graph, outputs).items()
         }
-        refuse_unknown(graph, streaming=self._streaming, processing_time=processing_time)
+        refuse_unknown(graph, streaming=self._streaming, processing_time=settings.processing_time)
         keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
         if keyed and spark.conf.get("spark.sql.streaming.stateStore.providerClass", "") != ROCKSDB:
             raise PipelineError(
@@ -128,13 +93,25 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._has_event_time = keyed and self._follows_event_time()
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
-        self._terms = Terms(key_groups, frozenset(wanted), self._streaming, processing_time)
+        steps = [step for stage in self._stages for step in stage.steps]
+        counts = () if settings.observe is None else counts_of(steps)
+        self._terms = Terms(
+            settings.key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts
+        )
         self._token = uuid4().hex
-        self._heritage = None if start_from is None else inherit(start_from, graph, self._stages, key_groups)
+        self._heritage = (
+            None
+            if settings.start_from is None
+            else inherit(settings.start_from, graph, self._stages, settings.key_groups)
+        )
         only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
         # a stage writes rows itself where that saves a trip through Python
-        self._direct = only if self._stages[-1].kind is not StageKind.KEYED else None
+        is_keyed = self._stages[-1].kind is StageKind.KEYED
+        self._direct = only if not is_keyed and settings.observe is None else None
         self._last = self._run_stages()
+        if settings.observe is not None:
+            routes = {name: output.route for name, output in self._outputs.items()}
+            self._last = self._last.observe(settings.observe, *observed(counts, routes))
         self._is_kept = False
 
     def __getitem__(self, name: str) -> DataFrame:
@@ -242,7 +219,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         lines += [
             f"  {text}"
             for text in differences(
-                self._graph, streaming=self._streaming, processing_time=self._terms.processing_time
+                self._graph, streaming=self._streaming, processing_time=self._settings.processing_time
             )
         ]
         return "\n".join(lines)
@@ -266,7 +243,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 frame = self._with_state(frame, stage, number)
                 continue
             if stage.kind is StageKind.SHUFFLED:
-                frame = frame.repartition(self._partitions, "group")
+                frame = frame.repartition(self._partitions(), "group")
                 if not self._streaming:
                     frame = frame.sortWithinPartitions("origin", "sequence")
             frame = self._map(frame, StageTask(self._token_of(number), stage, self._terms, number))
@@ -326,8 +303,13 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             self._time_mode(),
         )
 
+    def _partitions(self) -> int:
+        if self._settings.partitions is not None:
+            return self._settings.partitions
+        return int(self._spark.conf.get("spark.sql.shuffle.partitions") or 200)
+
     def _time_mode(self) -> str:
-        if self._terms.processing_time:
+        if self._settings.processing_time:
             return "ProcessingTime"
         return "EventTime" if self._has_event_time else "None"
 

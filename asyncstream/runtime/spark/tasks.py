@@ -6,7 +6,7 @@ Both are generators over Arrow batches, given to `mapInArrow`. Their arguments a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,19 +95,19 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         try:
             loop.call(run.open())
             if task.heritage is not None:
-                yield from writer.write(task.heritage.leaving(), 0, last=False)
+                yield from writer.write(task.heritage.leaving(), 0)
             for batch in batches:
                 items, others = reader.entering(batch)
                 if others:
                     yield from writer.hand_on(batch, others)
                 if items:
-                    yield from writer.write(*loop.call(run.feed(items)), last=False)
+                    yield from writer.write(*loop.call(run.feed(items)))
             for items in reader.held():
-                yield from writer.write(*loop.call(run.feed(items)), last=False)
+                yield from writer.write(*loop.call(run.feed(items)))
             leaving, event_time_ms = loop.call(run.finish())
             if task.heritage is not None:
                 event_time_ms = max(event_time_ms, task.heritage.watermark_ms + 1)
-            yield from writer.write(leaving, event_time_ms, last=True)
+            yield from writer.write(leaving, event_time_ms, run.counts())
         finally:
             loop.call(run.close())
 
@@ -174,9 +174,9 @@ class _Parcels:
         yield self._packer.handed_on(batch, rows)
 
     def write(
-        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        yield from self._packer.batches(leaving, event_time_ms, last=last)
+        yield from self._packer.batches(leaving, event_time_ms, counts)
 
 
 class _Rows:
@@ -194,7 +194,7 @@ class _Rows:
                 yield from self._writer.batches(unpack(payloads[row].as_py())[0])
 
     def write(
-        self, leaving: Iterable[Leaving], event_time_ms: int, *, last: bool
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         for item in leaving:
             if item.route.number == self._route:

@@ -159,6 +159,7 @@ class PolicyWindowOperator(Operator):
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
         self._counts = {"late": 0, "skipped": 0, "windows": 0}
+        self.counters = tuple(self._counts)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()

@@ -1,0 +1,80 @@
+"""
+What a query counts, as Spark's observed metrics.
+
+Each task ends with a parcel for each of its counts that is not zero; Spark adds them up where it observes the
+last stage, and tells them with the progress of the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.operators.base import Operator
+from asyncstream.plan import OperatorStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ("IN_FLIGHT", "OBSERVED", "Count", "counts_of", "observed", "tally")
+
+OBSERVED = -2
+"""The route of parcels with counts: the group is the number of the count, and `count` what it is."""
+
+IN_FLIGHT = "in_flight"
+"""Not a sum: the most calls that a task had under way."""
+
+
+class Count(NamedTuple):
+    """
+    Something that is counted.
+
+    Attributes:
+        step: of which step.
+        name: by which name the step itself tells it, or `IN_FLIGHT`.
+    """
+
+    step: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.step}.{self.name}"
+
+
+def counts_of(steps: Iterable[OperatorStep]) -> tuple[Count, ...]:
+    """What is counted of these steps."""
+    counts = []
+    for step in steps:
+        operator = step.make()
+        counts += [Count(step.name, name) for name in operator.counters]
+        if isinstance(operator, AsyncWaitOperator):
+            counts.append(Count(step.name, IN_FLIGHT))
+    return tuple(counts)
+
+
+def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[int]:
+    """Where the counts of these operators stand; 0 for those of others, and for what is no sum."""
+    steps = {count.step for count in counts}
+    metrics = {name: operator.metrics() for name, operator in operators.items() if name in steps}
+    return [metrics.get(count.step, {}).get(count.name, 0) for count in counts]
+
+
+def observed(counts: Sequence[Count], outputs: Mapping[str, int]) -> list[Column]:
+    """
+    The columns to observe parcels by.
+
+    Args:
+        outputs: the routes to the outputs, by name.
+    """
+    from pyspark.sql import functions as columns
+
+    found = []
+    for number, count in enumerate(counts):
+        mine = columns.when(columns.expr(f"route = {OBSERVED} AND `group` = {number}"), columns.col("count"))
+        whole = columns.max(mine) if count.name == IN_FLIGHT else columns.sum(mine)
+        found.append(columns.coalesce(whole, columns.lit(0)).alias(str(count)))
+    for name, route in outputs.items():
+        rows = columns.sum(columns.when(columns.expr(f"route = {route}"), columns.col("count")))
+        found.append(columns.coalesce(rows, columns.lit(0)).alias(f"{name}.rows"))
+    return found

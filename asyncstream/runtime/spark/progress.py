@@ -1,0 +1,65 @@
+"""
+One line in the log for each micro-batch of a query.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.runtime.spark.extra import need_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQueryListener
+
+__all__ = ("log_progress", "progress_line")
+
+log = logging.getLogger("asyncstream.spark")
+
+
+def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQueryListener:
+    """
+    Log a line for each micro-batch of every query of the session, to the logger `asyncstream.spark`.
+
+    What a plan with `observe=` counts is part of the line, as far as it is not zero.
+
+    Returns:
+        What to give to `spark.streams.removeListener` to end it.
+    """
+    need_pyspark()
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    class Lines(StreamingQueryListener):  # type: ignore[misc]
+        def onQueryStarted(self, event: Any) -> None: ...
+
+        def onQueryProgress(self, event: Any) -> None:
+            log.log(level, "%s", progress_line(event.progress))
+
+        def onQueryIdle(self, event: Any) -> None: ...
+
+        def onQueryTerminated(self, event: Any) -> None: ...
+
+    lines = Lines()
+    spark.streams.addListener(lines)
+    return lines
+
+
+def progress_line(progress: Any) -> str:
+    """What a `StreamingQueryProgress` says, in a line."""
+    seconds = progress.batchDuration / 1000
+    speed = f", {progress.numInputRows / seconds:,.0f} rows/s" if seconds else ""
+    line = (
+        f"{progress.name or progress.id} micro-batch {progress.batchId}: "
+        f"{progress.numInputRows:,} rows in {seconds:.1f} s{speed}"
+    )
+    watermark = (progress.eventTime or {}).get("watermark")
+    if watermark is not None:
+        line += f", watermark {watermark}"
+    counts = {
+        name: count
+        for row in (progress.observedMetrics or {}).values()
+        for name, count in row.asDict().items()
+    }
+    found = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    return f"{line}; {found}" if found else line

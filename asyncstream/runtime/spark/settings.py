@@ -1,0 +1,57 @@
+"""
+What a user says about a plan, checked when it is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncstream.arguments import count, refuse, text
+from asyncstream.checkpoint import Checkpoints
+
+if TYPE_CHECKING:
+    from pyspark.sql import Observation
+
+__all__ = ("KEY_GROUPS", "PlanSettings")
+
+KEY_GROUPS = 128
+"""If the user does not say: from 16 to 256 groups the throughput is the same, up to some 10,000 keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """
+    How a pipeline is to run on Spark.
+
+    Attributes:
+        key_groups: into how many groups keys are divided; a running stream cannot change it.
+        partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
+            `spark.sql.shuffle.partitions`, which is also what a stream uses.
+        start_from: go on from a checkpoint of the embedded engine.
+        processing_time: tell keyed steps of a stream how the clock advances.
+        observe: the name under which Spark tells what is counted, or, for a bounded job, an `Observation` of
+            Spark's; None: nothing is.
+    """
+
+    key_groups: int = KEY_GROUPS
+    partitions: int | None = None
+    start_from: Checkpoints | None = None
+    processing_time: bool = False
+    observe: str | Observation | None = None
+
+    def __post_init__(self) -> None:
+        count("key_groups", self.key_groups)
+        if self.partitions is not None:
+            count("partitions", self.partitions)
+        if self.start_from is not None and not isinstance(self.start_from, Checkpoints):
+            raise refuse(
+                "start_from",
+                "Checkpoints",
+                self.start_from,
+                "e.g. Checkpoints(store=DirectoryStore('checkpoints'))",
+            )
+        if isinstance(self.observe, str):
+            text("observe", self.observe)
+        elif self.observe is not None and type(self.observe).__name__ != "Observation":
+            raise refuse("observe", "a name, or an Observation of Spark's", self.observe)
