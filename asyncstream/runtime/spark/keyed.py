@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
-from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage
@@ -200,7 +200,9 @@ def _next_timer(snapshots: States, watermark_ms: int) -> int | None:
 
 def _earliest(snapshots: dict[str, Any]) -> int | None:
     """The earliest event-time timer in the snapshots of keyed operators, which all keep them alike."""
-    return min((timer[0] for state in snapshots.values() for timer in _event_timers(state)), default=None)
+    due_ms = min((timer[0] for state in snapshots.values() for timer in _event_timers(state)), default=None)
+    # Java's numbers end at the end of time, and a stream never gets there
+    return None if due_ms is None or due_ms >= MAX_TIMESTAMP else due_ms
 
 
 def _event_timers(state: Any) -> list[Any]:
