@@ -131,7 +131,8 @@ class KeyGroup:
                 if inherits:  # calls that were under way come with the watermarks between them
                     assembly.advance_watermark(row.watermark)
                 self._process(assembly, row)
-            assembly.advance_watermark(max(watermark_ms, known_ms))
+            if watermark_ms > known_ms:  # the same once more is no watermark for those timers to fire at
+                assembly.advance_watermark(watermark_ms)
             for exit_ in assembly.exits:
                 exit_.watermark = NOW
             for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):
