@@ -84,13 +84,13 @@ class KeyGroup:
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
         mine = {route.number for route in self._stage.entries} | {self._heritage}
         parcels = []
-        for row in rows:
+        # all of them: what is for others must keep its order too
+        for row in sorted(rows, key=lambda row: (row.watermark, row.origin, row.sequence)):
             if row.route in mine:
                 parcels.append(row)
             elif row.route != CLOCK:
                 yield row
         if parcels:
-            parcels.sort(key=lambda row: (row.watermark, row.origin, row.sequence))
             with telling_the_cause():
                 yield from self._advance(key[0], parcels, timerValues, None)
 

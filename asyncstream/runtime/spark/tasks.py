@@ -102,6 +102,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
                     yield from writer.hand_on(batch, others)
                 if items:
                     yield from writer.write(*loop.call(run.feed(items)))
+            for batch in reader.held_for_others():
+                yield from writer.hand_on(batch, list(range(batch.num_rows)))
             for items in reader.held():
                 yield from writer.write(*loop.call(run.feed(items)))
             leaving, event_time_ms = loop.call(run.finish())
@@ -134,10 +136,14 @@ class _Reader:
         self._heritage = task.heritage
         self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
         self._streaming = task.terms.streaming
+        self._disordered = self._streaming and task.stage.kind is StageKind.SHUFFLED
         self._held: list[tuple[Any, ...]] = []
+        self._for_others: list[pa.RecordBatch] = []
 
     def entering(self, batch: pa.RecordBatch) -> tuple[list[Entering], list[int]]:
-        """What enters at once, and the numbers of the rows that are for others."""
+        """What enters at once, and the numbers of the rows that are for others and go on at once."""
+        import pyarrow as pa
+
         if self._heritage is not None:
             return [Entering((), [], inherited=self._heritage.of_first_stage())], []
         if self._source is not None:
@@ -150,7 +156,18 @@ class _Reader:
             held = list(zip(*order, strict=True))
             self._held += [held[row] for row in mine]
             mine = []
+        if self._disordered and others:
+            self._for_others.append(batch.take(pa.array(others, pa.int64())))
+            others = []
         return list(unpacked(columns, mine)), others
+
+    def held_for_others(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are for others, in order again after a shuffle that did not keep it."""
+        import pyarrow as pa
+
+        if self._for_others:
+            order = [(name, "ascending") for name in ("watermark", "origin", "sequence")]
+            yield from pa.Table.from_batches(self._for_others).sort_by(order).to_batches()
 
     def held(self) -> Iterator[list[Entering]]:
         """What enters at the end, some parcels at a time."""
