@@ -61,6 +61,7 @@ class StageRun:
     ) -> None:
         self._assembly = Assembly(resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
+        self._begun = False
         self._enough = enough
         self._clock = SystemClock()
         self._opened: list[Operator] = []
@@ -104,7 +105,12 @@ class StageRun:
                 continue
             self._take_up()
             if watermark is not None:
+                if not self._begun:
+                    # nothing is before it, so nothing goes ahead of it in a step that lets elements do that
+                    for exit_ in self._assembly.exits:
+                        exit_.watermark = watermark
                 self._assembly.advance_watermark(watermark)
+            self._begun = True
             for start in range(0, len(values), PUSHED):
                 await self._until(self._gate.is_open)
                 end = start + PUSHED
