@@ -1,0 +1,119 @@
+"""
+Keyed steps of a stream from one micro-batch to the next, on the stand-in for Spark: no session, no Java.
+
+What drawn pipelines found, each in the smallest case.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
+from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, TumblingWindows
+from tests.spark.cluster import columns, event_columns, run_stream
+from tests.spark.standin import StandIn
+from tests.spark.test_contract import Definition, doubled, embedded, key_of, on_spark, row
+
+
+def on_stand_in(batches: list[list[dict[str, Any]]], define: Definition, **options: Any) -> list[str]:
+    """What comes out, in its order."""
+    source: Any = StandIn(1, **options).stream([[rows] for rows in batches], event_columns())
+    return run_stream(on_spark(source.sparkSession, source, define, key_groups=3), Path())["lines"]
+
+
+def test_timer_at_the_end_of_time_stays_among_us() -> None:
+    """Java's numbers end there."""
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        keyed = timed.key_by(key_of)
+        counts = keyed.window(GlobalWindows(fire_at_end=True)).aggregate(n=Count())
+        fourth = keyed.window(TumblingWindows(2)).trigger(CountTrigger(2)).aggregate(n=Count())
+        of_counted = keyed.count_window(2).aggregate(n=Count()).key_by(lambda result: result.key)
+        return {"counts": counts, "fourth": fourth, "last": of_counted.window(TumblingWindows(2)).collect()}
+
+    batches = [[row(1_000), row(1_500)], [row(9_000), row(9_100)], [row(9_200)]]
+    assert sorted(on_stand_in(batches, define)) == embedded(batches, define) != []
+
+
+class Reminder(KeyedProcessFunction[Any, Any]):
+    """Wants to be told of the time of each element when it is over."""
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        ctx.register_event_timer(value["ts"])
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out({"ts": timestamp, "watermark": ctx.watermark})
+
+
+def test_timer_that_was_due_at_once_waits_for_a_new_watermark() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        return {"told": timed.key_by(key_of).process(Reminder()), "all": timed.map(dict)}
+
+    # W(1) is 7,999 and so is W(2), for which timers have fired: 1,000 is due with W(3)
+    batches = [[row(10_000)], [row(1_000)], [row(2_000), row(20_000)], []]
+    found = sorted(on_stand_in(batches, define))
+    assert found == embedded(batches, define)
+    assert "told: {'ts': 1000, 'watermark': 17999}" in found
+
+
+class Echo(KeyedProcessFunction[Any, Any]):
+    """Tells of each element when it comes, and once more when its time is over."""
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        ctx.register_event_timer(value["ts"])
+        self.tell(ctx, value["v"], out)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        self.tell(ctx, timestamp, out)
+
+    def tell(self, ctx: KeyedContext, v: int, out: Any) -> None:
+        out({"key": ctx.key, "v": v, "line": f"{ctx.key} {v}"})
+
+
+@pytest.mark.parametrize("kind", ["keyed", "shuffled"])
+def test_elements_keep_their_order_past_a_later_keyed_step(kind: str) -> None:
+    """What is not for that step goes through its shuffle all the same, which keeps no order."""
+    from pyspark.sql.types import StringType
+
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([], name="rows")
+    timed = rows.event_time(lambda row: row["ts"], BoundedOutOfOrderness(2))
+    echoes = timed.key_by(key_of).process(Echo())
+    again: Any = echoes.key_by(key_of)
+    echoes.to([], name="echoes")
+    second = again.count_window(2).collect() if kind == "keyed" else again.async_map(doubled, order="per_key")
+    second.map(repr).to([], name="second")
+
+    # an element's time is over in the second micro-batch after it, before that one's own element
+    batches = [[row(time, key) | {"v": -time} for key in "abc"] for time in range(3_000, 30_000, 3_000)]
+    told = [v for time in range(3_000, 24_000, 3_000) for v in (time, -time - 6_000)]
+    source: Any = StandIn(1).stream([[rows] for rows in batches], event_columns())
+    schema = columns(line=StringType())
+    plan = pipeline.on_spark(
+        source.sparkSession,
+        inputs={"rows": source},
+        outputs={"echoes": schema, "second": schema},
+        key_groups=3,
+    )
+    found = run_stream(plan, Path())["echoes"]
+    for key in "abc":
+        mine = [line for line in found if line.startswith(key)]
+        assert mine == [f"{key} {v}" for v in (-3_000, -6_000, *told, 24_000)]
+
+
+def test_calls_in_the_order_of_a_key_let_no_element_go_ahead_of_its_watermark() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        asked = timed.key_by(key_of).async_map(doubled, order="per_key", concurrency=2)
+        windows = asked.key_by(key_of).window(TumblingWindows(2)).aggregate(all=Collect("ts"))
+        return {"windows": windows, "late": windows.late}
+
+    batches = [[row(1_000), row(7_000)], [row(1_500), row(1_600, "other"), row(6_500)], [row(20_000)], []]
+    found = sorted(on_stand_in(batches, define))
+    assert len([line for line in found if line.startswith("late")]) == 2
+    assert [line for line in found if "'all'" in line] == [
+        "windows: WindowResult(key='k', start_ms=0, end_ms=2000, value={'all': [1000]})",
+        "windows: WindowResult(key='k', start_ms=6000, end_ms=8000, value={'all': [7000, 6500]})",
+    ]
