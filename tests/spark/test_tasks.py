@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -162,9 +164,33 @@ def test_key_has_the_same_group_in_every_process(key: Any) -> None:
     assert int(told.stdout) == KeyGroups(1000).of(key)
 
 
-def test_equal_keys_have_equal_groups() -> None:
-    groups = [KeyGroups(1000).of(key) for key in (1, 1.0, True)]
-    assert len(set(groups)) == 1
+class Place(NamedTuple):
+    row: int
+    column: str
+
+
+@dataclass(frozen=True)
+class Level:
+    height: float
+    note: str = field(default="", compare=False)
+
+
+NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (1, 1.0, True),
+        ((1, "a"), (1.0, "a"), Place(1, "a")),
+        (frozenset({1, 2.5}), frozenset({2.5, True})),
+        (NOON, NOON.astimezone(timezone(timedelta(hours=2)))),
+        (Level(1), Level(1.0), Level(1, "seen")),
+    ],
+)
+def test_equal_keys_have_equal_groups(keys: tuple[Any, ...]) -> None:
+    assert len(set(keys)) == 1
+    assert len({KeyGroups(1000).of(key) for key in keys}) == 1
 
 
 def leaving(*values: Any) -> Leaving:

@@ -4,6 +4,8 @@ Which key group a key belongs to: the same one in every process, on every machin
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from numbers import Number
 from typing import Any
 from zlib import crc32
@@ -53,9 +55,16 @@ def _stable_hash(key: Any) -> int:
         return crc32(key)
     if isinstance(key, Number):
         return hash(key)
-    if type(key) is tuple:
+    if isinstance(key, tuple):
         mixed = 0
         for part in key:
             mixed = (mixed * 1_000_003 ^ _stable_hash(part)) & 0xFFFFFFFF
         return mixed
+    # equal keys of these kinds may look different inside: 1 and 1.0, or one instant in two time zones
+    if isinstance(key, frozenset):
+        return sum(map(_stable_hash, key))
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        key = key.astimezone(UTC)
+    elif is_dataclass(key) and not isinstance(key, type):
+        return _stable_hash(tuple(getattr(key, field.name) for field in fields(key) if field.compare))
     return crc32(JsonCodec().encode(key))
