@@ -115,8 +115,10 @@ class KeyGroup:
         # W(N - 1), as far as it matters: whoever emitted something at or below it knew it
         known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
         before_ms = kept.watermark_ms if inherits else known_ms
-        now_ms = times.getCurrentProcessingTimeInMs()
-        clock = ManualClock(now_ms) if self._terms.processing_time else SystemClock()
+        clock: Clock = SystemClock()
+        if self._terms.processing_time:
+            clock = ManualClock(times.getCurrentProcessingTimeInMs())
+        now_ms = clock.now_ms()
         self._wakes.clear()
         assembly = Assembly(self._stage, self._terms, None, group, before_ms)
         operators = assembly.operators

@@ -102,6 +102,7 @@ class StageRun:
         for routes, values, timestamps, watermark, inherited in items:
             if inherited is not None:
                 self._inherited.append(inherited)
+                self._begun = True
                 continue
             self._take_up()
             if watermark is not None:
