@@ -25,6 +25,9 @@ PROGRAMS = frozenset({"cd", "curl", "git", "make", "pip", "python", "uvicorn"})
 LIMIT = 30
 """Seconds that a block of code may take on a slow machine."""
 
+SPARK_LIMIT = 150
+"""As many if a block starts Spark."""
+
 PATHS_OF = ("asyncstream/", "benchmarks/", "examples/", "tests/")
 
 
@@ -59,8 +62,12 @@ def test_every_fence_is_closed_and_every_block_found() -> None:
     assert commands(), "the README shows no commands"
 
 
+@pytest.mark.timeout(SPARK_LIMIT + 30)
 @pytest.mark.parametrize(("line", "code"), blocks("python", "py"), ids=lambda value: str(value)[:5].strip())
 def test_code_runs(line: int, code: str, tmp_path: Path) -> None:
+    uses_spark = "pyspark" in code
+    if uses_spark:
+        pytest.importorskip("pyspark")
     program = tmp_path / f"readme_line_{line}.py"
     program.write_text(code, encoding="utf-8")
     done = subprocess.run(
@@ -69,7 +76,7 @@ def test_code_runs(line: int, code: str, tmp_path: Path) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=SPARK_LIMIT if uses_spark else LIMIT,
         check=False,
     )
     assert done.returncode == 0, f"README.md, line {line}:\n{done.stderr}"
