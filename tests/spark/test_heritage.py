@@ -5,6 +5,7 @@ State goes from the embedded engine to Spark and back: what comes out is what on
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from asyncstream.checkpoint import Checkpoints, DirectoryStore, MemoryStore
 from asyncstream.errors import CheckpointError
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import Count, Sum, TumblingWindows
-from tests.spark.cluster import frame, run_stream, stream
+from tests.spark.cluster import frame, run_stream, stream, write_batches
 from tests.spark.test_contract import (
     DELAY,
     Definition,
@@ -120,6 +121,26 @@ def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
     )
     found += run_stream(plan, tmp_path / "checkpoint")["lines"]
     assert sorted(found) == embedded(batches, define)
+
+
+@pytest.mark.timeout(300)
+def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = batches_of(7)
+    first, _ = halves(batches, at=2)
+    settings = Checkpoints(store=MemoryStore(), codec="pickle")
+    found = run_embedded(first, partial(calls, held=some), settings, name="event_time")
+    checkpoint = tmp_path / "checkpoint"
+    rows = stream(spark, tmp_path / "in", batches[2:4])
+    found += run_stream(on_spark(spark, rows, calls, key_groups=5, start_from=settings), checkpoint)["lines"]
+    write_batches(tmp_path / "more", batches[4:])
+    for path in (tmp_path / "more").iterdir():
+        later = path.stat().st_mtime + 2
+        moved = path.rename(tmp_path / "in" / f"more {path.name}")
+        os.utime(moved, (later, later))
+    found += run_stream(on_spark(spark, rows, calls, key_groups=5, start_from=settings), checkpoint)["lines"]
+    assert sorted(found) == embedded(batches, calls)
 
 
 @pytest.mark.timeout(300)
