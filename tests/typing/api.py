@@ -6,9 +6,9 @@ A `type: ignore` in the last function marks what must be refused; mypy complains
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 from asyncstream import (
     AscendingTimestamps,
@@ -40,6 +40,12 @@ from asyncstream import (
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import SourceStream
 from asyncstream.plan import Guarantee
+from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import DataType, StructType
 
 
 class Flight:
@@ -187,7 +193,50 @@ async def running(pipeline: Pipeline) -> None:
     assert_type(pipeline.describe("mermaid"), str)
 
 
-def refused(pipeline: Pipeline, flights: Stream[Flight], numbers: Stream[int], texts: Iterable[str]) -> None:
+def on_spark(
+    pipeline: Pipeline, spark: SparkSession, rows: DataFrame, columns: StructType, text: DataType
+) -> None:
+    assert_type(local_spark(), SparkSession)
+    local_spark(4, name="flights", spark__sql__shuffle__partitions="8")
+    planned = pipeline.on_spark(
+        spark, inputs={"flights": rows}, outputs={"planes": columns}, key_groups=64, partitions=4
+    )
+    assert_type(planned, SparkPlan)
+    assert_type(planned["planes"], DataFrame)
+    assert_type(list(planned), list[str])
+    assert_type(dict(planned), dict[str, DataFrame])
+    outputs: Mapping[str, DataFrame] = planned
+    assert_type(planned.is_streaming, bool)
+    assert_type(planned.describe(), str)
+    assert_type(planned.write_stream(write_planes), DataStreamWriter)
+    planned.release()
+    enriched = enrich(rows, seats_of, schema=columns, flat=False, name="seats", order="unordered", timeout=5)
+    assert_type(enriched, DataFrame)
+    assert_type(enrich_apart(rows, SeatLookup(), schema=columns, on_error="route", concurrency=50), SparkPlan)
+    assert_type(enrich_column(seats_of, text, timeout=timedelta(seconds=1)), Callable[..., Column])
+    pipeline.on_spark(spark, inputs=outputs, outputs={})
+
+
+async def seats_of(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+class SeatLookup(AsyncFunction[dict[str, Any], Plane]):
+    async def invoke(self, value: dict[str, Any]) -> Plane:
+        return Plane()
+
+
+def write_planes(outputs: Mapping[str, DataFrame], number: int) -> None: ...
+
+
+def refused(
+    pipeline: Pipeline,
+    flights: Stream[Flight],
+    numbers: Stream[int],
+    texts: Iterable[str],
+    rows: DataFrame,
+    spark: SparkSession,
+) -> None:
     pipeline.source(5)  # type: ignore[call-overload]
     pipeline.describe("html")  # type: ignore[arg-type]
     flights.map(lambda flight: flight.seats)  # type: ignore[attr-defined]
@@ -201,3 +250,8 @@ def refused(pipeline: Pipeline, flights: Stream[Flight], numbers: Stream[int], t
     flights.to(Printer())  # type: ignore[arg-type]
     numbers.async_map(plane_of)  # type: ignore[arg-type]
     flights.event_time(lambda flight: flight.carrier, AscendingTimestamps())  # type: ignore[arg-type, return-value]
+    planned = pipeline.on_spark(spark, inputs={}, outputs={}, groups=5)  # type: ignore[call-arg]
+    planned["planes"] = rows  # type: ignore[index]
+    enrich(rows, seats_of, schema=rows.schema, capacity=5)  # type: ignore[call-arg]
+    enrich(rows, len, schema=rows.schema)  # type: ignore[arg-type]
+    enrich(rows, seats_of)  # type: ignore[call-arg]
