@@ -179,7 +179,7 @@ def windowed(draw: st.DrawFn, keys: str, ordered: bool, account: Account) -> Win
 
 @st.composite
 def keyed_steps(draw: st.DrawFn, account: Account) -> Step:
-    keys = draw(st.sampled_from(["key", "key", "key", "coarse", "none"]))
+    keys = draw(st.sampled_from(["key", "key", "coarse", "none"] + ["coarse"] * account.behind))
     ordered = account.order == "all" or (account.order == "key" and keys == "key")
     kinds = []
     if account.timed and account.timely:

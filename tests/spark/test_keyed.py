@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
-from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, TumblingWindows
+from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
 from tests.spark.standin import StandIn
 from tests.spark.test_contract import Definition, doubled, embedded, key_of, on_spark, row
@@ -63,7 +63,8 @@ class Echo(KeyedProcessFunction[Any, Any]):
     """Tells of each element when it comes, and once more when its time is over."""
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
-        ctx.register_event_timer(value["ts"])
+        assert ctx.timestamp is not None
+        ctx.register_event_timer(ctx.timestamp)
         self.tell(ctx, value["v"], out)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
@@ -102,6 +103,21 @@ def test_elements_keep_their_order_past_a_later_keyed_step(kind: str) -> None:
     for key in "abc":
         mine = [line for line in found if line.startswith(key)]
         assert mine == [f"{key} {v}" for v in (-3_000, -6_000, *told, 24_000)]
+
+
+def test_what_timers_emit_comes_first_from_all_key_groups_together() -> None:
+    """Sums by two keys of what has one: parcels of all groups, from before and behind the watermark."""
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        echoes = timed.key_by(key_of).process(Echo())
+        again = echoes.key_by(lambda value: value["key"] < "c").process(Echo())
+        sums = again.key_by(lambda value: 0).window(TumblingWindows(3)).aggregate(n=Count(), total=Sum("v"))
+        return {"again": again, "sums": sums, "late": sums.late}
+
+    batches = [[row(time + ord(key), key) for key in "abcdef"] for time in range(3_000, 30_000, 3_000)]
+    found = sorted(on_stand_in(batches, define))
+    assert found == embedded(batches, define)
+    assert len([line for line in found if line.startswith("sums")]) > 5
 
 
 def test_calls_in_the_order_of_a_key_let_no_element_go_ahead_of_its_watermark() -> None:
