@@ -43,6 +43,9 @@ OPTIONAL = frozenset(
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""
 
+SPARKS_OWN = "runtime.spark.json_lines.format"
+"""Holds subclasses of Spark's classes, which Spark looks for by name; imported where they are registered."""
+
 WALL_CLOCK = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
 """What tells the time of day, of the modules `time` and `datetime`."""
 
@@ -251,7 +254,8 @@ def imports_only_what_is_declared(module: Module) -> Iterator[str]:
 def imports_optional_packages_late(module: Module) -> Iterator[str]:
     late = {id(node) for scope in scopes(module.tree) for node in ast.walk(scope)}
     for imported, node in module.imports():
-        if imported.split(".")[0] in OPTIONAL and id(node) not in late:
+        optional = imported.split(".")[0] in OPTIONAL or imported.startswith(f"asyncstream.{SPARKS_OWN}.")
+        if optional and id(node) not in late and module.name != SPARKS_OWN:
             yield f"imports {imported} when it is itself imported"
 
 

@@ -27,16 +27,25 @@ from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
 
-__all__ = ("CsvSink", "CsvSource", "JsonLinesSink", "JsonLinesSource", "RejectedLine")
+__all__ = (
+    "BOM",
+    "EXCERPT_BYTES",
+    "CsvSink",
+    "CsvSource",
+    "JsonLinesSink",
+    "JsonLinesSource",
+    "RejectedLine",
+    "why_malformed",
+)
 
 T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
 _CRLF: Final = "\r\n"  # only a line end of the dialect is quoted inside a field, so CR must be one
-_EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
+EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,7 @@ class _Lines:
             while not line.endswith(b"\n") and (line := self.file.readline(_BUFFER_BYTES)):
                 self._offset += len(line)
             raise _TooLong(f"longer than {self.limit} bytes")
-        return line.removeprefix(_BOM) if begin == 0 else line
+        return line.removeprefix(BOM) if begin == 0 else line
 
     def __iter__(self) -> _Lines:
         return self
@@ -128,7 +137,7 @@ class _Lines:
         """What is written between two places."""
         size = end[0] - begin[0]
         self.file.seek(begin[0])
-        data = self.file.read(size if size <= self.limit else min(size, _EXCERPT_BYTES))
+        data = self.file.read(size if size <= self.limit else min(size, EXCERPT_BYTES))
         self.file.seek(self._offset)
         return data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="backslashreplace")
 
@@ -257,7 +266,7 @@ class JsonLinesSource(_FileSource[Any]):
                 return _NOTHING
             return orjson.loads(line) if line else _END
         except (orjson.JSONDecodeError, _TooLong) as error:
-            raise _Malformed(begin, _reason(error)) from error
+            raise _Malformed(begin, why_malformed(error)) from error
 
 
 class CsvSource(_FileSource[dict[str, Any]]):
@@ -340,7 +349,7 @@ class CsvSource(_FileSource[dict[str, Any]]):
                 begin = lines.mark()  # it was an empty line
         except (UnicodeDecodeError, csv.Error, _TooLong) as error:
             self._skip_line(lines, begin)
-            raise _Malformed(begin, _reason(error)) from error
+            raise _Malformed(begin, why_malformed(error)) from error
         return begin, []
 
     @staticmethod
@@ -545,7 +554,7 @@ class CsvSink(_FileSink[Mapping[str, Any]]):
     def _go_behind(self, file: BinaryIO) -> None:
         header = self._head()
         file.seek(0)
-        found = file.readline(len(header) + len(_BOM) + 1).removeprefix(_BOM)
+        found = file.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
         if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
             raise SinkError(
                 f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"
@@ -579,7 +588,7 @@ def _is_empty(path: str) -> bool:
         return False
 
 
-def _reason(error: Exception) -> str:
+def why_malformed(error: Exception) -> str:
     """What a `RejectedLine` says of a line at which one of these was raised."""
     if isinstance(error, orjson.JSONDecodeError):
         return f"not JSON: {error.msg}, at character {error.colno}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("RowWriter", "array_of", "elements_of")
+__all__ = ("ROWS", "RowWriter", "array_of", "elements_of")
 
 ROWS = 10_000
 """Rows of one Arrow batch."""

@@ -1,0 +1,154 @@
+"""
+A folder with a file for each micro-batch, which is there as a whole or not at all.
+
+A task writes its rows into a hidden subfolder. When all tasks have ended, the driver makes one file of theirs
+and gives it the name of the micro-batch, in one step. A micro-batch that Spark runs again after a crash gets
+the same name, so that its file replaces the one before. What crashed tasks left in the subfolder goes when a
+later micro-batch is committed.
+
+The name begins with that of the query, which Spark keeps in the checkpoint: a query that is started afresh
+cannot replace what another one has written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from asyncstream.errors import SinkError, describe_error
+from asyncstream.runtime.spark.json_lines.columns import lines_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ("BatchFolder", "Written")
+
+UNFINISHED: Final = ".unfinished"
+
+_BUFFER_BYTES: Final = 2**20
+
+
+class Written(NamedTuple):
+    """
+    What a task has written.
+
+    Attributes:
+        query: which query it belongs to.
+        partition: which of its tasks.
+        path: the file; None: there were no rows.
+    """
+
+    query: str
+    partition: int
+    path: str | None
+
+
+class BatchFolder:
+    """
+    Args:
+        path: the folder; made if it is not there. Driver and workers must see it alike.
+        existing: what to do if others have written to it: "refuse" or "append".
+    """
+
+    def __init__(self, path: str, existing: str) -> None:
+        self._folder = Path(path)
+        self._existing = existing
+
+    def write(self, query: str, number: int, partition: int, batches: Iterable[pa.RecordBatch]) -> Written:
+        """
+        Write the rows of a task aside.
+
+        Raises:
+            SinkError: if they cannot be written.
+        """
+        path = self._aside(query, number, f"{partition:05}-{uuid4().hex[:8]}")
+        rows = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb", buffering=_BUFFER_BYTES) as file:
+                for batch in batches:
+                    rows += batch.num_rows
+                    file.writelines(lines_of(batch))
+                file.flush()
+                os.fsync(file.fileno())
+        except Exception as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError | TypeError):  # TypeError: of orjson
+                raise SinkError(f"cannot write {path}: {describe_error(error)}") from error
+            raise
+        if not rows:
+            path.unlink()
+        return Written(query, partition, str(path) if rows else None)
+
+    def commit(self, number: int, written: Sequence[Written]) -> None:
+        """
+        Make what the tasks have written the file of micro-batch `number`, in place of what it had before.
+
+        Raises:
+            SinkError: if that fails, or if others have written to the folder.
+        """
+        if not written:
+            return
+        query = written[0].query
+        parts = [each.path for each in sorted(written, key=lambda each: each.partition) if each.path]
+        final = self._folder / f"{_prefix(query)}{number:08}.jsonl"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._check_others(query)
+            if parts:
+                whole = parts[0] if len(parts) == 1 else self._joined(query, number, parts)
+                os.replace(whole, final)
+            else:
+                final.unlink(missing_ok=True)
+            if os.name != "nt":  # a name is safe only once its directory is
+                folder = os.open(self._folder, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+            self._clean(query, number)
+        except OSError as error:
+            raise SinkError(f"cannot write {final}: {describe_error(error)}") from error
+
+    def abort(self, number: int, written: Sequence[Written]) -> None:
+        """Remove what the tasks have written."""
+        if written:
+            self._clean(written[0].query, number)
+
+    def _check_others(self, query: str) -> None:
+        if self._existing == "append":
+            return
+        for name in os.listdir(self._folder):
+            if name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith((".", _prefix(query))):
+                raise SinkError(
+                    f"{self._folder} holds what others have written, such as {name}: take another folder, or "
+                    "pass existing='append'; a query that goes on needs the checkpoint it had"
+                )
+
+    def _joined(self, query: str, number: int, parts: Sequence[str]) -> Path:
+        whole = self._aside(query, number, "whole")
+        with whole.open("wb") as file:
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file, _BUFFER_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+        return whole
+
+    def _clean(self, query: str, number: int) -> None:
+        """Remove what was written aside for this micro-batch and for those before it."""
+        prefix = _prefix(query)
+        for path in (self._folder / UNFINISHED).glob(f"{prefix}*"):
+            if int(path.name.removeprefix(prefix).split("-")[0]) <= number:
+                path.unlink(missing_ok=True)
+
+    def _aside(self, query: str, number: int, name: str) -> Path:
+        return self._folder / UNFINISHED / f"{_prefix(query)}{number:08}-{name}"
+
+
+def _prefix(query: str) -> str:
+    return f"{query[:8]}-"

@@ -1,0 +1,826 @@
+"""JSON Lines on Spark: which rows files give, in which order; and what a folder of micro-batches holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, SinkError, SourceError, Stream
+from asyncstream.runtime.spark import read_json_lines, stream_json_lines, write_json_lines
+from asyncstream.runtime.spark.json_lines import micro_batches, order
+from asyncstream.runtime.spark.json_lines.columns import JsonColumns, Malformed, check_columns, with_rejected
+from asyncstream.runtime.spark.json_lines.settings import ReadSettings
+from asyncstream.runtime.spark.json_lines.sink import BatchFolder, Written
+from asyncstream.windowing import Count, TumblingWindows
+from tests.spark.cluster import columns, event_columns, run_stream
+from tests.spark.test_contract import DELAY, key_of, on_spark, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from asyncstream.runtime.spark.json_lines.format import JsonLinesFormat
+
+Row = dict[str, Any]
+
+
+LINE = len(b'{"key": "k", "ts": 1, "v": 0}\n')
+
+
+def row(ts: int, v: int = 0, key: str = "k") -> Row:
+    return {"key": key, "ts": ts, "v": v}
+
+
+def add(path: Path, rows: Iterable[Row]) -> Path:
+    """Append to a file."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+    return path
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def add_gz(path: Path, rows: Iterable[Row]) -> Path:
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return path
+
+
+def made_format(path: Path, **given: Any) -> JsonLinesFormat:
+    from asyncstream.runtime.spark.json_lines.format import JsonLinesFormat
+
+    chosen = {"time": "ts", "on_malformed": "fail", "max_line_bytes": 2**24, "partitions": 2} | given
+    return JsonLinesFormat(ReadSettings(str(path), **chosen).options())
+
+
+class Query:
+    """What Spark does with a source, without Spark: offsets are JSON, and what goes to tasks is pickled."""
+
+    def __init__(self, path: Path, schema: StructType | None = None, **given: Any) -> None:
+        self._format = made_format(path, **given)
+        self._schema = schema or event_columns()
+        if given.get("on_malformed") == "reject":
+            self._schema = with_rejected(self._schema)
+        self.start_again()
+        self.offset = self.reader.initialOffset()
+        self.log: list[tuple[Any, Any]] = []
+
+    def start_again(self) -> None:
+        self.reader = self._format.streamReader(self._schema)
+
+    def micro_batch(self) -> list[list[Row]] | None:
+        """The next one, as the rows of its tasks; None if there is nothing to read."""
+        limit = self.reader.getDefaultReadLimit()
+        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
+        if end == self.offset:
+            return None
+        self.log.append((self.offset, end))
+        self.offset = end
+        return self.run(*self.log[-1])
+
+    def run(self, start: Any, end: Any) -> list[list[Row]]:
+        reader = pickle.loads(pickle.dumps(self._format.streamReader(self._schema)))
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
+        return [[row for batch in reader.read(task) for row in batch.to_pylist()] for task in tasks]
+
+    def rows(self) -> list[Row]:
+        """Those of the next micro-batch."""
+        return [row for task in self.micro_batch() or [] for row in task]
+
+    def drain(self) -> list[list[Row]]:
+        """The rows of the micro-batches that are left."""
+        found = []
+        while (tasks := self.micro_batch()) is not None:
+            found.append([row for task in tasks for row in task])
+        return found
+
+
+def stamps(rows: Iterable[Row]) -> list[int]:
+    return [row["ts"] for row in rows]
+
+
+# -- order and limits
+
+
+def test_files_come_in_the_order_of_their_events(tmp_path: Path) -> None:
+    for number, name in enumerate("cab"):
+        add(tmp_path / f"{name}.jsonl", [row(number * 10 + ts) for ts in (1, 2, 3)])
+    query = Query(tmp_path, max_rows_per_trigger=2)
+    assert [stamps(rows) for rows in query.drain()] == [[1, 2], [3, 11], [12, 13], [21, 22], [23]]
+    assert query.micro_batch() is None
+
+
+def test_files_of_the_same_time_are_merged(tmp_path: Path) -> None:
+    add(tmp_path / "a.jsonl", [row(1), row(4), row(5, 1), row(9)])
+    add(tmp_path / "b.jsonl", [row(2), row(3), row(5, 2), row(7)])
+    batches = Query(tmp_path, max_rows_per_trigger=3).drain()
+    assert [[(each["ts"], each["v"]) for each in rows] for rows in batches] == [
+        [(1, 0), (2, 0), (3, 0)],
+        [(4, 0), (5, 1), (5, 2)],
+        [(7, 0), (9, 0)],
+    ]
+
+
+def test_straggler_does_not_hold_back_its_file(tmp_path: Path) -> None:
+    """A row comes with the row before it in its file, if that one happened later."""
+    add(tmp_path / "a.jsonl", [row(5), row(1), row(6)])
+    add(tmp_path / "b.jsonl", [row(2), row(7)])
+    assert [stamps(rows) for rows in Query(tmp_path, max_rows_per_trigger=1).drain()] == [
+        [2],
+        [5],
+        [1],
+        [6],
+        [7],
+    ]
+
+
+def test_tasks_of_a_micro_batch_follow_each_other_in_event_time(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    files = [add(tmp_path / f"{name}.jsonl", []) for name in "abc"]
+    events: dict[Path, list[Row]] = {path: [] for path in files}
+    for ts in range(35_000):
+        events[rng.choice(files)].append(row(ts))
+    for path, rows in events.items():
+        add(path, rows)
+    tasks = Query(tmp_path, partitions=3).micro_batch()
+    assert tasks is not None
+    assert [len(task) for task in tasks] == [10_000, 10_000, 15_000]
+    assert stamps(row for task in tasks for row in task) == list(range(35_000))
+
+
+def test_without_a_time_files_come_by_name(tmp_path: Path) -> None:
+    add(tmp_path / "b.jsonl", [row(1), row(2)])
+    add(tmp_path / "a.jsonl", [row(9), row(3)])
+    query = Query(tmp_path, time=None, max_rows_per_trigger=3)
+    assert [stamps(rows) for rows in query.drain()] == [[9, 3, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        ({"max_rows_per_trigger": 4}, [4, 2]),
+        ({"max_bytes_per_trigger": 3 * LINE}, [3, 3]),
+        ({"max_bytes_per_trigger": 3 * LINE - 1}, [2, 2, 2]),
+        ({"max_bytes_per_trigger": 1}, [1] * 6),
+        ({"max_files_per_trigger": 1}, [2, 2, 2]),
+        ({"max_files_per_trigger": 2}, [4, 2]),
+        ({"max_files_per_trigger": 2, "max_rows_per_trigger": 3}, [3, 3]),
+        ({"max_rows_per_trigger": 3, "max_bytes_per_trigger": 2 * LINE}, [2, 2, 2]),
+        ({}, [6]),
+    ],
+)
+def test_micro_batches_are_bounded(tmp_path: Path, limits: Mapping[str, int], sizes: list[int]) -> None:
+    for number in range(3):
+        path = add(tmp_path / f"{number}.jsonl", [row(number * 2), row(number * 2 + 1)])
+    assert path.stat().st_size == 2 * LINE
+    assert [len(rows) for rows in Query(tmp_path, **limits).drain()] == sizes
+
+
+def test_asked_for_all_there_is_no_limit_holds(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    add(tmp_path / "a.jsonl", [row(ts) for ts in range(5)])
+    query = Query(tmp_path, max_rows_per_trigger=2)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    assert [len(task) for task in query.run(query.offset, end)] == [5]
+
+
+def test_lines_and_files_that_are_added_are_read(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    add(tmp_path / "a.jsonl", [row(1)])
+    assert stamps(query.rows()) == [1]
+    assert query.micro_batch() is None
+    add(tmp_path / "a.jsonl", [row(2), row(5)])
+    add(tmp_path / "b.jsonl", [row(3)])
+    (tmp_path / ".hidden.jsonl").write_text("not for us")
+    (tmp_path / "other.txt").write_text("not for us")
+    assert stamps(query.rows()) == [2, 3, 5]
+    add(tmp_path / "b.jsonl", [row(4)])
+    assert stamps(query.rows()) == [4]
+
+
+def test_run_to_the_end_reads_nothing_that_comes_later(tmp_path: Path) -> None:
+    add(tmp_path / "a.jsonl", [row(1), row(2)])
+    query = Query(tmp_path, max_rows_per_trigger=1)
+    query.reader.prepareForTriggerAvailableNow()
+    assert stamps(query.rows()) == [1]
+    add(tmp_path / "a.jsonl", [row(3)])
+    add(tmp_path / "b.jsonl", [row(0)])
+    assert [stamps(rows) for rows in query.drain()] == [[2]]
+    query.start_again()
+    assert [stamps(rows) for rows in query.drain()] == [[0], [3]]
+
+
+@pytest.mark.parametrize("pattern", ["*/events-*.jsonl", "**/*.jsonl", "b/events-1.jsonl"])
+def test_path_may_be_a_pattern_or_a_file(tmp_path: Path, pattern: str) -> None:
+    add(tmp_path / "b" / "events-1.jsonl", [row(1)])
+    query = Query(tmp_path / pattern)
+    assert stamps(query.rows()) == [1]
+    assert query.micro_batch() is None
+
+
+events = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 3), st.booleans(), st.sampled_from([0, 0, 0, 1, 2])),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events, st.integers(1, 7), st.integers(1, 4), st.booleans())
+def test_every_row_once_and_no_later_than_in_its_file(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Any], rows: int, stretch: int, in_order: bool
+) -> None:
+    """However events are spread over files, added while it runs, and the query started again."""
+    folder = tmp_path_factory.mktemp("in")
+    if in_order:
+        events = sorted(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "ROWS", stretch)
+        query = Query(folder, max_rows_per_trigger=rows)
+        written: dict[int, list[Row]] = {}
+        found: list[list[Row]] = []
+        for number, (ts, file, again, _) in enumerate(events):
+            each = row(ts, number)
+            add(folder / f"{file}.jsonl", [each])
+            written.setdefault(file, []).append(each)
+            if again and not in_order:
+                query.start_again()
+        while (tasks := query.micro_batch()) is not None:
+            found.append([each for task in tasks for each in task])
+            if len(found) % 2:
+                query.start_again()
+        for (start, end), batch in zip(query.log, found, strict=True):
+            query.start_again()  # as after a crash: nothing is known but offsets
+            assert [each for task in query.run(start, end) for each in task] == batch
+    read = [each for batch in found for each in batch]
+    assert sorted(each["v"] for each in read) == list(range(len(events)))
+    assert all(len(batch) == rows for batch in found[:-1])
+    if in_order:
+        assert stamps(read) == sorted(stamps(read))
+    behind = {each["v"]: lateness for rows_ in written.values() for each, lateness in with_lateness([rows_])}
+    for each, lateness in with_lateness(found):
+        assert lateness <= behind[each["v"]]
+
+
+def with_lateness(batches: Sequence[Sequence[Row]]) -> Iterator[tuple[Row, int]]:
+    """By how much each row is behind what came in batches before; of a single batch, before it."""
+    latest = -1
+    for rows in batches:
+        seen = latest
+        for each in rows:
+            yield each, max((latest if len(batches) > 1 else seen) - each["ts"], 0)
+            seen = max(seen, each["ts"])
+        latest = seen
+
+
+# -- what is being written
+
+
+def test_beginning_of_a_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
+    path = add(tmp_path / "a.jsonl", [row(1)])
+    query = Query(tmp_path)
+    with path.open("a") as file:
+        file.write('{"key": "k", "ts"')
+    assert stamps(query.rows()) == [1]
+    assert query.micro_batch() is None
+    with path.open("a") as file:
+        file.write(': 2, "v": 0}')
+    assert stamps(query.rows()) == [2]  # no line end, but nothing can follow that changes it
+    assert query.micro_batch() is None
+    with path.open("a") as file:
+        file.write('\n{"key": "k", "ts": 3, "v": 0}\n')
+    assert stamps(query.rows()) == [3]
+    assert query.micro_batch() is None
+
+
+@pytest.mark.parametrize("data", [b"1", b'"k"', b"[1]", b"null", b" \t"])
+def test_rest_that_may_go_on_is_left(tmp_path: Path, data: bytes) -> None:
+    append(add(tmp_path / "a.jsonl", [row(1)]), data)
+    assert [stamps(rows) for rows in Query(tmp_path).drain()] == [[1]]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n\n{}\n \n{}\n\n", "{}\r\n{}\r\n", "\ufeff{}\n{}\n", "\ufeff{}\r\n\r\n{}"]
+)
+def test_line_ends_empty_lines_and_a_byte_order_mark(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(text.format(*(json.dumps(row(ts)) for ts in (1, 2))).encode())
+    query = Query(tmp_path, max_rows_per_trigger=1)
+    assert [stamps(rows) for rows in query.drain()] == [[1], [2]]
+    add(tmp_path / "a.jsonl", [])
+    assert query.micro_batch() is None
+
+
+def test_compressed_files(tmp_path: Path) -> None:
+    add_gz(tmp_path / "a.jsonl.gz", [row(ts) for ts in (1, 4, 5)])
+    add(tmp_path / "b.jsonl", [row(2), row(6)])
+    query = Query(tmp_path, max_rows_per_trigger=2)
+    assert stamps(query.rows()) == [1, 2]
+    query.start_again()
+    assert [stamps(rows) for rows in query.drain()] == [[4, 5], [6]]
+    for start, end in query.log:
+        query.start_again()
+        assert query.run(start, end)
+
+
+def test_compressed_file_that_was_read_is_not_opened_again(tmp_path: Path) -> None:
+    add_gz(tmp_path / "a.jsonl.gz", [row(1)])
+    query = Query(tmp_path)
+    assert stamps(query.rows()) == [1]
+    (tmp_path / "a.jsonl.gz").write_bytes(b"x" * (tmp_path / "a.jsonl.gz").stat().st_size)
+    query.start_again()
+    assert query.micro_batch() is None
+
+
+def test_half_a_compressed_file_is_left(tmp_path: Path) -> None:
+    whole = add_gz(tmp_path / "x", [row(1), row(2)]).read_bytes()
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    query = Query(tmp_path)
+    assert query.micro_batch() is None
+    assert query.micro_batch() is None
+    path.write_bytes(whole)
+    assert stamps(query.rows()) == [1, 2]
+
+
+# -- what must not happen to files
+
+
+def begun(tmp_path: Path) -> tuple[Query, Path]:
+    """A query that has read the first of three rows."""
+    path = add(tmp_path / "a.jsonl", [row(ts) for ts in (1, 2, 3)])
+    query = Query(tmp_path, max_rows_per_trigger=1)
+    assert stamps(query.rows()) == [1]
+    return query, path
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_file_that_got_shorter_is_refused(tmp_path: Path, again: bool) -> None:
+    query, path = begun(tmp_path)
+    os.truncate(path, 20)
+    if again:
+        query.start_again()
+    with pytest.raises(SourceError, match=r"cannot go on at byte 30 of .*a\.jsonl: it has only 20"):
+        query.micro_batch()
+
+
+def test_file_that_was_changed_where_it_was_read_is_refused_on_restart(tmp_path: Path) -> None:
+    query, path = begun(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"ts": 1', b'"ts": 7'))
+    query.start_again()
+    with pytest.raises(SourceError, match=r"a\.jsonl: what is before it has changed"):
+        query.micro_batch()
+
+
+def test_other_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    query, path = begun(tmp_path)
+    add(tmp_path / "other", [row(ts, 5) for ts in range(10)]).replace(path)
+    with pytest.raises(SourceError, match=r"a\.jsonl: what is before it has changed"):
+        query.micro_batch()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_micro_batch_of_other_rows_is_refused(tmp_path: Path, again: bool) -> None:
+    query, path = begun(tmp_path)
+    query.micro_batch()
+    path.write_bytes(path.read_bytes().replace(b'"ts": 2', b'"ts": 7'))
+    if again:
+        query.start_again()
+    with pytest.raises(SourceError, match=r"a\.jsonl: bytes 30 to 60 have changed since"):
+        query.run(*query.log[-1])
+
+
+def test_micro_batch_whose_file_is_gone_is_refused(tmp_path: Path) -> None:
+    query, path = begun(tmp_path)
+    path.unlink()
+    query.start_again()
+    with pytest.raises(SourceError, match=r"cannot read .*a\.jsonl: FileNotFoundError"):
+        query.run(*query.log[-1])
+
+
+def test_file_that_is_taken_away_is_forgotten(tmp_path: Path) -> None:
+    add(tmp_path / "a.jsonl", [row(1)])
+    query = Query(tmp_path)
+    assert stamps(query.rows()) == [1]
+    (tmp_path / "a.jsonl").unlink()
+    assert query.micro_batch() is None
+    add(tmp_path / "b.jsonl", [row(2)])
+    assert stamps(query.rows()) == [2]
+    assert list(query.offset["files"]) == ["b.jsonl"]
+
+
+def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"cannot read .*/missing: FileNotFoundError"):
+        Query(tmp_path / "missing").micro_batch()
+
+
+# -- malformed lines
+
+MALFORMED = [
+    (b'{"key": "k", "ts"', "not JSON: "),
+    (b"[1]", r"expected an object, got \[1\]"),
+    (b'{"key": "k", "v": 1}', "column 'ts': there is no value"),
+    (b'{"ts": null}', "column 'ts': there is no value"),
+    (b'{"ts": "1"}', "column 'ts': expected an integer of 64 bits, got '1'"),
+    (b'{"ts": 1.0}', "column 'ts': expected an integer"),
+    (b'{"ts": 1, "v": true}', "column 'v': expected an integer"),
+    (b'{"ts": 1, "v": 9223372036854775808}', "column 'v': expected an integer"),
+    (b'{"ts": 1, "key": 5}', "column 'key': expected a text, got 5"),
+    (b'{"ts": 1, "w": NaN}', "not JSON: "),
+    (b'{"ts": 1, "w": "\xff"}', "not JSON: "),
+    (b'{"ts": 1}{"ts": 2}', "not JSON: "),
+    (b'{"ts": 1, "w": "%s"}' % (b"x" * 300), "longer than 200 bytes"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), MALFORMED)
+def test_malformed_line_fails_its_micro_batch(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = add(tmp_path / "a.jsonl", [row(1), row(2)])
+    path.write_bytes(path.read_bytes() + b"\n" + line + b"\n")
+    add(path, [row(3)])
+    query = Query(tmp_path, max_rows_per_trigger=2, max_line_bytes=200)
+    assert stamps(query.rows()) == [1, 2]
+    with pytest.raises(SourceError, match=rf"a\.jsonl, line 4: {reason}"):
+        query.micro_batch()
+
+
+@pytest.mark.parametrize(("line", "reason"), MALFORMED)
+def test_malformed_line_is_rejected_in_its_place(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = add(tmp_path / "a.jsonl", [row(1), row(2)])
+    path.write_bytes(path.read_bytes() + b"\n" + line + b"\r\n")
+    add(path, [row(3)])
+    query = Query(tmp_path, max_rows_per_trigger=3, max_line_bytes=200, on_malformed="reject")
+    first, second = query.drain()
+    assert first[:2] == [row(1) | {"rejected": None}, row(2) | {"rejected": None}]
+    rejected = first[2].pop("rejected")
+    assert first[2] == {"key": None, "ts": None, "v": None}
+    assert (rejected["path"], rejected["line_number"]) == (str(path), 4)
+    assert rejected["line"] in (line.decode(errors="backslashreplace"), line.decode(errors="replace")[:300])
+    assert rejected["reason"].startswith(reason.split("'")[0].replace("\\", ""))
+    assert stamps(second) == [3]
+
+
+def test_line_of_exactly_the_limit_is_not_too_long(tmp_path: Path) -> None:
+    path = add(tmp_path / "a.jsonl", [row(1)])
+    assert stamps(Query(tmp_path, max_line_bytes=path.stat().st_size).rows()) == [1]
+    with pytest.raises(SourceError, match="line 1: longer than 29 bytes"):
+        Query(tmp_path, max_line_bytes=path.stat().st_size - 1).rows()
+
+
+# -- columns
+
+
+def kinds() -> dict[str, DataType]:
+    from pyspark.sql import types
+
+    pair = types.StructType(
+        [types.StructField("n", types.LongType()), types.StructField("x", types.DoubleType())]
+    )
+    return {
+        "flag": types.BooleanType(),
+        "small": types.ByteType(),
+        "whole": types.LongType(),
+        "real": types.DoubleType(),
+        "text": types.StringType(),
+        "day": types.DateType(),
+        "at": types.TimestampType(),
+        "local": types.TimestampNTZType(),
+        "pair": pair,
+        "pairs": types.ArrayType(pair),
+        "times": types.ArrayType(types.TimestampType(), False),
+        "counts": types.MapType(types.StringType(), types.LongType()),
+    }
+
+
+VALUES = [
+    ("flag", "true", True),
+    ("small", "-128", -128),
+    ("whole", "9223372036854775807", 2**63 - 1),
+    ("real", "1", 1.0),
+    ("real", "1.5e3", 1500.0),
+    ("real", "1152921504606846977", float(2**60)),
+    ("text", '"\\u00e9 \\n"', "é \n"),
+    ("day", '"2024-02-29"', date(2024, 2, 29)),
+    ("at", '"2024-05-01T12:00:00+02:00"', datetime.fromisoformat("2024-05-01T10:00:00+00:00")),
+    ("at", '"2024-05-01T12:00:00.25Z"', datetime.fromisoformat("2024-05-01T12:00:00.250000+00:00")),
+    ("local", '"2024-05-01T12:00:00"', datetime.fromisoformat("2024-05-01T12:00:00")),
+    ("pair", '{"n": 1, "y": 2}', {"n": 1, "x": None}),
+    ("pairs", '[{"x": 1152921504606846977}, null]', [{"n": None, "x": float(2**60)}, None]),
+    ("times", '["2024-05-01T12:00:00Z"]', [datetime.fromisoformat("2024-05-01T12:00:00+00:00")]),
+    ("counts", '{"a": 1, "b": null}', [("a", 1), ("b", None)]),
+    ("text", "null", None),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), VALUES)
+@pytest.mark.parametrize("end", ["\n", "\n\n"])  # parsed together, and one by one
+def test_value_of_a_type(tmp_path: Path, name: str, text: str, expected: Any, end: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"{name}": {text}}}{end}')
+    (found,) = Query(tmp_path, columns(**{name: kinds()[name]}), time=None).rows()
+    assert found == {name: expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wrong"),
+    [
+        ("flag", "1", "expected true or false, got 1"),
+        ("small", "128", "expected an integer of 8 bits, got 128"),
+        ("real", '"1"', "expected a number, got '1'"),
+        ("day", '"2024-02-30"', "expected a date such as"),
+        ("at", '"2024-05-01T12:00:00"', "expected a time with its zone"),
+        ("at", "1714564800", "expected a text"),
+        ("local", '"2024-05-01T12:00:00Z"', "expected a time without a zone"),
+        ("pair", "[1]", r"expected an object, got \[1\]"),
+        ("pair", '{"n": "1"}', r"column 'pair'\.n: expected an integer"),
+        ("pairs", '[{"n": 1}, {"n": 1.5}]', r"column 'pairs'\[1\]\.n: expected an integer"),
+        ("times", "[null]", r"column 'times'\[0\]: there is no value"),
+        ("times", '"abc"', "expected an array"),
+        ("counts", '{"a": "b"}', r"column 'counts'\['a'\]: expected an integer"),
+    ],
+)
+def test_value_of_another_type_is_refused(tmp_path: Path, name: str, text: str, wrong: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"{name}": {text}}}\n')
+    with pytest.raises(SourceError, match=wrong):
+        Query(tmp_path, columns(**{name: kinds()[name]}), time=None).rows()
+
+
+def test_time_may_be_a_text(tmp_path: Path) -> None:
+    from pyspark.sql.types import TimestampType
+
+    (tmp_path / "a.jsonl").write_text('{"ts": "2024-05-01T12:00:00Z"}\n{"ts": "2024-05-01T15:30:00+02:00"}\n')
+    (tmp_path / "b.jsonl").write_text('{"ts": "2024-05-01T13:00:00Z"}\n')
+    found = Query(tmp_path, columns(ts=TimestampType()), max_rows_per_trigger=2).drain()
+    assert [[each["ts"].strftime("%H:%M") for each in rows] for rows in found] == [
+        ["12:00", "13:00"],
+        ["13:30"],
+    ]
+
+
+PARTS = [
+    "\n",
+    "\n",
+    "\n",
+    "",
+    "\r",
+    ",",
+    "}",
+    "{",
+    '{"b":',
+    '{"a": 1}',
+    ' {"a": 3}',
+    '{"a": 1.0}',
+    '{"a": null}',
+]
+PARTS += ['{"a": 2, "b": {"x": "}"}}', '{"x": "é"}}', '{"a": "NaN"}', '{"c": [{}]}', '{"a": 1, "a": 2}']
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join))
+def test_lines_parsed_together_are_what_they_are_one_by_one(text: str) -> None:
+    from pyspark.sql.types import LongType
+
+    parser = JsonColumns(columns(a=LongType()), None, 2**20)
+    batch = parser.batch(text.encode())
+    if batch is None:
+        return
+    rows, ends = parser.rows(text.encode(), at_start=False)
+    assert not any(isinstance(row, Malformed) for row in rows)
+    assert batch.to_pylist() == [{"a": row.get("a")} for row in rows if isinstance(row, dict)]
+    assert len(ends) == text.rstrip("\n").count("\n") + 1
+
+
+def test_columns_that_json_has_no_values_for_are_refused() -> None:
+    from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, StringType
+
+    with pytest.raises(PipelineError, match="column 'x': JSON has no values for BinaryType"):
+        check_columns(columns(x=BinaryType()))
+    with pytest.raises(PipelineError, match=r"column 'x\[\]': JSON has no values"):
+        check_columns(columns(x=ArrayType(BinaryType())))
+    with pytest.raises(PipelineError, match="keys of a JSON object are texts"):
+        check_columns(columns(x=MapType(IntegerType(), StringType())))
+
+
+# -- bounded
+
+
+def test_bounded_job_reads_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batches, "SMALLEST_PIECE", 100)
+    add(tmp_path / "b.jsonl", [row(ts, ts) for ts in range(50)])
+    append(add(tmp_path / "a.jsonl", [row(ts, ts) for ts in range(100, 120)]), b'{"ts": 200, "v": 200}')
+    add_gz(tmp_path / "c.jsonl.gz", [row(300 + ts, 300 + ts) for ts in range(5)])
+    (tmp_path / "empty.jsonl").touch()
+    reader = made_format(tmp_path, partitions=6).reader(event_columns())
+    tasks = [
+        [row for batch in reader.read(each) for row in batch.to_pylist()] for each in reader.partitions()
+    ]
+    assert len(tasks) >= 5
+    found = [row["v"] for task in tasks for row in task]
+    assert found == [*range(50), *range(100, 120), 200, *range(300, 305)]  # in the order of first events
+
+
+def test_bounded_job_tells_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batches, "SMALLEST_PIECE", 100)
+    path = add(tmp_path / "a.jsonl", [row(ts) for ts in range(50)])
+    append(path, b'{"ts": 1')
+    schema = with_rejected(event_columns())
+    reader = made_format(tmp_path, partitions=6, on_malformed="reject").reader(schema)
+    rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+    assert len(rows) == 51
+    assert [row["rejected"]["line_number"] for row in rows if row["rejected"]] == [51]
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": ""}, "path: expected the path of a folder"),
+        ({"path": "s3://bucket/events"}, "path: expected a path that driver and workers see alike"),
+        ({"schema": "ts LONG"}, "schema: expected a StructType"),
+        ({"time": "when"}, "time: expected one of the columns"),
+        ({"time": "key"}, "time: column 'key' is StringType"),
+        ({"on_malformed": "skip"}, "on_malformed: expected one of 'fail', 'reject'"),
+        ({"max_rows_per_trigger": 0}, "max_rows_per_trigger: expected an integer of at least 1"),
+        ({"partitions": 0}, "partitions: expected an integer of at least 1"),
+        ({"max_line_bytes": "1k"}, "max_line_bytes: expected an integer"),
+    ],
+)
+def test_wrong_arguments_are_refused(given: Row, message: str) -> None:
+    chosen = {"path": "in", "schema": event_columns(), "time": "ts", "partitions": 2} | given
+    with pytest.raises(PipelineError, match=message):
+        stream_json_lines(None, chosen.pop("path"), **chosen)  # type: ignore[arg-type]
+
+
+# -- the folder of micro-batches
+
+
+def lines(folder: Path) -> dict[str, list[int]]:
+    """What a reader of the folder finds."""
+    return {
+        path.name: [json.loads(line)["v"] for line in path.read_text().splitlines()]
+        for path in sorted(folder.glob("*.jsonl"))
+    }
+
+
+def written(folder: BatchFolder, number: int, *tasks: list[int], query: str = "query-1") -> list[Written]:
+    import pyarrow as pa
+
+    batches = [[pa.record_batch({"v": pa.array(task, pa.int64())})] if task else [] for task in tasks]
+    return [folder.write(query, number, task, rows) for task, rows in enumerate(batches)]
+
+
+def aside(folder: Path) -> list[str]:
+    return [path.name for path in (folder / ".unfinished").iterdir()]
+
+
+def test_micro_batch_appears_when_it_is_committed(tmp_path: Path) -> None:
+    folder = BatchFolder(str(tmp_path / "out"), "refuse")
+    first = written(folder, 0, [1, 2], [], [3])
+    assert lines(tmp_path / "out") == {}
+    folder.commit(0, first[::-1])
+    folder.commit(1, written(folder, 1, [4]))
+    folder.commit(2, written(folder, 2, [], []))
+    folder.commit(3, [])
+    assert lines(tmp_path / "out") == {"query-1-00000000.jsonl": [1, 2, 3], "query-1-00000001.jsonl": [4]}
+    assert aside(tmp_path / "out") == []
+
+
+def test_micro_batch_that_is_run_again_replaces_its_file(tmp_path: Path) -> None:
+    folder = BatchFolder(str(tmp_path), "refuse")
+    folder.commit(0, written(folder, 0, [1], [2]))
+    written(folder, 1, [3], [4])  # a crash between write and commit
+    folder = BatchFolder(str(tmp_path), "refuse")
+    folder.commit(1, written(folder, 1, [3], [5]))
+    folder.commit(1, written(folder, 1, [3], [5]))  # a crash between our commit and Spark's
+    assert lines(tmp_path) == {"query-1-00000000.jsonl": [1, 2], "query-1-00000001.jsonl": [3, 5]}
+    folder.commit(1, written(folder, 1, [], []))
+    assert list(lines(tmp_path)) == ["query-1-00000000.jsonl"]
+    assert aside(tmp_path) == []
+
+
+def test_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> Iterator[Any]:
+        yield from ()
+        raise ZeroDivisionError
+
+    folder = BatchFolder(str(tmp_path), "refuse")
+    others = written(folder, 0, [1])
+    with pytest.raises(ZeroDivisionError):
+        folder.write("query-1", 0, 1, failing())
+    assert len(aside(tmp_path)) == 1
+    folder.abort(0, others)
+    assert (aside(tmp_path), lines(tmp_path)) == ([], {})
+
+
+def test_other_query_is_refused_unless_it_is_to_append(tmp_path: Path) -> None:
+    folder = BatchFolder(str(tmp_path), "refuse")
+    folder.commit(0, written(folder, 0, [1]))
+    with pytest.raises(SinkError, match=r"holds what others have written, such as query-1-00000000\.jsonl"):
+        folder.commit(0, written(folder, 0, [2], query="abcdefghi"))
+    assert lines(tmp_path) == {"query-1-00000000.jsonl": [1]}
+    folder = BatchFolder(str(tmp_path), "append")
+    folder.commit(0, written(folder, 0, [2], query="abcdefghi"))
+    assert lines(tmp_path) == {"abcdefgh-00000000.jsonl": [2], "query-1-00000000.jsonl": [1]}
+
+
+# -- on Spark
+
+
+def run_to_the_end(writer: Any, checkpoint: Path) -> None:
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        if not query.awaitTermination(100):
+            raise TimeoutError("the stream did not end")
+    finally:
+        query.stop()
+
+
+@pytest.mark.timeout(300)
+def test_stream_of_files_into_a_folder_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    add(source / "b.jsonl", [row(ts, ts) for ts in range(5)])
+    add(source / "a.jsonl", [row(ts, ts) for ts in range(5, 10)])
+
+    def run() -> None:
+        rows = stream_json_lines(spark, source, schema=event_columns(), time="ts", max_rows_per_trigger=4)
+        run_to_the_end(write_json_lines(rows, out), checkpoint)
+
+    run()
+    assert list(lines(out).values()) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    for path in checkpoint.glob("commits/*2*"):  # as if the driver had died before it noted down the last one
+        path.unlink()
+    add(source / "c.jsonl", [row(ts, ts) for ts in range(10, 13)])
+    run()
+    found = lines(out)
+    assert [name[-10:] for name in found] == [f"{number:04}.jsonl" for number in range(4)]
+    assert list(found.values()) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11, 12]]
+
+
+@pytest.mark.timeout(300)
+def test_windows_over_files_in_any_order_are_the_embedded_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is late, though the oldest file has the latest events."""
+    rng = random.Random(5)
+    rows = [row(1_700_000_000_000 + number * 40, number, rng.choice("abc")) for number in range(1_000)]
+    far = row(rows[-1]["ts"] + 3_600_000, key="far")
+    for number in range(5):
+        mine = rows[number * 200 : number * 200 + 200] + ([far] if number == 4 else [])
+        add(
+            tmp_path / "in" / f"{9 - number}.jsonl",
+            [mine.pop(rng.randrange(min(9, len(mine)))) for _ in mine[:]],
+        )
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        counts = timed.key_by(key_of).window(TumblingWindows(5)).aggregate(n=Count())
+        return {"counts": counts, "late": counts.late}
+
+    source = stream_json_lines(
+        spark, tmp_path / "in", schema=event_columns(), time="ts", max_rows_per_trigger=150
+    )
+    found = run_stream(on_spark(spark, source, define, key_groups=5), tmp_path / "checkpoint")["lines"]
+    pipeline = Pipeline("embedded")
+    expected: list[str] = []
+    events = pipeline.source([*rows, far]).event_time(lambda row: row["ts"], BoundedOutOfOrderness(DELAY))
+    told(define(events)).to(expected)
+    pipeline.run_blocking()
+    assert sorted(found) == sorted(line for line in expected if "far" not in line)
+    assert not any(line.startswith("late") for line in found)
+
+
+def test_bounded_frames_go_through_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    schema = columns(**kinds())
+    values = {name: text for name, text, _ in VALUES[::-1]}
+    (tmp_path / "in.jsonl").write_text(
+        "{" + ", ".join(f'"{name}": {text}' for name, text in values.items()) + "}\n"
+    )
+    rows = read_json_lines(spark, tmp_path / "in.jsonl", schema=schema)
+    write_json_lines(rows, tmp_path / "out").save()
+    again = read_json_lines(spark, tmp_path / "out", schema=schema)
+    assert again.collect() == rows.collect()
+    assert again.select(F.size("counts"), "at").first()[0] == 2
+    (tmp_path / "out" / "x.jsonl").write_text('{"flag": 1}\n')
+    with pytest.raises(Exception, match=r"x\.jsonl, line 1: column 'flag': expected true or false, got 1"):
+        read_json_lines(spark, tmp_path / "out", schema=schema).collect()
+    sorted_out = read_json_lines(spark, tmp_path / "out", schema=schema, on_malformed="reject")
+    assert [line.rejected.line for line in sorted_out.where("rejected IS NOT NULL").collect()] == [
+        '{"flag": 1}'
+    ]
+    with pytest.raises(Exception, match="holds what others have written"):
+        write_json_lines(rows, tmp_path / "out").save()
