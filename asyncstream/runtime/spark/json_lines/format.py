@@ -8,7 +8,7 @@ driver and in workers. What they do is elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql.datasource import (
@@ -138,20 +138,23 @@ class TaskWritten(WriterCommitMessage):
 
 
 class BoundedWriter(DataSourceArrowWriter):
-    """A bounded job is one micro-batch, of a query that nobody else knows."""
+    """
+    Writes a bounded DataFrame: in `foreachBatch` as the micro-batch of the stream that it belongs to, else as
+    the only one of a query that nobody else knows.
+    """
 
     def __init__(self, folder: BatchFolder) -> None:
         self._folder = folder
         self._job = uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        return TaskWritten(self._folder.write(self._job, 0, _task().partitionId(), iterator))
+        return _write(self._folder, iterator, alone=self._job)
 
     def commit(self, messages: list[TaskWritten | None]) -> None:
-        self._folder.commit(0, _written(messages))
+        self._folder.commit(_written(messages))
 
     def abort(self, messages: list[TaskWritten | None]) -> None:
-        self._folder.abort(0, _written(messages))
+        self._folder.abort(_written(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -161,27 +164,30 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._folder = folder
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        task = _task()
-        query, number = (task.getLocalProperty(name) for name in (_QUERY, _NUMBER))
-        if not query or not number:
-            raise SinkError("Spark does not tell which query and micro-batch this is")
-        return TaskWritten(self._folder.write(query, int(number), task.partitionId(), iterator))
+        return _write(self._folder, iterator)
 
     def commit(self, messages: list[TaskWritten | None], batchId: int) -> None:
-        self._folder.commit(batchId, _written(messages))
+        self._folder.commit(_written(messages))
 
     def abort(self, messages: list[TaskWritten | None], batchId: int) -> None:
-        self._folder.abort(batchId, _written(messages))
+        self._folder.abort(_written(messages))
 
 
-_QUERY = "sql.streaming.queryId"
-_NUMBER = "streaming.sql.batchId"
+def _write(folder: BatchFolder, batches: Iterator[pa.RecordBatch], alone: str | None = None) -> TaskWritten:
+    """
+    What a task does.
 
-
-def _task() -> Any:
+    Args:
+        alone: the query, if Spark does not know of one.
+    """
     from pyspark import TaskContext
 
-    return TaskContext.get()
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") or alone
+    number = task.getLocalProperty("streaming.sql.batchId") or (alone and "0")
+    if query is None or number is None:
+        raise SinkError("Spark does not tell which query and micro-batch this is")
+    return TaskWritten(folder.write(query, int(number), task.partitionId(), batches))
 
 
 def _written(messages: Sequence[TaskWritten | None]) -> list[Written]:

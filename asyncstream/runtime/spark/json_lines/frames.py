@@ -118,11 +118,13 @@ def write_json_lines(
     One that Spark runs again after a crash replaces its file, which has the same rows if what computes them
     gives the same. A micro-batch without rows has no file. Names sort in the order of micro-batches.
 
-    A bounded DataFrame is one such file: `write_json_lines(df, "out").save()`. Large results are better
-    written by Spark's own `df.write.json`, which does not bring them together.
+    A bounded DataFrame is one such file: `write_json_lines(df, "out").save()`. In `foreachBatch` and
+    `plan.write_stream` it is the micro-batch's (not so through Spark Connect, where a second one is refused).
+    Large results are better written by Spark's own `df.write.json`, which does not bring them together.
 
     Args:
-        path: the folder; made if it is not there. Driver and workers must see it alike.
+        path: the folder; made if it is not there. Driver and workers must see it alike. Each output needs
+            one of its own.
         existing: what to do with JSON lines that another query or job has written there: "refuse" or
             "append".
 

@@ -69,8 +69,8 @@ class Span(NamedTuple):
         """
         if self.checksum is not None and place[:2] != (self.end, self.checksum):
             raise SourceError(
-                f"{self.path}: bytes {self.begin.offset} to {self.end} have changed since the micro-batch was "
-                "planned; files may grow or be added, not change"
+                f"{self.path}: bytes {self.begin.offset} to {self.end} have changed since the micro-batch "
+                "was planned; files may grow or be added, not change"
             )
 
 

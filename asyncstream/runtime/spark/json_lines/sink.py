@@ -38,11 +38,13 @@ class Written(NamedTuple):
 
     Attributes:
         query: which query it belongs to.
-        partition: which of its tasks.
+        number: which micro-batch of it.
+        partition: which task of that.
         path: the file; None: there were no rows.
     """
 
     query: str
+    number: int
     partition: int
     path: str | None
 
@@ -82,18 +84,18 @@ class BatchFolder:
             raise
         if not rows:
             path.unlink()
-        return Written(query, partition, str(path) if rows else None)
+        return Written(query, number, partition, str(path) if rows else None)
 
-    def commit(self, number: int, written: Sequence[Written]) -> None:
+    def commit(self, written: Sequence[Written]) -> None:
         """
-        Make what the tasks have written the file of micro-batch `number`, in place of what it had before.
+        Make what the tasks have written the file of their micro-batch, in place of the one it had before.
 
         Raises:
             SinkError: if that fails, or if others have written to the folder.
         """
         if not written:
             return
-        query = written[0].query
+        query, number, *_ = written[0]
         parts = [each.path for each in sorted(written, key=lambda each: each.partition) if each.path]
         final = self._folder / f"{_prefix(query)}{number:08}.jsonl"
         try:
@@ -114,10 +116,10 @@ class BatchFolder:
         except OSError as error:
             raise SinkError(f"cannot write {final}: {describe_error(error)}") from error
 
-    def abort(self, number: int, written: Sequence[Written]) -> None:
+    def abort(self, written: Sequence[Written]) -> None:
         """Remove what the tasks have written."""
         if written:
-            self._clean(written[0].query, number)
+            self._clean(written[0].query, written[0].number)
 
     def _check_others(self, query: str) -> None:
         if self._existing == "append":
