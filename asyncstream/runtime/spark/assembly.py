@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import repeat
 from traceback import format_exception
 from typing import Any, Final, NamedTuple
 
@@ -97,13 +98,16 @@ class Exit(Operator):
         if not self._wanted:
             return
         self.count += len(values)
-        key_by, group_of = self.route.key_by, self._groups.of
-        group, watermark = self._spread, self.watermark
+        key_by, group_of, watermark = self.route.key_by, self._groups.of, self.watermark
+        if key_by is None:
+            all_values, all_timestamps = self._held.setdefault((watermark, self._spread), ([], []))
+            all_values.extend(values)
+            all_timestamps.extend(repeat(None, len(values)) if timestamps is None else timestamps)
+            return
         value = None
         try:
             for value, timestamp in pairs(values, timestamps):
-                if key_by is not None:
-                    group = group_of(key_by(value))
+                group = group_of(key_by(value))
                 held = self._held.get((watermark, group))
                 if held is None:
                     held = self._held[watermark, group] = ([], [])
