@@ -1,0 +1,157 @@
+"""How rows become elements and elements rows: no session, no Java."""
+
+from __future__ import annotations
+
+from collections import UserDict, defaultdict
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+
+import pytest
+
+from asyncstream import UserFunctionError
+from asyncstream.runtime.spark.rows import RowWriter, elements_of
+from tests.spark.cluster import columns
+
+
+def writer(*, nullable: bool = True) -> RowWriter:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    return RowWriter(
+        "out", StructType([StructField("key", StringType()), StructField("v", LongType(), nullable)])
+    )
+
+
+def written(elements: list[Any], **how: bool) -> list[dict[str, Any]]:
+    return [row for batch in writer(**how).batches(elements) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_rows_without_columns_are_empty_dicts(count: int) -> None:
+    import pyarrow as pa
+
+    batch = pa.record_batch({"v": pa.array(range(count))}).select([])
+    assert elements_of(batch) == [{}] * count
+
+
+def test_batch_without_rows_has_no_elements() -> None:
+    import pyarrow as pa
+
+    kinds = {"v": pa.int64(), "day": pa.date32(), "at": pa.timestamp("us", tz="UTC")}
+    assert elements_of(pa.RecordBatch.from_pylist([], schema=pa.schema(kinds))) == []
+
+
+@pytest.mark.parametrize("width", [1, 2, 500])
+def test_names_of_columns_may_be_anything(width: int) -> None:
+    import pyarrow as pa
+
+    names = ["it's {v0}", 'a "b"', "a\nb", "class", "", "größe", *(f"v{n}" for n in range(500))][:width]
+    batch = pa.RecordBatch.from_arrays([pa.array([n, n + 1]) for n in range(width)], names)
+    assert elements_of(batch) == [{name: n + row for n, name in enumerate(names)} for row in range(2)]
+
+
+def test_of_two_columns_of_one_name_the_last_counts() -> None:
+    import pyarrow as pa
+
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["v", "v"])
+    assert elements_of(batch) == [{"v": 2}]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "+01:00", "Europe/Berlin", "America/New_York"])
+def test_times_are_what_arrow_makes_of_them(zone: str | None) -> None:
+    import pyarrow as pa
+
+    # both sides of the epoch, and the hours that clocks skip and repeat
+    days = [(year, month, day) for year in (1, 1883, 1969, 2024, 2300) for month, day in ((3, 31), (10, 27))]
+    times = [datetime(*day, hour, 30, 7, 123456) for day in days for hour in (0, 1, 23)]
+    column = pa.array([None, *times], pa.timestamp("us")).view(pa.timestamp("us", tz=zone))
+    expected = column.to_pylist()
+    found = [row["at"] for row in elements_of(pa.record_batch({"at": column}))]
+    assert found == expected
+    assert [time and (time.isoformat(), time.fold, time.tzinfo) for time in found] == [
+        time and (time.isoformat(), time.fold, time.tzinfo) for time in expected
+    ]
+    part = pa.record_batch({"at": column.slice(5, 3)})
+    assert [row["at"] for row in elements_of(part)] == expected[5:8]
+
+
+def test_dates_are_dates() -> None:
+    import pyarrow as pa
+
+    days = [None, date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)]
+    assert [row["day"] for row in elements_of(pa.record_batch({"day": pa.array(days)}))] == days
+
+
+def test_time_beyond_pythons_is_an_error_and_not_a_number() -> None:
+    import pyarrow as pa
+
+    later = pa.array([2**62]).view(pa.timestamp("us", tz="UTC"))
+    days = pa.array([2**23], pa.int32()).view(pa.date32())
+    for column in (later, days):
+        with pytest.raises(OverflowError):
+            elements_of(pa.record_batch({"at": column}))
+
+
+def test_times_within_structs_and_lists_are_times() -> None:
+    import pyarrow as pa
+
+    at = datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
+    rows = [{"seen": {"at": at, "all": [at, None]}}, {"seen": None}]
+    assert elements_of(pa.RecordBatch.from_pylist(rows)) == rows
+
+
+def test_no_elements_are_no_batch() -> None:
+    assert list(writer().batches([])) == []
+
+
+def test_key_that_only_some_results_have_is_null_in_the_others() -> None:
+    assert written([{"key": "a", "v": 1}, {"v": 2, "more": 0}, {}]) == [
+        {"key": "a", "v": 1},
+        {"key": None, "v": 2},
+        {"key": None, "v": None},
+    ]
+
+
+def test_results_of_several_kinds_are_written_together() -> None:
+    class Pair(NamedTuple):
+        key: str
+        v: int
+
+    @dataclass
+    class Counted:
+        v: int
+
+    absent: defaultdict[str, int] = defaultdict(lambda: 7)
+    found = written([{"key": "a", "v": 1}, Pair("b", 2), Counted(3), UserDict(key="d", v=4), absent])
+    assert [(row["key"], row["v"]) for row in found] == [
+        ("a", 1),
+        ("b", 2),
+        (None, 3),
+        ("d", 4),
+        (None, None),
+    ]
+    assert not absent
+
+
+@pytest.mark.parametrize("without", [{"key": "b"}, {"key": "b", "v": None}])
+def test_null_in_a_column_that_has_none_is_blamed_on_its_element(without: dict[str, Any]) -> None:
+    with pytest.raises(UserFunctionError, match=r"the column is not nullable, on element {'key': 'b'"):
+        written([{"key": "a", "v": 1}, without], nullable=False)
+
+
+def test_times_go_out_as_they_came_in() -> None:
+    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
+
+    kinds = columns(day=DateType(), at=TimestampType(), wall=TimestampNTZType())
+    (came,) = RowWriter("out", kinds).batches(
+        [
+            {
+                "day": date(2024, 3, 31),
+                "at": datetime(2024, 3, 31, tzinfo=UTC),
+                "wall": datetime(2024, 3, 31),
+            },
+            {},
+        ]
+    )
+    (gone,) = RowWriter("out", kinds).batches(elements_of(came))
+    assert gone.equals(came)
