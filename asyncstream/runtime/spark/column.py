@@ -21,7 +21,7 @@ from asyncstream.runtime.spark.cut import Stage, cut
 from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.extra import need_pyspark
 from asyncstream.runtime.spark.loop import loop_thread
-from asyncstream.runtime.spark.rows import array_of
+from asyncstream.runtime.spark.rows import array_of, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def run_column(
     token: str, stage: Stage, name: str, returns: DataType, arrays: Iterator[pa.Array]
 ) -> Iterator[pa.Array]:
     """The values for the rows of one partition."""
+    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
     kind = to_arrow_type(returns, timezone="UTC")
@@ -102,7 +103,8 @@ def run_column(
         try:
             loop.call(run.open())
             for array in arrays:
-                yield from columns(*loop.call(run.feed([Entering(entries, array.to_pylist())])))
+                rows = elements_of(pa.RecordBatch.from_struct_array(array))
+                yield from columns(*loop.call(run.feed([Entering(entries, rows)])))
             yield from columns(*loop.call(run.finish()))
         finally:
             loop.call(run.close())
