@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from asyncstream import AsyncFunction, PipelineError
 from asyncstream.runtime.spark import enrich, enrich_apart, enrich_column
@@ -164,86 +160,6 @@ def test_column_function_must_give_every_row_a_value() -> None:
         enrich_column(later, StringType(), on_error="skip")
     with pytest.raises(PipelineError, match="keeps the order of its rows"):
         enrich_column(later, StringType(), order="unordered")
-
-
-class Session(AsyncFunction[dict[str, Any], dict[str, Any]]):
-    """Asks a server, over connections that it keeps."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def open(self) -> None:
-        self.session = aiohttp.ClientSession()
-
-    async def invoke(self, value: dict[str, Any]) -> dict[str, Any]:
-        async with self.session.get(f"{self.url}/{value['v']}") as reply:
-            return {"v": int(await reply.text())}
-
-    async def close(self) -> None:
-        await self.session.close()
-
-
-class Server:
-    """Counts requests, those under way at once, and connections ever made."""
-
-    def __init__(self) -> None:
-        self.requests = self.running = self.most = 0
-        self.connections: set[Any] = set()
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.connections.add(request.transport)
-        self.requests += 1
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0.005)
-        self.running -= 1
-        return web.Response(text=request.match_info["v"])
-
-
-@contextmanager
-def serving(server: Server) -> Iterator[str]:
-    """Its URL; from a thread of its own, since Spark blocks this one."""
-    loop = asyncio.new_event_loop()
-    app = web.Application()
-    app.router.add_get("/{v}", server.answer)
-    runner = web.AppRunner(app)
-
-    async def start() -> str:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    url = loop.run_until_complete(start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield url
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.close()
-
-
-def test_session_stays_open_across_tasks_and_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
-    server = Server()
-    batches = [rows_of(60, first) for first in range(0, 300, 60)]
-    found: list[int] = []
-    with serving(server) as url:
-        source = stream(spark, tmp_path / "in", batches).repartition(2)
-        out = enrich(source, Session(url), schema=numbers(), concurrency=8, order="unordered")
-
-        def write(batch: DataFrame, number: int) -> None:
-            found.extend(row.v for row in batch.collect())
-
-        writer = out.writeStream.foreachBatch(write).option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        )
-        assert writer.trigger(availableNow=True).start().awaitTermination(60) is not False
-    assert sorted(found) == list(range(300))
-    assert server.requests == 300
-    assert server.most <= 8 * 2
-    assert len(server.connections) <= 8 * 2  # of 5 batches in 2 tasks each
 
 
 def test_function_is_opened_once_in_each_worker(spark: SparkSession, tmp_path: Path) -> None:
