@@ -10,7 +10,7 @@ go to.
 
 from asyncstream.runtime.spark.column import enrich_column
 from asyncstream.runtime.spark.enrich import enrich, enrich_apart
-from asyncstream.runtime.spark.extra import local_spark
+from asyncstream.runtime.spark.extra import local_spark, need_java
 from asyncstream.runtime.spark.json_lines import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.runtime.spark.progress import log_progress
 from asyncstream.runtime.spark.settings import KEY_GROUPS, PlanSettings
@@ -25,6 +25,7 @@ __all__ = (
     "enrich_column",
     "local_spark",
     "log_progress",
+    "need_java",
     "read_json_lines",
     "stream_json_lines",
     "write_json_lines",
