@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-def session() -> SparkSession:
-    """A session of two cores, whose tasks are tried three times."""
+def session(
+    master: str = "local[2,3]", *, python: str = sys.executable, log: str = "OFF", **settings: str
+) -> SparkSession:
+    """A session of two cores, whose tasks are tried again; `python` is that of its workers."""
     from asyncstream.runtime.spark import local_spark
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYTHONPATH"] = str(ROOT)  # workers import the tests' own functions
-    spark = local_spark(2, name="tests", spark__sql__streaming__pollingDelay="1ms")
-    spark.sparkContext.setLogLevel("OFF")
+    settings = {"spark__master": master, "spark__sql__streaming__pollingDelay": "1ms"} | settings
+    spark = local_spark(2, name="tests", **settings)
+    spark.sparkContext.setLogLevel(log)
     return spark
 
 
@@ -84,3 +88,32 @@ def run_stream(plan: SparkPlan, checkpoint: Path) -> dict[str, list[str]]:
     finally:
         query.stop()
     return found
+
+
+def written(out: Path) -> list[str]:
+    """What the micro-batches of a program have written into this folder."""
+    return [line for path in sorted(out.glob("[0-9]*.json")) for line in json.loads(path.read_text())]
+
+
+def batches_in(checkpoint: Path) -> list[list[dict[str, Any]]]:
+    """
+    The rows of each micro-batch, by what the checkpoint says of files and offsets.
+
+    After a crash Spark may put files into one micro-batch that were in two before, which moves watermarks.
+    """
+    files: dict[str, int] = {}
+    for path in (checkpoint / "sources" / "0").iterdir():
+        if not path.name.startswith("."):
+            for line in path.read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                files[unquote(urlparse(entry["path"]).path)] = entry["batchId"]
+    offsets = sorted(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
+    batches, last = [], -1
+    for number in offsets:
+        offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[2])["logOffset"]
+        paths = sorted(path for path, entry in files.items() if last < entry <= offset)
+        rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+        if rows:
+            batches.append(rows)
+        last = offset
+    return batches

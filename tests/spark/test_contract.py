@@ -187,6 +187,16 @@ def embedded(batches: list[list[dict[str, Any]]], define: Definition) -> list[st
     return sorted(found)
 
 
+def embedded_to_the_end(rows: list[dict[str, Any]], define: Definition) -> list[str]:
+    """What it gives of all there is."""
+    pipeline = Pipeline("embedded")
+    found: list[str] = []
+    source = pipeline.source(rows).event_time(lambda row: row["ts"], NoWatermarks())
+    told(define(source)).to(found)
+    pipeline.run_blocking()
+    return sorted(found)
+
+
 def on_spark(spark: SparkSession, source: Any, define: Definition, **options: Any) -> SparkPlan:
     from pyspark.sql.types import StringType
 
@@ -225,12 +235,7 @@ def test_bounded_job_gives_what_the_embedded_engine_gives(spark: SparkSession, d
     rows = [row for batch in batches_of(3) for row in batch]
     plan = on_spark(spark, frame(spark, rows, partitions=3), define, key_groups=5)
     found = [row.line for row in plan["lines"].collect()]
-    pipeline = Pipeline("embedded")
-    expected: list[str] = []
-    source = pipeline.source(rows).event_time(lambda row: row["ts"], NoWatermarks())
-    told(define(source)).to(expected)
-    pipeline.run_blocking()
-    assert sorted(found) == sorted(expected)
+    assert sorted(found) == embedded_to_the_end(rows, define)
 
 
 def test_watermark_is_flinks_to_the_millisecond(spark: SparkSession, tmp_path: Path) -> None:

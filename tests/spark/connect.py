@@ -1,0 +1,61 @@
+"""
+Single steps, a bounded job and a stream over Spark Connect, as a program of its own.
+
+    python -m tests.spark.connect IN CHECKPOINT OUT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.runtime.spark import enrich, enrich_column, need_java
+from tests.spark.cluster import ROOT, event_columns
+from tests.spark.job import Doubled, define, run
+from tests.spark.test_contract import batches_of, on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = [row for batch in batches_of(3, count=3) for row in batch]
+
+
+async def label(row: dict[str, Any]) -> str:
+    return f"{row['key']}-{row['v']}"
+
+
+def remote_session() -> SparkSession:
+    """A client, and a server of its own, on any port."""
+    from pyspark.sql import SparkSession
+
+    need_java()
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    os.environ["SPARK_TESTING"] = "1"  # else PySpark insists on port 15002
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    return spark
+
+
+def main() -> None:
+    from pyspark.sql.types import StringType
+
+    source, checkpoint, out = map(Path, sys.argv[1:])
+    spark = remote_session()
+    rows = spark.createDataFrame([(row["key"], row["ts"], row["v"]) for row in ROWS], event_columns())
+    labelled = rows.withColumn("label", enrich_column(label, StringType())("key", "v"))
+    found = {
+        "enriched": [row.asDict() for row in enrich(rows, Doubled(), schema=event_columns()).collect()],
+        "labels": [row.label for row in labelled.collect()],
+        "bounded": [row.line for row in on_spark(spark, rows, define, key_groups=5)["lines"].collect()],
+    }
+    (out / "found").write_text(json.dumps(found))
+    run(spark, source, checkpoint, out)
+
+
+if __name__ == "__main__":
+    main()
