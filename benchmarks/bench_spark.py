@@ -239,8 +239,9 @@ def in_sql(spark: SparkSession, keys: int) -> DataFrame:
 
 
 def windows(*, quick: bool) -> None:
-    setting = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    spark = local_spark(CORES, **{setting.replace(".", "__"): "true"})
+    spark = local_spark(
+        CORES, spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled="true"
+    )
     spark.sparkContext.setLogLevel("OFF")  # a stream that is stopped complains
     for keys in (1_000, 50_000):
         made = {"ours": ours(spark, keys), "SQL": in_sql(spark, keys)}

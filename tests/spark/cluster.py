@@ -29,8 +29,8 @@ def session(
 
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYTHONPATH"] = str(ROOT)  # workers import the tests' own functions
-    settings = {"spark__master": master, "spark__sql__streaming__pollingDelay": "1ms"} | settings
-    spark = local_spark(2, name="tests", **settings)
+    own: dict[str, Any] = {"spark__master": master, "spark__sql__streaming__pollingDelay": "1ms"}
+    spark = local_spark(2, name="tests", **(own | settings))
     spark.sparkContext.setLogLevel(log)
     return spark
 
