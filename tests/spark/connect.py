@@ -34,7 +34,7 @@ def remote_session() -> SparkSession:
     need_java()
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     os.environ["SPARK_TESTING"] = "1"  # else PySpark insists on port 15002
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = SparkSession.builder.remote("local[2,3]").getOrCreate()
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
