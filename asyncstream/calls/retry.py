@@ -55,6 +55,11 @@ def current_attempt() -> Attempt:
     return _attempt.get()
 
 
+def _by_chance() -> float:
+    # not random.random itself, which is pickled with its state: all Spark workers would draw the same numbers
+    return _random.random()
+
+
 class Retry(Guard[In, Out]):
     """
     Calls again when a call failed with an error that may pass, or gave a result that is refused.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,14 @@ class Refused(Exception):
 class Busy(Exception):
     def __init__(self, retry_after: object) -> None:
         self.retry_after = retry_after
+
+
+async def refuse(value: object) -> object:
+    raise OSError
+
+
+def test_copies_in_other_processes_do_not_wait_in_step() -> None:
+    assert len(pickle.dumps(retry(refuse))) < 2_000  # the state of a generator takes more
 
 
 def schedule(failures: int, error: Exception | None = None, **options: Any) -> tuple[list[int], Any]:

@@ -27,7 +27,7 @@ class PlanSettings:
     Attributes:
         key_groups: into how many groups keys are divided; a running stream cannot change it.
         partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
-            `spark.sql.shuffle.partitions`, which is also what a stream uses.
+            `spark.sql.shuffle.partitions`, which a stream always uses, but not more than there are groups.
         start_from: go on from a checkpoint of the embedded engine.
         processing_time: tell keyed steps of a stream how the clock advances.
         observe: the name under which Spark tells what is counted, or, for a bounded job, an `Observation` of

@@ -306,7 +306,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _partitions(self) -> int:
         if self._settings.partitions is not None:
             return self._settings.partitions
-        return int(self._spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        # more than there are key groups would be empty
+        return min(int(self._spark.conf.get("spark.sql.shuffle.partitions")), self._settings.key_groups)
 
     def _time_mode(self) -> str:
         if self._settings.processing_time:
