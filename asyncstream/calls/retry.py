@@ -108,7 +108,7 @@ class Retry(Guard[In, Out]):
         on_result: Callable[[Any], bool] | None = None,
         retry_after_max: Duration = 60.0,
         idempotency_key: Callable[[Any], Any] | None = None,
-        random: Callable[[], float] = _random.random,
+        random: Callable[[], float] = _by_chance,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(fn)
