@@ -59,6 +59,28 @@ def test_timer_that_was_due_at_once_waits_for_a_new_watermark() -> None:
     assert "told: {'ts': 1000, 'watermark': 17999}" in found
 
 
+def test_what_timers_emit_is_judged_by_the_watermark_before_also_by_a_key_group_that_is_new() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        reminders: Any = timed.key_by(key_of).process(Reminder())
+        windows = reminders.key_by(lambda value: 0).window(TumblingWindows(2)).aggregate(n=Count())
+        return {"windows": windows, "late": windows.late}
+
+    # the timer for 1,000 was due with W(1) and fires with W(2), when [0, 2000) is long over
+    batches = [[row(10_000)], [row(1_000), row(20_000)], []]
+    found = sorted(on_stand_in(batches, define))
+    assert found == embedded(batches, define)
+    assert [line for line in found if line.startswith("late")] == ["late: {'ts': 1000, 'watermark': 17999}"]
+
+
+def test_calls_in_the_order_of_a_key_are_made_in_that_order_behind_a_shuffle() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        asked = timed.key_by(key_of).async_map(doubled, order="per_key", concurrency=2)
+        return {"counted": asked.key_by(key_of).count_window(3).collect(), "all": timed.map(dict)}
+
+    batches = [[row(1_000 + number, key) for number in range(9) for key in "ab"]]
+    assert sorted(on_stand_in(batches, define, packed=1, records=1)) == embedded(batches, define)
+
+
 class Echo(KeyedProcessFunction[Any, Any]):
     """Tells of each element when it comes, and once more when its time is over."""
 
