@@ -116,7 +116,8 @@ def write_json_lines(
 
     Every `*.jsonl` in the folder is complete: it appears in one step, when the micro-batch has been computed.
     One that Spark runs again after a crash replaces its file, which has the same rows if what computes them
-    gives the same. A micro-batch without rows has no file. Names sort in the order of micro-batches.
+    gives the same. A micro-batch without rows has no file. Names sort in the order of micro-batches. Times
+    are written in UTC; NaN and infinity, for which JSON has no number, become null.
 
     A bounded DataFrame is one such file: `write_json_lines(df, "out").save()`. In `foreachBatch` and
     `plan.write_stream` it is the micro-batch's (not so through Spark Connect, where a second one is refused).

@@ -4,6 +4,7 @@ What a source of JSON lines is told, from the call that makes the DataFrame to t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from glob import has_magic
@@ -71,12 +72,11 @@ class ReadSettings:
 
 def folder_path(path: object, *, pattern: bool = True) -> str:
     """`path` as text: of something on a file system, local or mounted."""
-    import os
-
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise refuse("path", "the path of a folder", path)
     found = str(os.fspath(path))
-    if ":/" in found:
+    scheme, colon, _ = found.partition(":/")
+    if colon and len(scheme) > 1 and scheme.isalnum():  # of one letter it is a drive
         raise refuse("path", "a path that driver and workers see alike, local or mounted", found)
     if not pattern and has_magic(found):
         raise refuse("path", "the path of a folder, not a pattern", found)
