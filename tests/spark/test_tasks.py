@@ -12,7 +12,7 @@ import pytest
 from asyncstream import AsyncFunction, CallTimeout, Pipeline, UserFunctionError
 from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import Output as StepOutput
-from asyncstream.runtime.spark.assembly import Leaving, Terms
+from asyncstream.runtime.spark.assembly import NOW, Exit, Leaving, Terms
 from asyncstream.runtime.spark.cut import Route, cut
 from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.loop import LoopThread
@@ -191,6 +191,23 @@ NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 def test_equal_keys_have_equal_groups(keys: tuple[Any, ...]) -> None:
     assert len(set(keys)) == 1
     assert len({KeyGroups(1000).of(key) for key in keys}) == 1
+
+
+def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark() -> None:
+    exit_ = Exit(Route(0, StepOutput("ask"), "out"), KeyGroups(4), True, 3, NOW)
+    given = [1, 2]
+    exit_.process_batch(["a", "b"], given)
+    exit_.process_batch(["c"], None)
+    exit_.process_batch([], None)
+    exit_.advance_watermark(5)
+    exit_.process_batch(["d"], [7])
+    assert exit_.count == 4
+    assert [item[1:] for item in exit_.take()] == [
+        (NOW, 3, ["a", "b", "c"], [1, 2, None]),
+        (5, 3, ["d"], [7]),
+    ]
+    assert given == [1, 2]
+    assert exit_.take() == []
 
 
 def leaving(*values: Any) -> Leaving:
