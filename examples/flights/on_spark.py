@@ -13,7 +13,6 @@ a second watermark, and a stream on Spark has one.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ import orjson
 
 from asyncstream import FailedCall, Pipeline, Stream
 from asyncstream.checkpoint import Checkpoints, MemoryStore
-from asyncstream.runtime.spark import local_spark
+from asyncstream.runtime.spark import local_spark, stream_json_lines
 from asyncstream.windowing import WindowResult
 from examples.flights.analysis import PATIENCE, Silences, rotations
 from examples.flights.answer import accumulate, direct_answer
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ("main",)
 
-PER_FILE = 5_000
-"""Flights of one file, and so of one micro-batch."""
+PER_MICRO_BATCH = 5_000
+"""Flights that are read at a time."""
 
 TEXT, NUMBER, FRACTION = "string", "bigint", "double"
 
@@ -131,14 +130,10 @@ def on_spark(spark: SparkSession, flights: list[Row], api: str) -> Found:
 
 
 def stream_of(spark: SparkSession, flights: list[Row], folder: Path) -> DataFrame:
-    """The flights as a stream that reads one file in each micro-batch."""
+    """The flights as a stream, in the order in which they are reported."""
     folder.mkdir()
-    for number, start in enumerate(range(0, len(flights), PER_FILE)):
-        path = folder / f"{number:03}.jsonl"
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in flights[start : start + PER_FILE]))
-        os.utime(path, (number, number))  # Spark reads files in this order
-    reader = spark.readStream.schema(schema_of(FLIGHT)).option("maxFilesPerTrigger", 1)
-    return reader.json(str(folder))
+    Path(folder, "reported.jsonl").write_bytes(b"".join(orjson.dumps(flight) + b"\n" for flight in flights))
+    return stream_json_lines(spark, folder, schema=schema_of(FLIGHT), max_rows_per_trigger=PER_MICRO_BATCH)
 
 
 def schema_of(columns: Mapping[str, Any]) -> StructType:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.codec import ForeignError
@@ -39,7 +38,8 @@ COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payloa
 CLOCK = -1
 """The route of a parcel that is empty and only carries event time."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST_MS = (2**63 - 1) // 1000
+"""The end of Spark's time, which counts microseconds."""
 
 
 def parcel_type(*, event_time: bool = False) -> StructType:
@@ -136,8 +136,7 @@ class Packer:
             columns = [routes, groups, [self._origin] * len(rows), *others]
             if self._has_event_time:
                 # before the epoch counts as not known: it is where Spark's watermark begins
-                now = EPOCH + timedelta(milliseconds=max(event_time_ms, 0))
-                columns.append([now] * len(rows))
+                columns.append([min(max(event_time_ms, 0), LATEST_MS) * 1000] * len(rows))
             arrays = [
                 pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)
             ]
