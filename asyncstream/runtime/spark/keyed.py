@@ -31,6 +31,7 @@ from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the
 from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
 from asyncstream.runtime.spark.heritage import States, route_of, take_up
+from asyncstream.runtime.spark.loop import settle
 from asyncstream.runtime.spark.observe import OBSERVED, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, pack, unpack
 
@@ -78,6 +79,7 @@ class KeyGroup:
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, StructField, StructType
 
+        settle()
         self._handle = handle
         self._state = handle.getValueState("operators", StructType([StructField("blob", BinaryType())]))
 

@@ -14,7 +14,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage, StageKind
 from asyncstream.runtime.spark.heritage import Heritage, route_of
-from asyncstream.runtime.spark.loop import loop_thread
+from asyncstream.runtime.spark.loop import loop_thread, settle
 from asyncstream.runtime.spark.parcels import Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.rows import RowWriter, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
@@ -76,6 +76,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """Run a stage over one partition; outputs leave while inputs come in."""
     from pyspark import TaskContext
 
+    settle()
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     reader = _Reader(task)
@@ -116,6 +117,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 def write_rows(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The elements in parcels for `output`, as rows."""
+    settle()
     writer = RowWriter(output.name, output.schema)
     for batch in batches:
         for payload in batch.column("payload").to_pylist():
