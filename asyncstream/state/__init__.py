@@ -14,7 +14,7 @@ from asyncstream.state.descriptors import (
     StateDescriptor,
     ValueDescriptor,
 )
-from asyncstream.state.detached import detached
+from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.division import CELLS, TIMERS, TOTAL, Common, Each, Keyed, Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze, freeze_items
 from asyncstream.state.keyed import (
@@ -28,6 +28,7 @@ from asyncstream.state.keyed import (
 )
 
 __all__ = (
+    "IMMUTABLE",
     "CELLS",
     "TIMERS",
     "TOTAL",

@@ -7,9 +7,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-__all__ = ("detached",)
+__all__ = ("IMMUTABLE", "detached")
 
-_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
+IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Types whose values need no copy."""
 
 
 def detached(value: Any) -> Any:
@@ -19,7 +20,7 @@ def detached(value: Any) -> Any:
     Plain containers are walked here, several times faster than `copy.deepcopy`, which does the rest.
     """
     kind = type(value)
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE:
         return value
     if kind is list:
         return [detached(part) for part in value]

@@ -290,21 +290,16 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
                 raise refuse(name, "an aggregate that overrides merge", part)
         self.parts = parts
         self.order_free = all(part.order_free for part in parts.values())
-        self._parts = tuple(parts.values())
         one: Any = fused({name: (part, _inline(part)) for name, part in parts.items()})
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
         self.merge = one.merge  # type: ignore[method-assign]
         self.result = one.result  # type: ignore[method-assign]
+        self.save = one.save  # type: ignore[method-assign]
+        self.load = one.load  # type: ignore[method-assign]
 
     def __reduce__(self) -> Any:
         return _aggregates, (self.parts,)
-
-    def save(self, accumulator: list[Any]) -> list[Any]:
-        return [part.save(held) for part, held in zip(self._parts, accumulator, strict=True)]
-
-    def load(self, kept: list[Any]) -> list[Any]:
-        return [part.load(held) for part, held in zip(self._parts, kept, strict=True)]
 
 
 _COUNT = Inline(create="0", add="{held} += 1", merge="{held} += {other}")

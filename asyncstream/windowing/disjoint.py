@@ -11,7 +11,7 @@ the watermark is before all time again and the window is to fire once more for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -20,7 +20,7 @@ from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows, TumblingWindows
-from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, Cell, PlainWindowOperator
+from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
 
@@ -116,12 +116,10 @@ class DisjointWindowOperator(PlainWindowOperator):
         while self._to_clean and self._to_clean[0] + size - 1 + self._lateness_ms <= watermark:
             del self._done[heappop(self._to_clean)]
 
-    def _cells(self) -> Iterator[Cell]:
+    def _held(self) -> Iterator[tuple[TimeWindow, bool, Iterable[tuple[Any, Any]]]]:
         for windows, pending in ((self._open, True), (self._done, False)):
             for start, cells in windows.items():
-                window = TimeWindow(start, start + self._size_ms)
-                for key, held in cells.items():
-                    yield Cell(key, window, held, pending)
+                yield TimeWindow(start, start + self._size_ms), pending, cells.items()
 
     def _freeze(self) -> list[Frozen[Any]]:
         parts = []
@@ -136,13 +134,22 @@ class DisjointWindowOperator(PlainWindowOperator):
             for start in next(rest):
                 windows[start] = dict(next(rest))
 
-    def _take_up(self, cells: list[Cell]) -> None:
+    def _take_up(self, state: Any) -> None:
         for kept in (self._open, self._done, self._to_fire, self._to_clean):
             kept.clear()
-        for key, window, held, pending in cells:
-            start = window.start_ms
-            windows = self._opened(start) if pending else self._keep_done(start, {})
-            windows[key] = held
+        load = self._aggregate.load
+        found: dict[int, dict[Any, Any]] = {}
+        for key, (start, _), held in state["contents"]:
+            cells = found.get(start)
+            if cells is None:
+                cells = found[start] = {}
+            cells[key] = load(held)
+        for timestamp, key, (start, end) in state["timers"]["event"]:
+            if timestamp == end - 1 and key in found.get(start, ()):
+                self._opened(start)[key] = found[start].pop(key)
+        for start, cells in found.items():
+            if cells:
+                self._keep_done(start, cells)
 
     def _count_open(self) -> int:
         return sum(map(len, self._open.values())) + sum(map(len, self._done.values()))

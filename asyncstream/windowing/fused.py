@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import Any, NamedTuple
 
+from asyncstream.state import IMMUTABLE
 from asyncstream.windowing.functions import AggregateFunction
 
 __all__ = ("CALLED", "Fused", "Inline", "fused")
@@ -48,6 +49,8 @@ class Fused(NamedTuple):
     add: Callable[[list[Any], Any], list[Any]]
     merge: Callable[[list[Any], list[Any]], list[Any]]
     result: Callable[[list[Any]], dict[str, Any]]
+    save: Callable[[list[Any]], list[Any]]
+    load: Callable[[list[Any]], list[Any]]
 
 
 def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fused:
@@ -57,8 +60,8 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
     Args:
         parts: the aggregates by the names of their results, each with what it does or `CALLED`.
     """
-    names: dict[str, Any] = {}
-    create, add, merge, result = [], [], [], []
+    names: dict[str, Any] = {"immutable": IMMUTABLE}
+    create, add, merge, result, save, load = [], [], [], [], [], []
     for place, (name, (part, source)) in enumerate(parts.items()):
         names[f"part{place}"] = part
         words = {
@@ -74,16 +77,28 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
         add.append(source.add.format(**words))
         merge.append(source.merge.format(**words))
         result.append(f"{name!r}: {source.result.format(**words)}")
+        save.append(_kept(AggregateFunction.save, part).format(**words))
+        load.append(_kept(AggregateFunction.load, part).format(**words))
     text = "\n".join(
         [
             f"def create():\n    return [{', '.join(create)}]",
             f"def add(held, value):\n{_block(add)}\n    return held",
             f"def merge(held, other):\n{_block(merge)}\n    return held",
             f"def result(held):\n    return {{{', '.join(result)}}}",
+            f"def save(held):\n    return [{', '.join(save)}]",
+            f"def load(held):\n    return [{', '.join(load)}]",
         ]
     )
     exec(compile(text, "<fused aggregates>", "exec"), names)
-    return Fused(names["create"], names["add"], names["merge"], names["result"])
+    return Fused(*(names[method] for method in Fused._fields))
+
+
+def _kept(method: Callable[..., Any], part: AggregateFunction[Any, Any]) -> str:
+    """What `save` or `load` does; left as it is, it copies an accumulator that can change."""
+    call = f"{{part}}.{method.__name__}({{held}})"
+    if getattr(type(part), method.__name__) is not method:
+        return call
+    return f"{{held}} if type({{held}}) in immutable else {call}"
 
 
 def _block(lines: list[str]) -> str:

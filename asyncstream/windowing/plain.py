@@ -25,7 +25,7 @@ from asyncstream.state import Frozen
 from asyncstream.timers import Timer
 from asyncstream.windowing.operator import LATE, check_timestamp
 from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
-from asyncstream.windowing.windows import TimeWindow, WindowResult, window_from
+from asyncstream.windowing.windows import TimeWindow, WindowResult
 
 __all__ = ("MISSING", "NONE_AT_HAND", "Cell", "PlainWindowOperator")
 
@@ -107,17 +107,20 @@ class PlainWindowOperator(Operator):
 
     def snapshot(self) -> Any:
         save = self._aggregate.save
-        contents, sessions, timers = [], [], []
-        for key, window, held, pending in self._cells():
+        contents: list[Any] = []
+        sessions: list[Any] = []
+        timers: list[Any] = []
+        for window, pending, cells in self._held():
             plain = list(window)
-            contents.append([key, plain, save(held)])
+            entries = [[key, plain, save(held)] for key, held in cells]
+            contents += entries
             if self._plan.assigner.merging:
-                sessions.append([key, plain, plain])
+                sessions += [[entry[0], plain, plain] for entry in entries]
             cleanup_ms = window.max_timestamp + self._lateness_ms
             if pending:
-                timers.append([window.max_timestamp, key, plain])
+                timers += [[window.max_timestamp, entry[0], plain] for entry in entries]
             if cleanup_ms < MAX_TIMESTAMP and not (pending and self._lateness_ms == 0):
-                timers.append([cleanup_ms, key, plain])
+                timers += [[cleanup_ms, entry[0], plain] for entry in entries]
         timers.sort(key=lambda timer: timer[0])
         return {
             "contents": contents,
@@ -155,23 +158,25 @@ class PlainWindowOperator(Operator):
         """Hold what another one held: just enough for a snapshot."""
 
     def restore(self, state: Any) -> None:
+        self._late_dropped = state["late_dropped"]
+        self._outside_windows = state["outside_windows"]
+        self._at_hand = NONE_AT_HAND
+        self._take_up(state)
+
+    def _cells_of(self, state: Any) -> Iterator[Cell]:
+        """What a snapshot holds: what is pending first, in the order in which it will fire."""
         load = self._aggregate.load
         names = {(key, tuple(place)): tuple(window) for key, window, place in state["merging"]}
         contents: dict[tuple[Any, Any], Any] = {}
         for key, place, held in state["contents"]:
             window = tuple(place)
             contents[key, names.get((key, window), window)] = load(held)
-        cells = []
         for timestamp, key, place in state["timers"]["event"]:
             plain = tuple(place)
             if timestamp == plain[1] - 1 and (key, plain) in contents:
-                cells.append(Cell(key, window_from(plain), contents.pop((key, plain)), True))  # type: ignore[arg-type]
+                yield Cell(key, TimeWindow(*plain), contents.pop((key, plain)), True)
         for (key, plain), held in contents.items():
-            cells.append(Cell(key, window_from(plain), held, False))  # type: ignore[arg-type]
-        self._late_dropped = state["late_dropped"]
-        self._outside_windows = state["outside_windows"]
-        self._at_hand = NONE_AT_HAND
-        self._take_up(cells)
+            yield Cell(key, TimeWindow(*plain), held, False)
 
     def metrics(self) -> dict[str, int]:
         return {
@@ -185,12 +190,16 @@ class PlainWindowOperator(Operator):
         """Emit all windows that end by `watermark`, and let go those that are late by then."""
 
     @abstractmethod
-    def _cells(self) -> Iterator[Cell]:
-        """All cells; the pending ones of windows that end together in the order in which they will fire."""
+    def _held(self) -> Iterator[tuple[TimeWindow, bool, Iterable[tuple[Any, Any]]]]:
+        """
+        For each window whether it is pending, and (key, accumulator) of those for whom it is.
+
+        The pending ones that end together come in the order in which they will fire.
+        """
 
     @abstractmethod
-    def _take_up(self, cells: list[Cell]) -> None:
-        """Start with these cells, given in that order, instead of those that are here."""
+    def _take_up(self, state: Any) -> None:
+        """Hold what a snapshot holds, instead of what is here."""
 
     @abstractmethod
     def _count_open(self) -> int:

@@ -16,7 +16,7 @@ Within the allowed lateness a session that has fired stays, and grows and merges
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain, count
 from operator import attrgetter
@@ -28,7 +28,7 @@ from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze_items
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.operator import check_timestamp
-from asyncstream.windowing.plain import Cell, PlainWindowOperator
+from asyncstream.windowing.plain import PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
 
@@ -175,10 +175,10 @@ class SessionOperator(PlainWindowOperator):
                 else:
                     self._clean_later(session)  # it has grown since it fired
 
-    def _cells(self) -> Iterator[Cell]:
+    def _held(self) -> Iterator[tuple[TimeWindow, bool, Iterable[tuple[Any, Any]]]]:
         every = [session for sessions in self._sessions.values() for session in sessions]
         for session in sorted(every, key=_NUMBER):
-            yield Cell(session.key, TimeWindow(session.start, session.end), session.held, session.armed)
+            yield TimeWindow(session.start, session.end), session.armed, ((session.key, session.held),)
 
     def _freeze(self) -> list[Frozen[Any]]:
         return [freeze_items(map(_FIELDS, chain.from_iterable(self._sessions.values())))]
@@ -189,10 +189,10 @@ class SessionOperator(PlainWindowOperator):
             session.armed = armed
             self._sessions.setdefault(key, []).append(session)
 
-    def _take_up(self, cells: list[Cell]) -> None:
+    def _take_up(self, state: Any) -> None:
         for kept in (self._sessions, self._buckets, self._to_fire, self._to_clean):
             kept.clear()
-        for key, window, held, pending in cells:
+        for key, window, held, pending in self._cells_of(state):
             session = _Session(key, window.start_ms, window.end_ms, held, next(self._numbers))
             insort(self._sessions.setdefault(key, []), session, key=_START)
             if pending:

@@ -18,7 +18,7 @@ while it is still to fire, and fires for the keys that its slices hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import gcd
@@ -30,7 +30,7 @@ from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows
 from asyncstream.windowing.operator import check_timestamp
-from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, Cell, PlainWindowOperator
+from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
 
@@ -232,23 +232,18 @@ class SlicedWindowOperator(PlainWindowOperator):
         while self._kept and self._is_late(oldest := next(iter(self._kept))):
             del self._kept[oldest]
 
-    def _cells(self) -> Iterator[Cell]:
+    def _held(self) -> Iterator[tuple[TimeWindow, bool, Iterable[tuple[Any, Any]]]]:
         windows = {window for start in self._slices for window in self._windows_of(start)} | set(self._kept)
         for start in sorted(windows):
             if self._is_late(start):
                 continue
             window = TimeWindow(start, start + self._size_ms)
-            pending: set[Any] = set()
-            if start in self._armed:
-                for key, held in self._to_emit(start).items():
-                    pending.add(key)
-                    yield Cell(key, window, held, True)
+            pending = self._to_emit(start) if start in self._armed else {}
+            yield window, True, pending.items()
             keys = dict.fromkeys(key for place in self._slices_of(start) for key in place.held)
             if start in self._kept:
                 keys.update(dict.fromkeys(self._kept[start].held))
-            for key in keys:
-                if key not in pending:
-                    yield Cell(key, window, self._merged(start, key), False)
+            yield window, False, [(key, self._merged(start, key)) for key in keys if key not in pending]
 
     def _freeze(self) -> list[Frozen[Any]]:
         parts = [freeze([list(self._slices), list(self._kept), self._armed])]
@@ -268,10 +263,10 @@ class SlicedWindowOperator(PlainWindowOperator):
             window = self._kept[start] = _Kept()
             window.held, window.due = dict(next(rest)), dict.fromkeys(next(rest))
 
-    def _take_up(self, cells: list[Cell]) -> None:
+    def _take_up(self, state: Any) -> None:
         for kept in (self._slices, self._kept, self._armed, self._to_fire, self._to_clean):
             kept.clear()
-        for key, window, held, pending in cells:
+        for key, window, held, pending in self._cells_of(state):
             found = self._kept.setdefault(window.start_ms, _Kept())
             found.held[key] = held
             if pending:
