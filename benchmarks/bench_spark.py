@@ -20,7 +20,9 @@ cannot reach 1, for what identity costs comes on top: the less the code of a tas
 Then a call that takes 10 ms, a thousand of them at once in each task: 100,000 rows a second and task at best.
 
 Windows: a stream of micro-batches of 100,000 rows, tumbling windows with count and sum for each key; the same
-in Spark SQL. The first two batches, in which the JVM warms up, do not count; the median of the others does.
+in Spark SQL, and with a state call for each row, in batches of a tenth. Sparse: 200,000 keys have an open
+window, and a micro-batch has rows for 5 % of them; the same with one blob for each key. The first two
+batches, in which the JVM warms up and sparse state is filled, do not count; the median of the others does.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from asyncstream.runtime.spark.cut import cut
 from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
 from asyncstream.windowing import Count, Sum, TumblingWindows
+from benchmarks.by_key import ByKey, result_type
 from benchmarks.kit import table
 
 if TYPE_CHECKING:
@@ -55,6 +58,9 @@ ROWS_PER_BATCH = 100_000
 TURNS = 3
 WARM_UP = 2
 WINDOW = 10
+HOUR = 3_600
+SPARSE_KEYS = 200_000
+SPARSE_ROWS = 10_000
 
 Row = dict[str, Any]
 Function = Callable[[Row], Awaitable[Row]]
@@ -206,15 +212,26 @@ def cpu_seconds() -> tuple[float, float]:
     return used[0], used[1]
 
 
-def source(spark: SparkSession, keys: int) -> DataFrame:
-    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
+def source(spark: SparkSession, keys: int, rows: int) -> DataFrame:
+    return generated(spark, rows).selectExpr("ts", f"(value * 2654435761) % {keys} AS key", "value AS v")
+
+
+def sparse_source(spark: SparkSession) -> DataFrame:
+    """All keys in the first micro-batch, then one part of them after the other."""
+    copies = SPARSE_KEYS // SPARSE_ROWS
+    filling = f"explode(if(value < {SPARSE_ROWS}, sequence(0, {copies - 1}), array(0))) AS copy"
+    numbers = generated(spark, SPARSE_ROWS).selectExpr("ts", "value AS v", filling)
+    number = f"(v + {SPARSE_ROWS} * copy)"
+    return numbers.selectExpr("ts", f"({number} * 2654435761) % {SPARSE_KEYS} AS key", "v")
+
+
+def generated(spark: SparkSession, rows: int) -> DataFrame:
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
     reader = reader.option("numPartitions", CORES).option("advanceMillisPerBatch", 5_000)
-    return reader.load().selectExpr(
-        "unix_millis(timestamp) AS ts", f"(value * 2654435761) % {keys} AS key", "value AS v"
-    )
+    return reader.load().selectExpr("unix_millis(timestamp) AS ts", "value")
 
 
-def ours(spark: SparkSession, keys: int) -> DataFrame:
+def ours(source: DataFrame, window: int = WINDOW) -> DataFrame:
     from pyspark.sql.types import LongType, StructField, StructType
 
     def columns(*names: str) -> list[StructField]:
@@ -224,35 +241,52 @@ def ours(spark: SparkSession, keys: int) -> DataFrame:
     source_rows: Stream[Any] = pipeline.source([], name="rows")
     rows = source_rows.event_time(lambda row: row["ts"], BoundedOutOfOrderness(0))
     keyed = rows.key_by(lambda row: row["key"])
-    keyed.window(TumblingWindows(WINDOW)).aggregate(n=Count(), total=Sum("v")).to([], name="out")
+    keyed.window(TumblingWindows(window)).aggregate(n=Count(), total=Sum("v")).to([], name="out")
     value = StructField("value", StructType(columns("n", "total")))
     schema = StructType([*columns("key", "start_ms", "end_ms"), value])
-    return pipeline.on_spark(spark, inputs={"rows": source(spark, keys)}, outputs={"out": schema})["out"]
+    plan = pipeline.on_spark(source.sparkSession, inputs={"rows": source}, outputs={"out": schema})
+    return plan["out"]
 
 
-def in_sql(spark: SparkSession, keys: int) -> DataFrame:
+def in_sql(source: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    rows = source(spark, keys).withColumn("at", F.timestamp_millis("ts")).withWatermark("at", "0 seconds")
+    rows = source.withColumn("at", F.timestamp_millis("ts")).withWatermark("at", "0 seconds")
     groups = rows.groupBy("key", F.window("at", f"{WINDOW} seconds"))
     return groups.agg(F.count("*").alias("n"), F.sum("v").alias("total"))
 
 
-def windows(*, quick: bool) -> None:
-    spark = local_spark(
-        CORES, spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled="true"
-    )
-    spark.sparkContext.setLogLevel("OFF")  # a stream that is stopped complains
+def by_key(source: DataFrame, window: int = WINDOW, *, at_once: bool) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    rows = source.withColumn("at", F.timestamp_millis("ts")).withWatermark("at", "0 seconds")
+    processor: Any = ByKey(1000 * window, at_once=at_once)
+    keyed = rows.select("key", "ts", "v").groupBy("key")
+    return keyed.transformWithState(processor, result_type(), "append", "EventTime")
+
+
+def windows(spark: SparkSession, batches: int) -> None:
     for keys in (1_000, 50_000):
-        made = {"ours": ours(spark, keys), "SQL": in_sql(spark, keys)}
-        found = {name: stream_rate(df, 4 if quick else 8) for name, df in made.items()}
+        rows, tenth = source(spark, keys, ROWS_PER_BATCH), source(spark, keys, ROWS_PER_BATCH // 10)
+        made = {"ours": ours(rows), "SQL": in_sql(rows), "call for each row": by_key(tenth, at_once=False)}
+        found = {name: statistics.median(stream(df, batches)) for name, df in made.items()}
         print(f"tumbling count and sum, {keys:,} keys, {ROWS_PER_BATCH:,} rows a batch, rows/s")
-        for name, rows in found.items():
-            print(f"  {name:<16}{rows:>12,.0f}   {rows / found['SQL']:.2f} of Spark SQL")
-    spark.stop()
+        for name, rate in found.items():
+            print(f"  {name:<20}{rate:>12,.0f}   {rate / found['SQL']:.2f} of Spark SQL")
 
 
-def stream_rate(df: DataFrame, batches: int) -> float:
+def sparse_state(spark: SparkSession, batches: int) -> None:
+    rows = sparse_source(spark)
+    made = {"ours": ours(rows, HOUR), "blob for each key": by_key(rows, HOUR, at_once=True)}
+    found = {name: SPARSE_ROWS / statistics.median(stream(df, batches)) for name, df in made.items()}
+    print(f"sparse state, {SPARSE_KEYS:,} keys, {SPARSE_ROWS:,} of them in a batch, seconds a batch")
+    for name, seconds in found.items():
+        share = seconds / found["blob for each key"]
+        print(f"  {name:<20}{seconds:>12.2f}   {share:.2f} of a blob for each key")
+
+
+def stream(df: DataFrame, batches: int) -> list[float]:
+    """Rows a second, of each micro-batch but the first ones."""
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = df.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
         query = writer.start()
@@ -261,12 +295,22 @@ def stream_rate(df: DataFrame, batches: int) -> float:
         progress = query.recentProgress
         query.stop()
     warm = [each for each in progress if each["numInputRows"] and each["batchId"] >= WARM_UP]
-    rates = (1000 * each["numInputRows"] / each["durationMs"]["triggerExecution"] for each in warm)
-    return float(statistics.median(rates))
+    return [1000 * each["numInputRows"] / each["durationMs"]["triggerExecution"] for each in warm]
+
+
+def keyed(*, quick: bool) -> None:
+    spark = local_spark(
+        CORES, spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled="true"
+    )
+    spark.sparkContext.setLogLevel("OFF")  # a stream that is stopped complains
+    batches = 4 if quick else 8
+    windows(spark, batches)
+    sparse_state(spark, batches)
+    spark.stop()
 
 
 def main(*, quick: bool = False) -> None:
-    for part in (enrichment, windows):  # each with a JVM of its own, which takes its options when it starts
+    for part in (enrichment, keyed):  # each with a JVM of its own, which takes its options when it starts
         process = get_context("spawn").Process(target=part, kwargs={"quick": quick})
         process.start()
         process.join()
