@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -15,7 +16,7 @@ from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import NOW, Exit, Leaving, Terms
 from asyncstream.runtime.spark.cut import Route, cut
 from asyncstream.runtime.spark.keys import KeyGroups
-from asyncstream.runtime.spark.loop import LoopThread
+from asyncstream.runtime.spark.loop import LoopThread, settle
 from asyncstream.runtime.spark.parcels import pack, unpack
 from asyncstream.runtime.spark.rows import RowWriter
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
@@ -247,3 +248,10 @@ def test_rows_are_written_from_dicts_tuples_with_names_and_single_values() -> No
     assert found.to_pylist() == [{"v": 1}, {"v": 2}]
     with pytest.raises(UserFunctionError, match=r"step 'out'.*a int has no columns"):
         list(writer.batches([1]))
+
+
+def test_what_a_worker_has_loaded_is_kept_from_the_garbage_collector_once() -> None:
+    settle()
+    frozen = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == frozen > 0

@@ -111,6 +111,15 @@ def test_fused_ones_do_what_each_does_alone(left: list[Any], right: list[Any], m
     assert fold(together) == {name: fold(part) for name, part in parts.items()}
 
 
+def test_what_is_saved_does_not_change_when_accumulators_do() -> None:
+    together = Aggregates(n=Count(), every=Collect())
+    held = together.add(together.create(), "a")
+    kept = together.save(held)
+    together.add(together.load(kept), "b")
+    together.add(held, "c")
+    assert kept == [1, ["a"]]
+
+
 def test_a_subclass_of_a_built_in_one_is_called_not_written_out() -> None:
     class Twice(Sum):
         def add(self, accumulator: Any, value: Any) -> Any:
