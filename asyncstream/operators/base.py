@@ -140,6 +140,23 @@ class Operator:
     def restore(self, state: Any) -> None:
         """Take up the state that `snapshot` gave."""
 
+    def hand_over(self) -> Any:
+        """
+        What `take_over` of an operator that is made alike needs to go on in place of this one.
+
+        Unlike a snapshot it may share parts with this operator, its form is nobody else's business, and it is
+        kept by pickling: for runtimes that put an operator away and bring it back many times a minute.
+        """
+        return self.snapshot()
+
+    def take_over(self, state: Any) -> None:
+        """Go on in place of the operator that gave this; the watermark that it saw has been seen."""
+        self.restore(state)
+
+    def due_ms(self) -> int | None:
+        """The event time at which there is something to do even if no element comes; None: there is none."""
+        return None
+
     def resume(self) -> None:
         """
         Called once when this and all operators downstream are restored.

@@ -255,6 +255,9 @@ class KeyedProcessOperator(Operator):
     def snapshot(self) -> Any:
         return {"state": self._state.snapshot(), "timers": self._timers.snapshot()}
 
+    def due_ms(self) -> int | None:
+        return self._timers.event.earliest()
+
     def restore(self, state: Any) -> None:
         self._state.restore(state["state"])
         self._timers.restore(state["timers"])

@@ -121,6 +121,23 @@ class DisjointWindowOperator(PlainWindowOperator):
             for start, cells in windows.items():
                 yield TimeWindow(start, start + self._size_ms), pending, cells.items()
 
+    def _give(self) -> Any:
+        return [
+            {start: self._saved(cells) for start, cells in windows.items()}
+            for windows in (self._open, self._done)
+        ]
+
+    def _take(self, held: Any) -> None:
+        self._open, self._done = (
+            {start: self._loaded(cells) for start, cells in windows.items()} for windows in held
+        )
+        self._to_fire, self._to_clean = sorted(self._open), sorted(self._done)
+
+    def due_ms(self) -> int | None:
+        due = [start + self._size_ms - 1 for start in self._to_fire[:1]]
+        due += [start + self._size_ms - 1 + self._lateness_ms for start in self._to_clean[:1]]
+        return min(due, default=None)
+
     def _freeze(self) -> list[Frozen[Any]]:
         parts = []
         for windows in (self._open, self._done):

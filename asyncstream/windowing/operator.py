@@ -190,6 +190,9 @@ class WindowOperator(Operator):
             "outside_windows": self._outside_windows,
         }
 
+    def due_ms(self) -> int | None:
+        return self._timers.event.earliest()
+
     def restore(self, state: Any) -> None:
         load = self._saving[1]
         self._contents = {(key, window_from(window)): load(held) for key, window, held in state["contents"]}

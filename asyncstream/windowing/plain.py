@@ -23,6 +23,8 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter
 from asyncstream.state import Frozen
 from asyncstream.timers import Timer
+from asyncstream.windowing.aggregates import Aggregates
+from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.operator import LATE, check_timestamp
 from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult
@@ -77,6 +79,7 @@ class PlainWindowOperator(Operator):
         self._key_by = key_by
         self._plan = plan
         self._aggregate = plan.aggregate
+        self._is_own_form = _keeps_accumulators_as_they_are(plan.aggregate)
         self._lateness_ms = plan.allowed_lateness_ms
         self._watermark = MIN_TIMESTAMP
         # (start, end, accumulators by key) of where the last element went, if the next may just follow it
@@ -163,6 +166,36 @@ class PlainWindowOperator(Operator):
         self._at_hand = NONE_AT_HAND
         self._take_up(state)
 
+    def hand_over(self) -> Any:
+        return self._late_dropped, self._outside_windows, self._give()
+
+    def take_over(self, state: Any) -> None:
+        self._late_dropped, self._outside_windows, held = state
+        self._at_hand = NONE_AT_HAND
+        self._take(held)
+
+    def _saved(self, cells: dict[Any, Any]) -> dict[Any, Any]:
+        """Accumulators by key, to be given away."""
+        if self._is_own_form:
+            return cells
+        save = self._aggregate.save
+        return {key: save(held) for key, held in cells.items()}
+
+    def _loaded(self, cells: dict[Any, Any]) -> dict[Any, Any]:
+        """What `_saved` gave."""
+        if self._is_own_form:
+            return cells
+        load = self._aggregate.load
+        return {key: load(held) for key, held in cells.items()}
+
+    @abstractmethod
+    def _give(self) -> Any:
+        """What is held, for `_take`; accumulators as `_saved` gives them."""
+
+    @abstractmethod
+    def _take(self, held: Any) -> None:
+        """Hold what another one gave, which holds nothing else."""
+
     def _cells_of(self, state: Any) -> Iterator[Cell]:
         """What a snapshot holds: what is pending first, in the order in which it will fire."""
         load = self._aggregate.load
@@ -237,3 +270,9 @@ class PlainWindowOperator(Operator):
             except (TypeError, ValueError) as better:
                 return self.blame(value, better)
         return self.blame(value, error)
+
+
+def _keeps_accumulators_as_they_are(aggregate: AggregateFunction[Any, Any]) -> bool:
+    """Whether an accumulator can be pickled as it is: nobody has said how else to save it."""
+    parts = aggregate.parts.values() if isinstance(aggregate, Aggregates) else (aggregate,)
+    return all(type(part).save is AggregateFunction.save for part in parts)

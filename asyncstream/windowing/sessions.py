@@ -180,6 +180,31 @@ class SessionOperator(PlainWindowOperator):
         for session in sorted(every, key=_NUMBER):
             yield TimeWindow(session.start, session.end), session.armed, ((session.key, session.held),)
 
+    def _give(self) -> Any:
+        every = (session for sessions in self._sessions.values() for session in sessions)
+        fields: Iterable[tuple[Any, ...]] = map(_FIELDS, every)
+        if not self._is_own_form:
+            save = self._aggregate.save
+            fields = ((key, start, end, save(held), *rest) for key, start, end, held, *rest in fields)
+        return list(fields), next(self._numbers)
+
+    def _take(self, held: Any) -> None:
+        fields, number = held
+        if not self._is_own_form:
+            load = self._aggregate.load
+            fields = [(key, start, end, load(held), *rest) for key, start, end, held, *rest in fields]
+        self._thaw([fields])
+        self._numbers = count(number)
+        for session in sorted(chain.from_iterable(self._sessions.values()), key=_NUMBER):
+            if session.armed:
+                self._arm(session)
+            else:
+                self._clean_later(session)
+
+    def due_ms(self) -> int | None:
+        due = [end - 1 for end in self._to_fire[:1]]
+        return min([*due, *(entry[0] for entry in self._to_clean[:1])], default=None)
+
     def _freeze(self) -> list[Frozen[Any]]:
         return [freeze_items(map(_FIELDS, chain.from_iterable(self._sessions.values())))]
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from math import gcd
 from typing import Any
 
@@ -244,6 +244,28 @@ class SlicedWindowOperator(PlainWindowOperator):
             if start in self._kept:
                 keys.update(dict.fromkeys(self._kept[start].held))
             yield window, False, [(key, self._merged(start, key)) for key in keys if key not in pending]
+
+    def _give(self) -> Any:
+        slices = {start: (self._saved(place.held), place.numbers) for start, place in self._slices.items()}
+        kept = {start: (self._saved(window.held), window.due) for start, window in self._kept.items()}
+        return slices, kept, self._armed, next(self._numbers)
+
+    def _take(self, held: Any) -> None:
+        slices, kept, self._armed, number = held
+        self._numbers = count(number)
+        for start, (cells, numbers) in slices.items():
+            place = self._slices[start] = _Slice()
+            place.held, place.numbers = self._loaded(cells), numbers
+        for start, (cells, due) in kept.items():
+            window = self._kept[start] = _Kept()
+            window.held, window.due = self._loaded(cells), due
+        self._to_fire, self._to_clean = sorted(self._armed), sorted(self._slices)
+
+    def due_ms(self) -> int | None:
+        due = [window + self._size_ms - 1 for window in self._to_fire[:1]]
+        newest = [self._windows_of(start)[0] for start in self._to_clean[:1]]
+        late = [*newest, *islice(self._kept, 1)]
+        return min([*due, *(window + self._size_ms - 1 + self._lateness_ms for window in late)], default=None)
 
     def _freeze(self) -> list[Frozen[Any]]:
         parts = [freeze([list(self._slices), list(self._kept), self._armed])]

@@ -2,7 +2,7 @@
 Keyed steps of a stream: the operators of a key group, between two micro-batches kept in Spark's state.
 
 A state call from Python costs 30 to 110 µs, so what Spark keeps is not the state of a key but one blob for a
-whole **key group**: the snapshots of the stage's operators for all keys of the group. It is read and written
+whole **key group**: what the stage's operators remember of all keys of the group. It is read and written
 once per micro-batch, and only the earliest timer in it is registered with Spark.
 
 One micro-batch, for one group, in the order in which the embedded engine would see it::
@@ -20,13 +20,14 @@ each of them. Processing time stands still during a micro-batch, and advances af
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
@@ -46,7 +47,7 @@ class _Kept(NamedTuple):
     The blob.
 
     Attributes:
-        operators: snapshots by step name.
+        operators: what they have handed over, by step name.
         watermark_ms: the last one that these operators saw.
         timer_ms: the timer that is registered with Spark.
     """
@@ -56,9 +57,22 @@ class _Kept(NamedTuple):
     timer_ms: int | None
 
 
-def remembered(blob: bytes) -> States:
-    """What the stage's steps remember of a key group."""
-    return _Kept(*pickle.loads(blob)).operators
+_NOTHING: Final = _Kept({}, MIN_TIMESTAMP, None)
+
+
+def remembered(graph: Graph, blob: bytes) -> States:
+    """What the steps of a stage remember of a key group, as snapshots."""
+    kept = _Kept(*pickle.loads(blob))
+    snapshots: States = {}
+    for name, state in kept.operators.items():
+        step = graph[name]
+        assert isinstance(step, OperatorStep)
+        operator = step.make()
+        operator.open(OperatorContext(name))
+        operator.take_over(state)
+        snapshots[name] = operator.snapshot()
+        operator.close()
+    return snapshots
 
 
 class KeyGroup:
@@ -107,66 +121,75 @@ class KeyGroup:
         spark_ms = times.getCurrentWatermarkInMs()
         watermark_ms = spark_ms - 1 if spark_ms > 0 else MIN_TIMESTAMP  # 0: there is none yet
         blob = self._state.get()
-        kept = _Kept({}, MIN_TIMESTAMP, None) if blob is None else _Kept(*pickle.loads(blob[0]))
-        inherits = bool(parcels) and parcels[0].route == self._heritage
-        if inherits:
-            (states, start_ms), _ = unpack(parcels.pop(0).payload)
-            kept = _Kept(states, MIN_TIMESTAMP, None)
+        kept = _NOTHING if blob is None else _Kept(*pickle.loads(blob[0]))
+        inherited: States | None = None
+        if parcels and parcels[0].route == self._heritage:
+            (inherited, start_ms), _ = unpack(parcels.pop(0).payload)
             watermark_ms = max(watermark_ms, start_ms)
-        early = [row for row in parcels if row.watermark != NOW]
-        # W(N - 1), as far as it matters: whoever emitted something at or below it knew it
-        known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
-        before_ms = kept.watermark_ms if inherits else known_ms
         clock: Clock = SystemClock()
         if self._terms.processing_time:
             clock = ManualClock(times.getCurrentProcessingTimeInMs())
-        now_ms = clock.now_ms()
         self._wakes.clear()
-        assembly = Assembly(self._stage, self._terms, None, group, before_ms)
+        early = [row for row in parcels if row.watermark != NOW]
+        # W(N - 1), as far as it matters: whoever emitted something at or below it knew it
+        known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
+        assembly = Assembly(
+            self._stage, self._terms, None, group, known_ms if inherited is None else kept.watermark_ms
+        )
         operators = assembly.operators
         try:
             for _ in assembly.open(partial(self._context, clock)):
                 pass
-            # in this order: pending timers wait for W(N), also those that were due when they were registered
-            assembly.advance_watermark(before_ms)
-            take_up(operators, [kept.operators])
+            if inherited is None:
+                # in this order: pending timers wait for W(N), also those that were due when they were set
+                assembly.advance_watermark(known_ms)
+                for name, state in kept.operators.items():
+                    operators[name].take_over(state)
+            else:
+                take_up(operators, [inherited])
             before = tally(self._terms.counts, operators)
             for row in early:
-                if inherits:  # calls that were under way come with the watermarks between them
+                if inherited is not None:  # calls that were under way come with the watermarks between them
                     assembly.advance_watermark(row.watermark)
                 self._process(assembly, row)
             if watermark_ms > known_ms:  # the same once more is no watermark for those timers to fire at
                 assembly.advance_watermark(watermark_ms)
             for exit_ in assembly.exits:
                 exit_.watermark = NOW
-            for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):
-                if wake_ms <= now_ms:
-                    del self._wakes[name]
-                    operators[name].advance_clock(now_ms)
+            self._wake(operators, clock.now_ms())
             for row in parcels[len(early) :]:
                 self._process(assembly, row)
-            snapshots = {name: operator.snapshot() for name, operator in operators.items()}
+            timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
+            states = {name: operator.hand_over() for name, operator in operators.items()}
+            self._state.update((pickle.dumps(tuple(_Kept(states, watermark_ms, timer_ms)), 5),))
             now = tally(self._terms.counts, operators)
         finally:
             for operator in operators.values():
                 operator.close()
-        if self._terms.processing_time:
-            timer_ms = self._next_wake(snapshots, now_ms)
-        else:
-            timer_ms = _next_timer(snapshots, watermark_ms)
-        self._state.update((pickle.dumps(tuple(_Kept(snapshots, watermark_ms, timer_ms)), 5),))
         self._register(timer_ms, kept.timer_ms, fired_ms)
         counts = [after - earlier for after, earlier in zip(now, before, strict=True)]
         yield from self._rows(group, assembly, counts)
 
+    def _wake(self, operators: Mapping[str, Operator], now_ms: int) -> None:
+        for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):
+            if wake_ms <= now_ms:
+                del self._wakes[name]
+                operators[name].advance_clock(now_ms)
+
     def _process(self, assembly: Assembly, row: Row) -> None:
         assembly.heads[row.route].process_batch(*unpack(row.payload))
 
-    def _next_wake(self, snapshots: States, now_ms: int) -> int | None:
-        wakes = list(self._wakes.values())
-        if _earliest(snapshots) is not None:
-            wakes.append(now_ms)
-        return max(min(wakes), now_ms + 1) if wakes else None
+    def _next_timer(self, operators: Mapping[str, Operator], watermark_ms: int, now_ms: int) -> int | None:
+        """What to register with Spark."""
+        due = [due_ms for operator in operators.values() if (due_ms := operator.due_ms()) is not None]
+        due_ms = min(due, default=MAX_TIMESTAMP)
+        # a stream never gets to the end of time, which is where Java's numbers end, too
+        waits = due_ms < MAX_TIMESTAMP
+        if self._terms.processing_time:
+            wakes = [*self._wakes.values(), *([now_ms] if waits else [])]
+            return max(min(wakes), now_ms + 1) if wakes else None
+        # a timer that is due already waits for the next watermark; Spark knows of no time before the epoch
+        return max(due_ms, watermark_ms + 1, 0) + 1 if waits else None
 
     def _register(self, timer_ms: int | None, registered_ms: int | None, fired_ms: int | None) -> None:
         if timer_ms == registered_ms:
@@ -195,21 +218,3 @@ class KeyGroup:
             self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
 
         return OperatorContext(name, clock, wake_at)
-
-
-def _next_timer(snapshots: States, watermark_ms: int) -> int | None:
-    due_ms = _earliest(snapshots)
-    # a timer that is due already waits for the next watermark; Spark knows of no time before the epoch
-    return None if due_ms is None else max(due_ms, watermark_ms + 1, 0) + 1
-
-
-def _earliest(snapshots: dict[str, Any]) -> int | None:
-    """The earliest event-time timer in the snapshots of keyed operators, which all keep them alike."""
-    due_ms = min((timer[0] for state in snapshots.values() for timer in _event_timers(state)), default=None)
-    # Java's numbers end at the end of time, and a stream never gets there
-    return None if due_ms is None or due_ms >= MAX_TIMESTAMP else due_ms
-
-
-def _event_timers(state: Any) -> list[Any]:
-    timers = state.get("timers") if isinstance(state, dict) else None
-    return timers["event"] if timers else []

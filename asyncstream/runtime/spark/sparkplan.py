@@ -192,10 +192,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if not isinstance(settings, Checkpoints):
             raise refuse("settings", "Checkpoints", settings, "e.g. Checkpoints(store=DirectoryStore(...))")
         read = self._spark.read.format("statestore").option("path", location)
-        operators = [stage for stage in self._stages if stage.kind is StageKind.KEYED]
+        keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
         blobs = [
-            remembered(row.value.blob)
-            for number in range(len(operators))
+            remembered(self._graph, row.value.blob)
+            for number in range(keyed)
             for row in read.option("operatorId", number).option("stateVarName", "operators").load().collect()
         ]
         return save(settings, self._title, self._graph, blobs, self._watermark(location))

@@ -1,0 +1,65 @@
+"""Operators that are put away, pickled, and brought back by another one of their kind."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.operators.base import Operator
+from asyncstream.windowing import (
+    Collect,
+    Count,
+    CountDistinct,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
+from asyncstream.windowing.aggregates import Aggregates
+from asyncstream.windowing.plan import WindowPlan
+from tests.operators.recorder import record
+from tests.state.test_division import ELEMENTS, OPERATORS, feed, results, windows
+
+SETS = Aggregates(n=Count(), times=CountDistinct(lambda value: value[1]), values=Collect())
+
+ALL: dict[str, Callable[[], Operator]] = {
+    **OPERATORS,
+    "tumbling, saved": windows(WindowPlan(TumblingWindows(0.01), aggregate=SETS, allowed_lateness_ms=10)),
+    "sliding, late": windows(WindowPlan(SlidingWindows(0.02, 0.005), aggregate=SETS, allowed_lateness_ms=10)),
+    "sliding, apart": windows(WindowPlan(SlidingWindows(0.005, 0.01), aggregate=SETS)),
+    "session, late": windows(WindowPlan(SessionWindows(0.005), aggregate=SETS, allowed_lateness_ms=10)),
+}
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+@given(parts=st.lists(st.tuples(ELEMENTS, st.integers(0, 60)), max_size=4))
+def test_operator_goes_on_in_place_of_another(
+    make: Callable[[], Operator], parts: list[tuple[list[Any], int]]
+) -> None:
+    whole = make()
+    recorder = record(whole)
+    found: list[str] = []
+    state: bytes | None = None
+    watermark = -1
+    for elements, time in [*parts, ([], 200)]:
+        operator = make()
+        own = record(operator)
+        if state is not None:
+            operator.advance_watermark(watermark)
+            operator.take_over(pickle.loads(state))
+        watermark = max(watermark, time)
+        for each in (whole, operator):
+            feed(each, elements)
+            each.advance_watermark(watermark)
+        found += results(own)
+        timers = (operator.snapshot() or {}).get("timers", {"event": []})["event"]
+        due_ms = operator.due_ms()
+        if timers:
+            assert due_ms is not None
+            assert due_ms <= min(timer[0] for timer in timers)
+        state = pickle.dumps(operator.hand_over())
+    assert sorted(found) == sorted(results(recorder))
