@@ -133,6 +133,7 @@ class AsyncWaitOperator(Intake):
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
         self._lanes = None if settings.key_by is None else Lanes(settings.key_by)
         self._workers: set[Worker] = set()
+        self._most_running = 0
         self._idle_workers: list[Worker] = []
         self._unstamped: list[Worker] = []
         self._deadlines: Deadlines | None = None
@@ -227,6 +228,7 @@ class AsyncWaitOperator(Intake):
             **({} if self._object is None else self._object.metrics()),
             **self._counts,
             "running": running,
+            "most_running": self._most_running,
             "overdue": sum(worker.doomed for worker in self._workers),
             "held": self._held,
             "waiting": len(self._inbox),
@@ -326,6 +328,7 @@ class AsyncWaitOperator(Intake):
     def _hire(self) -> None:
         worker = Worker()
         self._workers.add(worker)
+        self._most_running = max(self._most_running, len(self._workers))
         # a context of its own: elements must not see each other's variables
         worker.task = asyncio.Task(self._work(worker), loop=self._loop, context=self._base.copy())
 

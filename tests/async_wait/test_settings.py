@@ -128,17 +128,16 @@ def test_counters_add_up() -> None:
         async with Rig(service, concurrency=3, buffer=4, flat=True, order="unordered", **options) as rig:
             await rig.put(*range(8))
             started = {"elements_in": 8, "results_out": 0, "failed": 0, "timed_out": 0, "skipped": 0}
-            assert rig.counts == {**started, "running": 3, "overdue": 0, "held": 3, "waiting": 5}
+            now = {"running": 3, "most_running": 3, "overdue": 0, "held": 3}
+            assert rig.counts == {**started, **now, "waiting": 5}
             await service.answer_with(0, [1, 2, 3])
             await service.answer_with(1, [])
             await service.answer_with(2, LookupError())
             assert rig.counts == {
                 **started,
+                **now,
                 "results_out": 3,
                 "failed": 1,
-                "running": 3,
-                "overdue": 0,
-                "held": 3,
                 "waiting": 2,
             }
             await asyncio.sleep(11)
@@ -160,6 +159,7 @@ def test_counters_count_calls_that_never_suspend_like_all_others() -> None:
                 "timed_out": 0,
                 "skipped": 0,
                 "running": 0,
+                "most_running": 1,
                 "overdue": 0,
                 "held": 0,
                 "waiting": 0,

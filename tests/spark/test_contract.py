@@ -211,9 +211,7 @@ def on_spark(spark: SparkSession, source: Any, define: Definition, **options: An
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("define", "seed"), [(windows, 1), (windows, 2), (functions, 1), (functions, 2), (untimed, 1)]
-)
+@pytest.mark.parametrize(("define", "seed"), [(windows, 1), (functions, 2), (untimed, 1)])
 def test_stream_gives_what_the_embedded_engine_gives(
     spark: SparkSession, tmp_path: Path, define: Definition, seed: int
 ) -> None:

@@ -136,7 +136,7 @@ def test_bounded_job_on_spark_gives_what_the_embedded_engine_gives(
 
 
 @pytest.mark.timeout(400)
-@settings(few, max_examples=2)
+@settings(few, max_examples=1)
 @given(pipelines(streaming=True, slow=False).filter(is_rich), RICH_BATCHES, st.integers(1, 5))
 def test_stream_on_spark_gives_what_the_embedded_engine_gives(
     spark: SparkSession, drawn: Drawn, batches: Batches, key_groups: int

@@ -36,7 +36,7 @@ def test_spark_job_sums_up_all_orders_with_a_price(spark: SparkSession) -> None:
 
 @pytest.mark.timeout(300)
 def test_demo_gives_equal_answers_both_ways() -> None:
-    command = [sys.executable, "-m", "examples.flights.on_spark", "--days", "2"]
+    command = [sys.executable, "-m", "examples.flights.on_spark", "--days", "1"]
     demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert (demo.returncode, demo.stderr) == (0, "")
     shown = demo.stdout.splitlines()

@@ -106,9 +106,7 @@ def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], lis
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("before", "define"), [(windows, windows), (functions, functions), (partial(calls, held=some), calls)]
-)
+@pytest.mark.parametrize(("before", "define"), [(windows, windows), (functions, functions)])
 def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
     spark: SparkSession, tmp_path: Path, before: Definition, define: Definition
 ) -> None:
@@ -144,7 +142,7 @@ def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("define", [windows, functions])
+@pytest.mark.parametrize("define", [functions])
 def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     spark: SparkSession, tmp_path: Path, define: Definition
 ) -> None:

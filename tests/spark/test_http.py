@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ class Client(AsyncFunction[dict[str, Any], dict[str, Any]]):
         self.url = url
 
     async def open(self) -> None:
-        self.session = aiohttp.ClientSession(raise_for_status=True)
+        headers = {"Worker": str(os.getpid())}
+        self.session = aiohttp.ClientSession(raise_for_status=True, headers=headers)
 
     async def invoke(self, value: dict[str, Any]) -> dict[str, Any]:
         async with self.session.get(f"{self.url}/{value['v']}") as reply:
@@ -47,19 +49,19 @@ class Server:
 
     Attributes:
         asked: how often, by number.
-        connections: over which each number was asked for.
+        connections: over which each worker has asked.
         most: requests under way at once.
     """
 
     def __init__(self) -> None:
         self.asked: Counter[int] = Counter()
-        self.connections: dict[int, set[Any]] = {}
+        self.connections: dict[str, set[Any]] = {}
         self.running = self.most = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.match_info["v"])
         self.asked[number] += 1
-        self.connections.setdefault(number, set()).add(request.transport)
+        self.connections.setdefault(request.headers["Worker"], set()).add(request.transport)
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0.005)
@@ -67,10 +69,6 @@ class Server:
         if self.asked[number] <= failures(number):
             raise web.HTTPServiceUnavailable
         return web.Response(text=str(number))
-
-    def connections_of(self, batch: int) -> set[Any]:
-        numbers = range(batch * ROWS, (batch + 1) * ROWS)
-        return {connection for number in numbers for connection in self.connections[number]}
 
 
 def failures(number: int) -> int:
@@ -129,5 +127,6 @@ def test_connections_stay_open_across_micro_batches_and_retries_lose_no_row(
     assert sorted(found) == list(range(BATCHES * ROWS))
     assert server.asked == {number: 1 + failures(number) for number in found}
     assert server.most <= CONCURRENCY * SLOTS
-    assert len(set().union(*server.connections.values())) <= CONCURRENCY * SLOTS
-    assert server.connections_of(0) & server.connections_of(BATCHES - 1)
+    # Spark may have more workers than slots, and take turns with them
+    assert all(len(connections) <= CONCURRENCY for connections in server.connections.values())
+    assert len(server.connections) < BATCHES * SLOTS

@@ -86,7 +86,7 @@ def test_progress_tells_what_was_counted(
             assert (counts["ask.elements_in"], counts["ask.failed"], counts["ask.results_out"]) == (20, 2, 18)
             # some values were asked for by another worker before
             assert 2 <= counts["ask.retries"] <= 8
-            assert 0 < counts["ask.in_flight"] <= 4
+            assert 0 < counts["ask.most_running"] <= 4
             assert counts["failed.rows"] == 2
         # what is late depends on the watermark before
         assert [counts["sums.late_dropped"] for counts in told if counts["sums.late_dropped"]] == [18]

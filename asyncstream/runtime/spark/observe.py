@@ -17,13 +17,13 @@ from asyncstream.plan import OperatorStep
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ("IN_FLIGHT", "OBSERVED", "Count", "counts_of", "observed", "tally")
+__all__ = ("OBSERVED", "Count", "counts_of", "observed", "tally")
 
 OBSERVED = -2
 """The route of parcels with counts: the group is the number of the count, and `count` what it is."""
 
-IN_FLIGHT = "in_flight"
-"""Not a sum: the most calls that a task had under way."""
+MOST_RUNNING = "most_running"
+"""Not a sum over tasks: how many calls one of them had under way at most."""
 
 
 class Count(NamedTuple):
@@ -32,7 +32,7 @@ class Count(NamedTuple):
 
     Attributes:
         step: of which step.
-        name: by which name the step itself tells it, or `IN_FLIGHT`.
+        name: by which name the step itself tells it.
     """
 
     step: str
@@ -49,12 +49,12 @@ def counts_of(steps: Iterable[OperatorStep]) -> tuple[Count, ...]:
         operator = step.make()
         counts += [Count(step.name, name) for name in operator.counters]
         if isinstance(operator, AsyncWaitOperator):
-            counts.append(Count(step.name, IN_FLIGHT))
+            counts.append(Count(step.name, MOST_RUNNING))
     return tuple(counts)
 
 
 def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[int]:
-    """Where the counts of these operators stand; 0 for those of others, and for what is no sum."""
+    """Where the counts of these operators stand; 0 for those of others."""
     steps = {count.step for count in counts}
     metrics = {name: operator.metrics() for name, operator in operators.items() if name in steps}
     return [metrics.get(count.step, {}).get(count.name, 0) for count in counts]
@@ -72,7 +72,7 @@ def observed(counts: Sequence[Count], outputs: Mapping[str, int]) -> list[Column
     found = []
     for number, count in enumerate(counts):
         mine = columns.when(columns.expr(f"route = {OBSERVED} AND `group` = {number}"), columns.col("count"))
-        whole = columns.max(mine) if count.name == IN_FLIGHT else columns.sum(mine)
+        whole = columns.max(mine) if count.name == MOST_RUNNING else columns.sum(mine)
         found.append(columns.coalesce(whole, columns.lit(0)).alias(str(count)))
     for name, route in outputs.items():
         rows = columns.sum(columns.when(columns.expr(f"route = {route}"), columns.col("count")))

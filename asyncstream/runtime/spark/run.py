@@ -20,7 +20,7 @@ from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
 from asyncstream.runtime.spark.heritage import States, take_up
 from asyncstream.runtime.spark.loop import Resident
-from asyncstream.runtime.spark.observe import IN_FLIGHT, tally
+from asyncstream.runtime.spark.observe import tally
 
 __all__ = ("Entering", "StageRun")
 
@@ -68,7 +68,6 @@ class StageRun:
         self._inherited: list[States] = []
         self._counts = terms.counts
         self._before: list[int] = []
-        self._in_flight: dict[int, int] = {}
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
         self._gate = Gate(self._changed.set)
@@ -145,13 +144,7 @@ class StageRun:
             now - before
             for now, before in zip(tally(self._counts, self._assembly.operators), self._before, strict=True)
         ]
-        return {number: count for number, count in enumerate(found) if count} | self._in_flight
-
-    def _look_at_calls(self) -> None:
-        for number, count in enumerate(self._counts):
-            if count.name == IN_FLIGHT and count.step in self._assembly.operators:
-                running = self._assembly.operators[count.step].metrics()["running"]
-                self._in_flight[number] = max(running, self._in_flight.get(number, 0))
+        return {number: count for number, count in enumerate(found) if count}
 
     async def close(self) -> None:
         """End every call that still runs; the functions stay open for the next task."""
@@ -169,6 +162,5 @@ class StageRun:
                 raise self._error
             if reached():
                 return
-            self._look_at_calls()
             self._changed.clear()
             await self._changed.wait()
