@@ -106,14 +106,14 @@ def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], lis
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("before", "define"), [(windows, windows), (functions, functions)])
+@pytest.mark.parametrize("define", [windows, functions])
 def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
-    spark: SparkSession, tmp_path: Path, before: Definition, define: Definition
+    spark: SparkSession, tmp_path: Path, define: Definition
 ) -> None:
     batches = batches_of(4)
     first, _ = halves(batches, at=3)
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
-    found = run_embedded(first, before, settings, name="event_time")
+    found = run_embedded(first, define, settings, name="event_time")
     plan = on_spark(
         spark, stream(spark, tmp_path / "in", batches[3:]), define, key_groups=5, start_from=settings
     )
@@ -142,7 +142,7 @@ def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("define", [functions])
+@pytest.mark.parametrize("define", [windows, functions])
 def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     spark: SparkSession, tmp_path: Path, define: Definition
 ) -> None:
