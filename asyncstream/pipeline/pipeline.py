@@ -158,7 +158,7 @@ class Pipeline:
         *,
         inputs: Mapping[str, DataFrame],
         outputs: Mapping[str, StructType],
-        key_groups: int = 128,
+        key_groups: int | None = None,
         partitions: int | None = None,
         start_from: Checkpoints | None = None,
         processing_time: bool = False,
@@ -174,7 +174,9 @@ class Pipeline:
             spark: the session.
             inputs: what to read in place of each source, by its name: all bounded or all streams.
             outputs: the columns of what reaches each sink, by its name.
-            key_groups: into how many groups keys are divided; a running stream cannot change it.
+            key_groups: into how many groups keys are divided, each of which one task at a time works on; a
+                stream with a checkpoint cannot change it. By default eight for each partition of Spark's
+                setting `spark.sql.shuffle.partitions`, at most 128.
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
             start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin

@@ -6,12 +6,24 @@ What drawn pipelines found, each in the smallest case.
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
+from asyncstream import (
+    BoundedOutOfOrderness,
+    KeyedContext,
+    KeyedProcessFunction,
+    Pipeline,
+    PipelineError,
+    Stream,
+)
+from asyncstream.runtime.spark.assembly import Terms
+from asyncstream.runtime.spark.cut import cut
+from asyncstream.runtime.spark.keyed import KeyGroup
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
 from tests.spark.standin import StandIn
@@ -155,3 +167,16 @@ def test_calls_in_the_order_of_a_key_let_no_element_go_ahead_of_its_watermark() 
         "windows: WindowResult(key='k', start_ms=0, end_ms=2000, value={'all': [1000]})",
         "windows: WindowResult(key='k', start_ms=6000, end_ms=8000, value={'all': [7000, 6500]})",
     ]
+
+
+def test_checkpoint_with_other_key_groups_is_refused() -> None:
+    pipeline = Pipeline()
+    pipeline.source([row(0)]).key_by(key_of).count_window(2).collect().to([], name="out")
+    _, stage = cut(pipeline._graph, streaming=True)
+    blob = pickle.dumps(({}, 0, None, 8), 5)
+    group = KeyGroup(stage, Terms(4, frozenset(), streaming=True), 1)
+    group.init(SimpleNamespace(getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,))))
+    times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
+    due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
+    with pytest.raises(PipelineError, match=r"has 8 key groups, and the plan 4: .*key_groups=8"):
+        list(group.handleExpiredTimer((0,), times, due))

@@ -10,6 +10,7 @@ import pytest
 
 from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, PunctuatedWatermarks, Stream
 from asyncstream.pipeline import WindowResults
+from asyncstream.runtime.spark import PlanSettings
 from asyncstream.runtime.spark.cut import StageKind, cut
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame
@@ -181,6 +182,21 @@ def test_stream_needs_the_state_store_that_spark_wants(spark: SparkSession, tmp_
             planned(a_stream(spark, tmp_path), lambda s: counted(timed(s)))
     finally:
         spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize(
+    ("given", "shuffle_partitions", "resolved"),
+    [
+        ({}, 2, (16, 2)),
+        ({}, 200, (128, 128)),
+        ({"key_groups": 3}, 200, (3, 3)),
+        ({"key_groups": 300, "partitions": 7}, 200, (300, 7)),
+    ],
+)
+def test_no_partition_is_without_key_groups(
+    given: dict[str, int], shuffle_partitions: int, resolved: tuple[int, int]
+) -> None:
+    assert PlanSettings(**given).resolved(shuffle_partitions) == resolved  # type: ignore[arg-type]
 
 
 def test_description_says_what_differs(spark: SparkSession, tmp_path: Any) -> None:

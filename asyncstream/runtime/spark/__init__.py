@@ -13,11 +13,10 @@ from asyncstream.runtime.spark.enrich import enrich, enrich_apart
 from asyncstream.runtime.spark.extra import local_spark, need_java
 from asyncstream.runtime.spark.json_lines import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.runtime.spark.progress import log_progress
-from asyncstream.runtime.spark.settings import KEY_GROUPS, PlanSettings
+from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.sparkplan import SparkPlan
 
 __all__ = (
-    "KEY_GROUPS",
     "PlanSettings",
     "SparkPlan",
     "enrich",

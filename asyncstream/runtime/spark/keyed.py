@@ -22,10 +22,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
@@ -50,14 +51,13 @@ class _Kept(NamedTuple):
         operators: what they have handed over, by step name.
         watermark_ms: the last one that these operators saw.
         timer_ms: the timer that is registered with Spark.
+        key_groups: how many there are, which says what keys are in this one.
     """
 
     operators: States
     watermark_ms: int
     timer_ms: int | None
-
-
-_NOTHING: Final = _Kept({}, MIN_TIMESTAMP, None)
+    key_groups: int
 
 
 def remembered(graph: Graph, blob: bytes) -> States:
@@ -121,7 +121,14 @@ class KeyGroup:
         spark_ms = times.getCurrentWatermarkInMs()
         watermark_ms = spark_ms - 1 if spark_ms > 0 else MIN_TIMESTAMP  # 0: there is none yet
         blob = self._state.get()
-        kept = _NOTHING if blob is None else _Kept(*pickle.loads(blob[0]))
+        groups = self._terms.key_groups
+        kept = _Kept({}, MIN_TIMESTAMP, None, groups) if blob is None else _Kept(*pickle.loads(blob[0]))
+        if kept.key_groups != groups:
+            raise PipelineError(
+                f"this stream's checkpoint has {kept.key_groups} key groups, and the plan {groups}: what "
+                "belongs to a key would be looked for in another one; say "
+                f"on_spark(..., key_groups={kept.key_groups})"
+            )
         inherited: States | None = None
         if parcels and parcels[0].route == self._heritage:
             (inherited, start_ms), _ = unpack(parcels.pop(0).payload)
@@ -161,7 +168,7 @@ class KeyGroup:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             states = {name: operator.hand_over() for name, operator in operators.items()}
-            self._state.update((pickle.dumps(tuple(_Kept(states, watermark_ms, timer_ms)), 5),))
+            self._state.update((pickle.dumps(tuple(_Kept(states, watermark_ms, timer_ms, groups)), 5),))
             now = tally(self._terms.counts, operators)
         finally:
             for operator in operators.values():

@@ -13,10 +13,13 @@ from asyncstream.checkpoint import Checkpoints
 if TYPE_CHECKING:
     from pyspark.sql import Observation
 
-__all__ = ("KEY_GROUPS", "PlanSettings")
+__all__ = ("PlanSettings",)
 
-KEY_GROUPS = 128
-"""If the user does not say: from 16 to 256 groups the throughput is the same, up to some 10,000 keys."""
+GROUPS_OF_A_PARTITION = 8
+"""If the user does not say: few enough that what each costs does not count, enough to spread keys evenly."""
+
+MOST_GROUPS = 128
+"""If the user does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,8 @@ class PlanSettings:
     How a pipeline is to run on Spark.
 
     Attributes:
-        key_groups: into how many groups keys are divided; a running stream cannot change it.
+        key_groups: into how many groups keys are divided; a stream with a checkpoint cannot change it. None:
+            eight for each partition of Spark's setting `spark.sql.shuffle.partitions`, at most 128.
         partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
             `spark.sql.shuffle.partitions`, which a stream always uses, but not more than there are groups.
         start_from: go on from a checkpoint of the embedded engine.
@@ -34,14 +38,15 @@ class PlanSettings:
             Spark's; None: nothing is.
     """
 
-    key_groups: int = KEY_GROUPS
+    key_groups: int | None = None
     partitions: int | None = None
     start_from: Checkpoints | None = None
     processing_time: bool = False
     observe: str | Observation | None = None
 
     def __post_init__(self) -> None:
-        count("key_groups", self.key_groups)
+        if self.key_groups is not None:
+            count("key_groups", self.key_groups)
         if self.partitions is not None:
             count("partitions", self.partitions)
         if self.start_from is not None and not isinstance(self.start_from, Checkpoints):
@@ -55,3 +60,11 @@ class PlanSettings:
             text("observe", self.observe)
         elif self.observe is not None and type(self.observe).__name__ != "Observation":
             raise refuse("observe", "a name, or an Observation of Spark's", self.observe)
+
+    def resolved(self, shuffle_partitions: int) -> tuple[int, int]:
+        """How many key groups there are, and partitions of a bounded job; Spark shuffles into so many."""
+        groups = self.key_groups
+        if groups is None:
+            groups = min(GROUPS_OF_A_PARTITION * shuffle_partitions, MOST_GROUPS)
+        # more partitions than there are groups would be empty
+        return groups, min(shuffle_partitions, groups) if self.partitions is None else self.partitions

@@ -95,14 +95,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
         counts = () if settings.observe is None else counts_of(steps)
-        self._terms = Terms(
-            settings.key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts
-        )
+        shuffle_partitions = int(spark.conf.get("spark.sql.shuffle.partitions"))
+        key_groups, self._partitions = settings.resolved(shuffle_partitions)
+        self._terms = Terms(key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts)
         self._token = uuid4().hex
         self._heritage = (
             None
             if settings.start_from is None
-            else inherit(settings.start_from, graph, self._stages, settings.key_groups)
+            else inherit(settings.start_from, graph, self._stages, key_groups)
         )
         only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
         # a stage writes rows itself where that saves a trip through Python
@@ -243,7 +243,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 frame = self._with_state(frame, stage, number)
                 continue
             if stage.kind is StageKind.SHUFFLED:
-                frame = frame.repartition(self._partitions(), "group")
+                frame = frame.repartition(self._partitions, "group")
                 if not self._streaming:
                     frame = frame.sortWithinPartitions("origin", "sequence")
             frame = self._map(frame, StageTask(self._token_of(number), stage, self._terms, number))
@@ -302,12 +302,6 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             "append",
             self._time_mode(),
         )
-
-    def _partitions(self) -> int:
-        if self._settings.partitions is not None:
-            return self._settings.partitions
-        # more than there are key groups would be empty
-        return min(int(self._spark.conf.get("spark.sql.shuffle.partitions")), self._settings.key_groups)
 
     def _time_mode(self) -> str:
         if self._settings.processing_time:
