@@ -24,6 +24,7 @@ from asyncstream import (
 from asyncstream.runtime.spark.assembly import Terms
 from asyncstream.runtime.spark.cut import cut
 from asyncstream.runtime.spark.keyed import KeyGroup
+from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
 from tests.spark.standin import StandIn
@@ -180,3 +181,21 @@ def test_checkpoint_with_other_key_groups_is_refused() -> None:
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
     with pytest.raises(PipelineError, match=r"has 8 key groups, and the plan 4: .*key_groups=8"):
         list(group.handleExpiredTimer((0,), times, due))
+
+
+class Hoard(KeyedProcessFunction[Any, Any]):
+    """Remembers what is of no use to another process."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.kept = ctx.state(ValueDescriptor[Any]("kept"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        self.kept.set(lambda: value)
+
+
+def test_state_that_cannot_be_pickled_is_blamed_on_its_step() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        return {"hoard": timed.key_by(key_of).process(Hoard()), "rows": timed.map(dict)}
+
+    with pytest.raises(PipelineError, match="what 'process' remembers cannot be pickled, as Spark's state"):
+        on_stand_in([[row(0)]], define)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
@@ -168,7 +168,7 @@ class KeyGroup:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             states = {name: operator.hand_over() for name, operator in operators.items()}
-            self._state.update((pickle.dumps(tuple(_Kept(states, watermark_ms, timer_ms, groups)), 5),))
+            self._keep(_Kept(states, watermark_ms, timer_ms, groups))
             now = tally(self._terms.counts, operators)
         finally:
             for operator in operators.values():
@@ -176,6 +176,16 @@ class KeyGroup:
         self._register(timer_ms, kept.timer_ms, fired_ms)
         counts = [after - earlier for after, earlier in zip(now, before, strict=True)]
         yield from self._rows(group, assembly, counts)
+
+    def _keep(self, kept: _Kept) -> None:
+        try:
+            blob = pickle.dumps(tuple(kept), 5)
+        except Exception as error:
+            steps = " or ".join(map(repr, kept.operators))
+            raise PipelineError(
+                f"what {steps} remembers cannot be pickled, as Spark's state must be: {describe_error(error)}"
+            ) from error
+        self._state.update((blob,))
 
     def _wake(self, operators: Mapping[str, Operator], now_ms: int) -> None:
         for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):
