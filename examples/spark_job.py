@@ -1,4 +1,4 @@
-r"""
+"""
 Enrich orders with the price from a slow service, then sum them up by shop and minute: on Spark.
 
     python examples/spark_job.py                      on this machine
@@ -6,8 +6,7 @@ Enrich orders with the price from a slow service, then sum them up by shop and m
 On a cluster, with the package in a zip (or installed on its machines, with pandas, pyarrow and protobuf):
 
     zip -r asyncstream.zip asyncstream
-    spark-submit --master spark://127.0.0.1:7077 --conf spark.sql.shuffle.partitions=2 \
-        --py-files asyncstream.zip examples/spark_job.py --submitted
+    spark-submit --master spark://127.0.0.1:7077 --py-files asyncstream.zip examples/spark_job.py --submitted
 
 PySpark from pip brings a master and a worker too. With Java 17 on the path, each in a terminal of its own:
 
