@@ -86,7 +86,8 @@ def main() -> None:
     if "--submitted" in sys.argv:
         from pyspark.sql import SparkSession
 
-        spark = SparkSession.builder.getOrCreate()
+        # Spark's own number, 200, is for more data than this
+        spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     else:
         spark = local_spark()
         spark.sparkContext.setLogLevel("ERROR")

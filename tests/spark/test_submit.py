@@ -40,7 +40,6 @@ def test_example_runs_on_a_standalone_cluster_with_the_package_in_a_zip(tmp_path
         worker = program("worker", "spark-class", "org.apache.spark.deploy.worker.Worker", *place, *work)
         worker.until(lambda: "Successfully registered with master" in worker.said, 120)
         options = ["--master", url, "--py-files", str(zipped_package(tmp_path))]
-        options += ["--conf", "spark.sql.shuffle.partitions=2"]
         job = program("job", "spark-submit", *options, str(ROOT / "examples/spark_job.py"), "--submitted")
         job.finish(180)
     without = sum(number % 97 % 4 == 3 for number in range(6_000))
