@@ -150,7 +150,7 @@ class Operator:
         return self.snapshot()
 
     def take_over(self, state: Any) -> None:
-        """Go on in place of the operator that gave this; the watermark that it saw has been seen."""
+        """Go on in place of the operator that gave this; the last watermark that it saw has been seen."""
         self.restore(state)
 
     def due_ms(self) -> int | None:

@@ -69,6 +69,7 @@ def remembered(graph: Graph, blob: bytes) -> States:
         assert isinstance(step, OperatorStep)
         operator = step.make()
         operator.open(OperatorContext(name))
+        operator.advance_watermark(kept.watermark_ms)  # what is late by it is no part of a snapshot
         operator.take_over(state)
         snapshots[name] = operator.snapshot()
         operator.close()
