@@ -30,7 +30,7 @@ VICTIMS = ("all", "driver", "JVM", "worker", "worker", "worker")
 def test_output_is_exactly_once_after_sigkill(tmp_path: Path) -> None:
     source, checkpoint, out = (tmp_path / name for name in ("in", "checkpoint", "out"))
     out.mkdir()
-    write_batches(source, batches_of(11, count=4 + 2 * KILLS, size=40))
+    write_batches(source, batches_of(11, count=2 + 2 * KILLS, size=40))
     job = [sys.executable, str(ROOT / "tests/spark/job.py"), "local[1,3]"]
     job += map(str, (source, checkpoint, out))
 
@@ -43,7 +43,7 @@ def test_output_is_exactly_once_after_sigkill(tmp_path: Path) -> None:
     def is_at_work(program: Program, enough: int) -> bool:
         return begun() >= enough and bool(program.workers())
 
-    rng = random.Random(10)
+    rng = random.Random(195)
     victims = rng.choices(VICTIMS, k=KILLS)
     program, least = start(), 1
     try:
