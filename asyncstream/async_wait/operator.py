@@ -217,8 +217,7 @@ class AsyncWaitOperator(Intake):
                 TimeoutError(f"{len(running)} calls ignored their cancellation for {CANCEL_PATIENCE} s"),
             )
 
-    @property
-    def counters(self) -> tuple[str, ...]:  # type: ignore[override]
+    def counters(self) -> tuple[str, ...]:
         known = {} if self._object is None else self._object.metrics()
         return (*self._counts, *(name for name in COUNTED_CALLS if name in known))
 

@@ -77,13 +77,11 @@ class Operator:
         out: where the main output goes.
         side: where side outputs go, by tag; a tag that nobody reads is absent.
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
-        counters: the names of those metrics that only ever grow.
         waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
     """
 
     layout: ClassVar[Layout | None] = None
     waits_for_clock = False
-    counters: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.out: Operator = DISCARD
@@ -171,6 +169,10 @@ class Operator:
     def metrics(self) -> dict[str, int]:
         """Counters and gauges by name, as they stand now."""
         return {}
+
+    def counters(self) -> tuple[str, ...]:
+        """The names of those metrics that only ever grow."""
+        return ()
 
     def outputs(self) -> tuple[Operator, ...]:
         """The main output and every side output that is read: all of them get the control elements."""

@@ -37,7 +37,7 @@ from asyncstream.timers import Timer, TimerService
 from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
-from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
+from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
 from asyncstream.windowing.triggers import TriggerResult
 from asyncstream.windowing.windows import Window, WindowResult, window_from
 
@@ -77,7 +77,6 @@ class WindowOperator(Operator):
     """
 
     layout = SNAPSHOT
-    counters = ("late_dropped", "outside_windows")
 
     _new_sessions: type[MergingWindowSet] = MergingWindowSet
 
@@ -213,6 +212,9 @@ class WindowOperator(Operator):
         self._outside_windows = state["outside_windows"]
         if state["anchor_ms"] is not None:
             self._anchor(state["anchor_ms"])
+
+    def counters(self) -> tuple[str, ...]:
+        return COUNTERS
 
     def metrics(self) -> dict[str, int]:
         return {

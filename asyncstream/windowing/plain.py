@@ -26,7 +26,7 @@ from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.operator import LATE, check_timestamp
-from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
+from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult
 
 __all__ = ("MISSING", "NONE_AT_HAND", "Cell", "PlainWindowOperator")
@@ -65,7 +65,6 @@ class PlainWindowOperator(Operator):
     """
 
     layout = SNAPSHOT
-    counters = ("late_dropped", "outside_windows")
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         """
@@ -210,6 +209,9 @@ class PlainWindowOperator(Operator):
                 yield Cell(key, TimeWindow(*plain), contents.pop((key, plain)), True)
         for (key, plain), held in contents.items():
             yield Cell(key, TimeWindow(*plain), held, False)
+
+    def counters(self) -> tuple[str, ...]:
+        return COUNTERS
 
     def metrics(self) -> dict[str, int]:
         return {

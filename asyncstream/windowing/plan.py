@@ -15,7 +15,7 @@ from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge
 from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger, Trigger
 
-__all__ = ("SNAPSHOT", "WindowPlan")
+__all__ = ("COUNTERS", "SNAPSHOT", "WindowPlan")
 
 SNAPSHOT: dict[str, Layout] = {
     "contents": Keyed(0),
@@ -29,6 +29,9 @@ SNAPSHOT: dict[str, Layout] = {
     "outside_windows": TOTAL,
 }
 """What the snapshots of all window operators consist of."""
+
+COUNTERS = ("late_dropped", "outside_windows")
+"""What all window operators count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from asyncstream.errors import MissingExtra, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ("local_spark", "need_java", "need_pyspark")
+__all__ = ("local_spark", "need_java", "need_pyspark", "register_source", "shuffle_partitions")
 
 OLDEST_JAVA = 17
+
+_SOURCES: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+"""The names of the data sources that a session knows."""
 
 LAUNCHER = """#!/bin/sh
 for argument; do
@@ -128,6 +132,19 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nothing)
+
+
+def register_source(spark: SparkSession, source: type[Any]) -> None:
+    """Have the session know a Python data source; Spark warns of one that is registered twice."""
+    known = _SOURCES.setdefault(spark, set())
+    if source.name() not in known:
+        spark.dataSource.register(source)
+        known.add(source.name())
+
+
+def shuffle_partitions(spark: SparkSession) -> int:
+    """Into how many partitions the session shuffles."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
 def _version(java: str) -> int | None:

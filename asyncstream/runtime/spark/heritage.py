@@ -50,15 +50,13 @@ class Heritage:
 
     Attributes:
         states: for each stage, and in it for each key group, what its steps remember of that group.
-        unwritten: elements and timestamps that sinks had not written, by step name.
+        unwritten: elements and timestamps that sinks had not written, by the number of the route to them.
         watermark_ms: the one that the pipeline had reached.
-        sinks: the numbers of the routes to them.
     """
 
     states: Mapping[int, Mapping[int, States]]
-    unwritten: Mapping[str, tuple[list[Any], list[int | None]]]
+    unwritten: Mapping[int, tuple[list[Any], list[int | None]]]
     watermark_ms: int
-    sinks: Mapping[str, int]
 
     def of_first_stage(self) -> States:
         """What its steps remember."""
@@ -73,8 +71,8 @@ class Heritage:
                 for group, states in parts.items():
                     known = [states, self.watermark_ms]
                     yield Leaving(route, MIN_TIMESTAMP, group, known, [None, None])
-        for sink, (values, timestamps) in self.unwritten.items():
-            yield Leaving(Route(self.sinks[sink], here, sink), MIN_TIMESTAMP, 0, values, timestamps)
+        for number, (values, timestamps) in self.unwritten.items():
+            yield Leaving(Route(number, here, "a sink"), MIN_TIMESTAMP, 0, values, timestamps)
 
 
 def route_of(stage: int) -> int:
@@ -131,11 +129,13 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
         divided[number] = {
             share: part for share, part in parts.items() if part or stage.kind is StageKind.KEYED
         }
-    sinks = {route.reader: route.number for stage in stages for route in stage.exits}
+    routes = (route for stage in stages for route in stage.exits)
     unwritten = {
-        step.name: states[step.name] for step in graph if isinstance(step, SinkStep) and step.name in states
+        route.number: states[route.reader]
+        for route in routes
+        if isinstance(graph[route.reader], SinkStep) and route.reader in states
     }
-    return Heritage(divided, unwritten, _watermark(stages[0], states), sinks)
+    return Heritage(divided, unwritten, _watermark(stages[0], states))
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:

@@ -34,7 +34,7 @@ from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
 from asyncstream.runtime.spark.heritage import States, route_of, take_up
 from asyncstream.runtime.spark.loop import settle
-from asyncstream.runtime.spark.observe import OBSERVED, tally
+from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, pack, unpack
 
 if TYPE_CHECKING:
@@ -170,12 +170,11 @@ class KeyGroup:
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             states = {name: operator.hand_over() for name, operator in operators.items()}
             self._keep(_Kept(states, watermark_ms, timer_ms, groups))
-            now = tally(self._terms.counts, operators)
+            counts = grown(self._terms.counts, operators, before)
         finally:
             for operator in operators.values():
                 operator.close()
         self._register(timer_ms, kept.timer_ms, fired_ms)
-        counts = [after - earlier for after, earlier in zip(now, before, strict=True)]
         yield from self._rows(group, assembly, counts)
 
     def _keep(self, kept: _Kept) -> None:
@@ -217,7 +216,7 @@ class KeyGroup:
         if timer_ms is not None:
             self._handle.registerTimer(timer_ms)
 
-    def _rows(self, group: int, assembly: Assembly, counts: list[int]) -> Iterator[Row]:
+    def _rows(self, group: int, assembly: Assembly, counts: Mapping[int, int]) -> Iterator[Row]:
         from pyspark.sql import Row
 
         make = Row(*COLUMNS)
@@ -225,9 +224,8 @@ class KeyGroup:
         for sequence, leaving in enumerate(assembly.take()):
             number, count = leaving.route.number, len(leaving.values)
             yield make(number, leaving.group, origin, sequence, leaving.watermark, count, pack(leaving))
-        for number, count in enumerate(counts):
-            if count:
-                yield make(OBSERVED, number, origin, 0, NOW, count, b"")
+        for number, count in counts.items():
+            yield make(OBSERVED, number, origin, 0, NOW, count, b"")
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
         def wake_at(wake_ms: int) -> None:

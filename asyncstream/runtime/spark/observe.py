@@ -17,7 +17,7 @@ from asyncstream.plan import OperatorStep
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ("OBSERVED", "Count", "counts_of", "observed", "tally")
+__all__ = ("OBSERVED", "Count", "counts_of", "grown", "observed", "tally")
 
 OBSERVED = -2
 """The route of parcels with counts: the group is the number of the count, and `count` what it is."""
@@ -47,7 +47,7 @@ def counts_of(steps: Iterable[OperatorStep]) -> tuple[Count, ...]:
     counts = []
     for step in steps:
         operator = step.make()
-        counts += [Count(step.name, name) for name in operator.counters]
+        counts += [Count(step.name, name) for name in operator.counters()]
         if isinstance(operator, AsyncWaitOperator):
             counts.append(Count(step.name, MOST_RUNNING))
     return tuple(counts)
@@ -58,6 +58,14 @@ def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[in
     steps = {count.step for count in counts}
     metrics = {name: operator.metrics() for name, operator in operators.items() if name in steps}
     return [metrics.get(count.step, {}).get(count.name, 0) for count in counts]
+
+
+def grown(
+    counts: Sequence[Count], operators: Mapping[str, Operator], before: Sequence[int]
+) -> dict[int, int]:
+    """By how much each count is more than it was before, by its number, as far as it is."""
+    now = tally(counts, operators)
+    return {number: more for number, count in enumerate(now) if (more := count - before[number])}
 
 
 def observed(counts: Sequence[Count], outputs: Mapping[str, int]) -> list[Column]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.runtime.spark.extra import register_source
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -49,5 +51,5 @@ def one_row(spark: SparkSession, *, streaming: bool) -> DataFrame:
         def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
             yield (0,)
 
-    spark.dataSource.register(OneRow)
+    register_source(spark, OneRow)
     return spark.readStream.format(NAME).load()

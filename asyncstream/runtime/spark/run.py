@@ -20,7 +20,7 @@ from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
 from asyncstream.runtime.spark.heritage import States, take_up
 from asyncstream.runtime.spark.loop import Resident
-from asyncstream.runtime.spark.observe import tally
+from asyncstream.runtime.spark.observe import grown, tally
 
 __all__ = ("Entering", "StageRun")
 
@@ -140,11 +140,7 @@ class StageRun:
 
     def counts(self) -> dict[int, int]:
         """What this task has counted, by number, as far as it is not zero."""
-        found = [
-            now - before
-            for now, before in zip(tally(self._counts, self._assembly.operators), self._before, strict=True)
-        ]
-        return {number: count for number, count in enumerate(found) if count}
+        return grown(self._counts, self._assembly.operators, self._before)
 
     async def close(self) -> None:
         """End every call that still runs; the functions stay open for the next task."""

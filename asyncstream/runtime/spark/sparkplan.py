@@ -23,7 +23,7 @@ from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import Terms, delay_ms
 from asyncstream.runtime.spark.cut import Stage, StageKind, cut
 from asyncstream.runtime.spark.differences import differences, refuse_unknown
-from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.extra import need_pyspark, shuffle_partitions
 from asyncstream.runtime.spark.heritage import inherit, save
 from asyncstream.runtime.spark.keyed import KeyGroup, remembered
 from asyncstream.runtime.spark.observe import counts_of, observed
@@ -95,8 +95,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
         counts = () if settings.observe is None else counts_of(steps)
-        shuffle_partitions = int(spark.conf.get("spark.sql.shuffle.partitions"))
-        key_groups, self._partitions = settings.resolved(shuffle_partitions)
+        key_groups, self._partitions = settings.resolved(shuffle_partitions(spark))
         self._terms = Terms(key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts)
         self._token = uuid4().hex
         self._heritage = (

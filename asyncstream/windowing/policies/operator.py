@@ -159,7 +159,6 @@ class PolicyWindowOperator(Operator):
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
         self._counts = {"late": 0, "skipped": 0, "windows": 0}
-        self.counters = tuple(self._counts)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()
@@ -218,6 +217,9 @@ class PolicyWindowOperator(Operator):
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:
             super().advance_watermark(self._promised_ms)
+
+    def counters(self) -> tuple[str, ...]:
+        return tuple(self._counts)
 
     def metrics(self) -> dict[str, int]:
         held = sum(len(manager.queue) for manager in self._managers.values())

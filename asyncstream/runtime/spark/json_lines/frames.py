@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakSet
 
 from asyncstream.arguments import choice, refuse
 from asyncstream.errors import PipelineError
-from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.extra import need_pyspark, register_source, shuffle_partitions
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
 
@@ -158,7 +157,7 @@ def _read(
     check_columns(schema)
     _check_time(schema, time)
     if partitions is None:
-        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        partitions = shuffle_partitions(spark)
     folder = os.path.abspath(folder_path(path))
     settings = ReadSettings(folder, time, on_malformed, max_line_bytes, partitions, *limits)
     if on_malformed == "reject":
@@ -182,13 +181,7 @@ def _check_time(schema: StructType, time: str | None) -> None:
         raise PipelineError(f"time: column {time!r} is {kind}; expected a number or a time")
 
 
-_SESSIONS: WeakSet[SparkSession] = WeakSet()
-"""Those that know the format: Spark warns of one that is registered twice."""
-
-
 def _register(spark: SparkSession) -> None:
     from asyncstream.runtime.spark.json_lines.format import JsonLinesFormat
 
-    if spark not in _SESSIONS:
-        spark.dataSource.register(JsonLinesFormat)
-        _SESSIONS.add(spark)
+    register_source(spark, JsonLinesFormat)
