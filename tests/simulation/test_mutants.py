@@ -4,8 +4,7 @@ The simulation can fail: put one of these bugs into the package, and a story soo
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,13 +20,7 @@ WITHIN = 500
 """Seeds."""
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("asyncstream")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]

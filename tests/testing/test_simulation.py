@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -28,13 +26,7 @@ EVENTS = list(range(40))
 UNKIND = FaultPlan(crash=0.05, crash_after=0.3, failure=0.03)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("asyncstream")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def enriched(life: Life, sink: Any) -> Pipeline:
