@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -37,9 +38,7 @@ def one_stage(pipeline: Pipeline, sink: str) -> StageTask:
     route = next(route.number for route in stage.exits if route.reader == sink)
     source = tuple(r.number for r in stage.entries if r.output == StepOutput("source"))
     output = Output(sink, route, columns(v=LongType()))
-    return StageTask(
-        f"{id(pipeline)}", stage, Terms(4, frozenset({route}), False), source=source, output=output
-    )
+    return StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=source, output=output)
 
 
 async def same(row: dict[str, Any]) -> dict[str, Any]:
