@@ -6,7 +6,9 @@ Sources and sinks: one module per outside system, both directions together.
 
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.dead_letters import from_dead_letter, to_dead_letter
-from asyncstream.connectors.files import CsvSink, CsvSource, JsonLinesSink, JsonLinesSource, RejectedLine
+from asyncstream.connectors.file_sources import CsvSource, JsonLinesSource
+from asyncstream.connectors.files import CsvSink, JsonLinesSink
+from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 

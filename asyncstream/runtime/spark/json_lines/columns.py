@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from asyncstream.arguments import refuse
-from asyncstream.connectors.files import BOM, EXCERPT_BYTES, why_malformed
+from asyncstream.connectors.lines import BOM, EXCERPT_BYTES, why_malformed
 from asyncstream.errors import PipelineError, safe_repr
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 import orjson
 
-from asyncstream.connectors.files import BOM, EXCERPT_BYTES
+from asyncstream.connectors.lines import BOM, EXCERPT_BYTES
 from asyncstream.errors import SourceError, describe_error
 
 __all__ = ("Chunk", "LineReader", "Place", "Span", "count_lines", "is_compressed")

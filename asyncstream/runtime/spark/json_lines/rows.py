@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncstream.connectors.files import RejectedLine
+from asyncstream.connectors.lines import RejectedLine
 from asyncstream.errors import SourceError
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, JsonColumns, Malformed, too_long
 from asyncstream.runtime.spark.json_lines.lines import Chunk, LineReader, count_lines

@@ -1,0 +1,261 @@
+"""
+Files of lines as sources: JSON lines and CSV.
+
+Both read one line after the other from a buffered file, so memory is bounded by one batch and one
+line, whatever the size of the file. They know the byte at which the next line begins: that is their
+position, and a replay goes on exactly there.
+
+Reading happens in the event loop. A batch from a local disk takes less time than handing it to a thread and
+back, and a read that nobody can interrupt need not be undone when it is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import os
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import orjson
+
+from asyncstream.arguments import choice, count, function, refuse
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.lines import (
+    AnyPath,
+    Lines,
+    Malformed,
+    Place,
+    RejectedLine,
+    TooLong,
+    column_names,
+    delimiter_of,
+    file_path,
+    open_file,
+    why_malformed,
+)
+from asyncstream.errors import SourceError, describe_error
+
+__all__ = ("CsvSource", "JsonLinesSource")
+
+T = TypeVar("T")
+
+_END: Final = object()
+_NOTHING: Final = object()
+
+
+class _FileSource(Source[T]):
+    """What JSON lines and CSV have in common; they differ in `_next`."""
+
+    def __init__(self, path: AnyPath, on_malformed: str, batch: int, max_line_bytes: int) -> None:
+        self._path = file_path(path)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._batch = count("batch", batch)
+        self._limit = count("max_line_bytes", max_line_bytes)
+        self._lines: Lines | None = None
+
+    async def open(self) -> None:
+        try:
+            self._lines = Lines(open_file(self._path, "rb"), self._limit)
+            self._begin(self._lines)
+        except OSError as error:
+            await self.close()
+            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        except SourceError:
+            await self.close()
+            raise
+
+    def _begin(self, lines: Lines) -> None:
+        """Read what comes before the first element."""
+
+    @abstractmethod
+    def _next(self, lines: Lines, begin: Place) -> T | object:
+        """
+        The next element; `_NOTHING` for an empty line at `begin`; `_END` at the end of the file.
+
+        Raises:
+            Malformed: for lines that are no element. The next one begins after them.
+        """
+
+    async def read(self) -> SourceBatch[T] | None:
+        await asyncio.sleep(0)  # others get their turn, however long the file is
+        lines = self._opened()
+        values: list[Any] = []
+        rejected: list[RejectedLine] = []
+        try:
+            while len(values) + len(rejected) < self._batch:
+                begin = lines.mark()
+                try:
+                    value = self._next(lines, begin)
+                except Malformed as malformed:
+                    if self.rejects:
+                        rejected.append(self._rejected(lines, malformed))
+                        continue
+                    lines.go_to(begin)
+                    if values:  # they are delivered first; the next read finds it again
+                        break
+                    raise self._error(malformed) from malformed.__cause__
+                if value is _END:
+                    break
+                if value is not _NOTHING:
+                    values.append(value)
+        except OSError as error:
+            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        return SourceBatch(values, None, rejected) if values or rejected else None
+
+    def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
+        text = lines.text(malformed.begin, lines.mark())
+        return RejectedLine(self._path, malformed.line_number, text, malformed.reason)
+
+    def _error(self, malformed: Malformed) -> SourceError:
+        return SourceError(f"{self._path}, line {malformed.line_number}: {malformed.reason}")
+
+    def position(self) -> dict[str, int] | None:
+        if self._lines is None:
+            return None
+        offset, lines = self._lines.mark()
+        return {"offset": offset, "lines": lines}
+
+    async def seek(self, position: dict[str, int]) -> None:
+        lines = self._opened()
+        offset = position["offset"]
+        size = os.fstat(lines.file.fileno()).st_size
+        if offset > size:
+            raise SourceError(f"cannot go on at byte {offset} of {self._path}: it has only {size}")
+        lines.go_to((offset, position["lines"]))
+
+    def _opened(self) -> Lines:
+        if self._lines is None:
+            raise SourceError(f"the source of {self._path} is not open")
+        return self._lines
+
+    async def close(self) -> None:
+        if self._lines is not None:
+            self._lines.file.close()
+            self._lines = None
+
+
+class JsonLinesSource(_FileSource[Any]):
+    """
+    Reads a file with one JSON value per line: UTF-8, any line ends, empty lines skipped.
+
+    Args:
+        path: the file.
+        on_malformed: "fail" with `SourceError`, after all elements before the line were delivered; or
+            "reject": the line goes to the source's `rejected` output as a `RejectedLine`.
+        batch: how many values one read brings at most.
+        max_line_bytes: a longer line is malformed; it is never held in memory.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        batch: int = 1000,
+        max_line_bytes: int = 16 * 2**20,
+    ) -> None:
+        super().__init__(path, on_malformed, batch, max_line_bytes)
+
+    def _next(self, lines: Lines, begin: Place) -> Any:
+        try:
+            line = lines.take()
+            if line.isspace():
+                return _NOTHING
+            return orjson.loads(line) if line else _END
+        except (orjson.JSONDecodeError, TooLong) as error:
+            raise Malformed(begin, why_malformed(error)) from error
+
+
+class CsvSource(_FileSource[dict[str, Any]]):
+    """
+    Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
+
+    A record that cannot be read, say because a quote is never closed, costs its first line: reading goes on
+    with the line after it.
+
+    Args:
+        path: the file.
+        columns: their names, if the file does not begin with them.
+        types: functions that make a value of a field's text, by column. Where one raises, the record is
+            malformed.
+        delimiter: what stands between two fields; one character.
+        on_malformed: "fail" with `SourceError`, after all elements before the record were delivered; or
+            "reject": the record goes to the source's `rejected` output as a `RejectedLine`.
+        batch: how many values one read brings at most.
+        max_line_bytes: a longer record is malformed; it is never held in memory. A single field may have
+            `csv.field_size_limit()` characters.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, Callable[[str], Any]] | None = None,
+        delimiter: str = ",",
+        on_malformed: Literal["fail", "reject"] = "fail",
+        batch: int = 1000,
+        max_line_bytes: int = 2**20,
+    ) -> None:
+        super().__init__(path, on_malformed, batch, max_line_bytes)
+        self._given_columns = None if columns is None else column_names(columns)
+        self._types = {
+            column: function(f"types[{column!r}]", convert) for column, convert in dict(types or {}).items()
+        }
+        self._delimiter = delimiter_of(delimiter)
+        if self._given_columns is not None and (unknown := self._types.keys() - set(self._given_columns)):
+            raise refuse("types", f"some of the columns {self._given_columns}", min(unknown))
+
+    def _begin(self, lines: Lines) -> None:
+        self._reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        if self._given_columns is None:
+            try:
+                _, self._columns = self._record(lines, lines.mark())
+            except Malformed as malformed:
+                raise self._error(malformed) from malformed.__cause__
+        else:
+            self._columns = list(self._given_columns)
+        twice = [column for column, times in Counter(self._columns).items() if times > 1]
+        if twice:
+            raise SourceError(f"{self._path}: the header names {', '.join(map(repr, twice))} more than once")
+        if self._columns and (unknown := self._types.keys() - set(self._columns)):
+            raise SourceError(
+                f"{self._path}: no column {min(unknown)!r} for types=, there are {self._columns}"
+            )
+
+    def _next(self, lines: Lines, begin: Place) -> Any:
+        begin, fields = self._record(lines, begin)
+        if not fields:
+            return _END
+        if len(fields) != len(self._columns):
+            raise Malformed(begin, f"{len(fields)} fields instead of {len(self._columns)}")
+        record: dict[str, Any] = dict(zip(self._columns, fields, strict=True))
+        for column, convert in self._types.items():
+            try:
+                record[column] = convert(record[column])
+            except Exception as error:
+                raise Malformed(begin, f"column {column!r}: {describe_error(error)}") from error
+        return record
+
+    def _record(self, lines: Lines, begin: Place) -> tuple[Place, list[str]]:
+        """Where the next record at or after `begin` begins, and its fields: none at the end of the file."""
+        try:
+            for fields in self._reader:
+                if fields:
+                    return begin, fields
+                begin = lines.mark()  # it was an empty line
+        except (UnicodeDecodeError, csv.Error, TooLong) as error:
+            self._skip_line(lines, begin)
+            raise Malformed(begin, why_malformed(error)) from error
+        return begin, []
+
+    @staticmethod
+    def _skip_line(lines: Lines, begin: Place) -> None:
+        lines.go_to(begin)
+        try:
+            lines.take()
+        except TooLong:
+            pass

@@ -1,0 +1,165 @@
+"""
+Lines of a file, one after the other, each with its place: what the file sources stand on.
+
+Memory is bounded by one line, whatever the size of the file, and a line by a limit.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, TypeAlias, cast
+
+import orjson
+
+from asyncstream.arguments import refuse
+
+__all__ = (
+    "BOM",
+    "EXCERPT_BYTES",
+    "AnyPath",
+    "Lines",
+    "Malformed",
+    "Place",
+    "RejectedLine",
+    "TooLong",
+    "column_names",
+    "delimiter_of",
+    "file_path",
+    "open_file",
+    "why_malformed",
+)
+
+AnyPath = str | os.PathLike[str]
+
+BOM: Final = b"\xef\xbb\xbf"
+_BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
+EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedLine:
+    """
+    A line that is no element.
+
+    Attributes:
+        path: the file.
+        line_number: of its first line, if it is a CSV record of several; starts at 1.
+        line: its text without the line end. Bytes that are not UTF-8 are shown as `\\xff`; of a line that is
+            longer than the limit, the beginning.
+        reason: what is wrong with it.
+    """
+
+    path: str
+    line_number: int
+    line: str
+    reason: str
+
+
+Place: TypeAlias = tuple[int, int]
+"""A place between two lines: how many bytes and how many lines are before it."""
+
+
+class Malformed(Exception):
+    """Carries what is wrong with the lines between two places."""
+
+    def __init__(self, begin: Place, reason: str) -> None:
+        super().__init__(reason)
+        self.begin = begin
+        self.line_number = begin[1] + 1
+        self.reason = reason
+
+
+class TooLong(Exception):
+    """A line, or a CSV record of several lines, is longer than the limit."""
+
+
+class Lines:
+    """
+    The lines of a file one by one: as bytes by `take`, or as text by iterating, as `csv.reader` does.
+
+    Args:
+        limit: the most bytes between a `mark` and the end of the line that is taken.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self.file = file
+        self.limit = limit
+        self._offset = 0
+        self._lines = 0
+        self._limit_offset = limit
+
+    def mark(self) -> Place:
+        """The place before the next line, from where on the limit counts."""
+        self._limit_offset = self._offset + self.limit
+        return self._offset, self._lines
+
+    def go_to(self, place: Place) -> None:
+        self._offset, self._lines = place
+        self.file.seek(self._offset)
+        self.mark()
+
+    def take(self) -> bytes:
+        """The next line with its end, empty at the end of the file. A line that is too long is skipped."""
+        begin = self._offset
+        line = self.file.readline(max(self._limit_offset - begin, 0) + 1)
+        if not line:
+            return line
+        self._offset += len(line)
+        self._lines += 1
+        if self._offset > self._limit_offset:
+            while not line.endswith(b"\n") and (line := self.file.readline(_BUFFER_BYTES)):
+                self._offset += len(line)
+            raise TooLong(f"longer than {self.limit} bytes")
+        return line.removeprefix(BOM) if begin == 0 else line
+
+    def __iter__(self) -> Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self.take()
+        if not line:
+            raise StopIteration
+        return line.decode()
+
+    def text(self, begin: Place, end: Place) -> str:
+        """What is written between two places."""
+        size = end[0] - begin[0]
+        self.file.seek(begin[0])
+        data = self.file.read(size if size <= self.limit else min(size, EXCERPT_BYTES))
+        self.file.seek(self._offset)
+        return data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="backslashreplace")
+
+
+def open_file(path: str, mode: str) -> BinaryIO:
+    return cast(BinaryIO, open(path, mode, buffering=_BUFFER_BYTES))
+
+
+def why_malformed(error: Exception) -> str:
+    """What a `RejectedLine` says of a line at which one of these was raised."""
+    if isinstance(error, orjson.JSONDecodeError):
+        return f"not JSON: {error.msg}, at character {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: {error.reason}"
+    return f"not CSV: {error}" if isinstance(error, csv.Error) else str(error)
+
+
+def file_path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise refuse("path", "the path of a file", path)
+    return str(os.fspath(path))
+
+
+def column_names(columns: Sequence[str]) -> list[str]:
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
+        raise refuse("columns", "a list of different names", columns)
+    return names
+
+
+def delimiter_of(delimiter: Any) -> str:
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        raise refuse("delimiter", "one character, neither a quote nor a line end", delimiter)
+    return delimiter
