@@ -52,11 +52,14 @@ class StepInfo:
         role: whether it is a source (its position), an operator, or a sink that takes part in epochs.
         kind: what the step did, such as "async_map"; its state is of no use to another kind.
         size: bytes of its state.
+        schema: what the state consists of, as plain JSON; None: unknown, as in checkpoints from before it was
+            kept, and not compared.
     """
 
     role: Role
     kind: str
     size: int
+    schema: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ def pack(info: CheckpointInfo, states: Mapping[str, Encoded]) -> bytes:
         name: {
             "role": step.role,
             "kind": step.kind,
+            "schema": step.schema,
             "parts": [[list(path), len(data)] for path, data in states[name]],
         }
         for name, step in info.steps.items()
@@ -234,7 +238,7 @@ def _description(data: bytes) -> Any:
 
 def _info(description: Any, size: int) -> CheckpointInfo:
     steps = {
-        name: StepInfo(step["role"], step["kind"], sum(size for _, size in step["parts"]))
+        name: StepInfo(step["role"], step["kind"], sum(size for _, size in step["parts"]), step.get("schema"))
         for name, step in description["steps"].items()
     }
     plain = {key: value for key, value in description.items() if key != "steps"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -23,11 +26,15 @@ STATES: dict[str, Any] = {
     "sink": (1, b"x"),
 }
 
+SCHEMAS: dict[str, Any] = {
+    "window": {"form": {"window": {"size_ms": 10}}, "parts": {"b": 1, "a": 2}, "settings": {}}
+}
+
 
 def packed(number: int = 5) -> bytes:
     codec = JsonCodec()
     states = {name: encode_state(name, state, codec) for name, state in STATES.items()}
-    steps = {name: StepInfo("operator", name, 0) for name in STATES}
+    steps = {name: StepInfo("operator", name, 0, schema=SCHEMAS.get(name)) for name in STATES}
     return pack(CheckpointInfo(number, "p", 1000, codec.name, False, 0, steps), states)
 
 
@@ -48,6 +55,21 @@ def test_description_is_read_without_a_codec() -> None:
     info = unpack_info(packed())
     assert list(info.steps) == list(STATES)
     assert info.steps["window"].size > info.steps["source"].size > 0
+
+
+def test_the_schema_of_a_step_is_read_with_the_description_in_its_order() -> None:
+    steps = unpack_info(packed()).steps
+    assert {name: step.schema for name, step in steps.items() if step.schema} == SCHEMAS
+    assert list(steps["window"].schema["parts"]) == ["b", "a"]
+
+
+def test_a_checkpoint_from_before_schemas_says_that_it_has_none() -> None:
+    head, description, contents = _cut(packed())
+    told = json.loads(description)
+    for step in told["steps"].values():
+        del step["schema"]
+    info = unpack_info(_joined(head, json.dumps(told).encode(), contents))
+    assert [step.schema for step in info.steps.values()] == [None] * len(STATES)
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 20, 53, 54, 60, 500, -1])
@@ -90,3 +112,21 @@ def test_another_codec_is_refused_by_name() -> None:
 def test_refused_value_names_the_step_the_place_and_the_type() -> None:
     with pytest.raises(CheckpointError, match=r"step 'enrich'.*\[1\].*object"):
         encode_state("enrich", [1, object()], JsonCodec())
+
+
+_HEAD = struct.Struct(">8sHIQ")
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The head, the description and the contents of a checkpoint."""
+    size = _HEAD.unpack_from(data)[2]
+    start = _HEAD.size + 32
+    return data[: _HEAD.size], data[start : start + size], data[start + size :]
+
+
+def _joined(head: bytes, description: bytes, contents: bytes) -> bytes:
+    """A checkpoint of these, with a checksum that is right."""
+    magic, version, _, rest = _HEAD.unpack(head)
+    head = _HEAD.pack(magic, version, len(description), rest)
+    digest = blake2b(head + description + contents, digest_size=32).digest()
+    return head + digest + description + contents
