@@ -10,7 +10,6 @@ from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQ
 from asyncstream.async_wait.settings import (
     AsyncWaitOptions,
     AsyncWaitSettings,
-    OnError,
     OnTimeout,
     OutputOrder,
 )
@@ -19,7 +18,6 @@ __all__ = (
     "AsyncWaitOperator",
     "AsyncWaitOptions",
     "AsyncWaitSettings",
-    "OnError",
     "OnTimeout",
     "OrderedQueue",
     "OutputOrder",

@@ -79,6 +79,7 @@ from asyncstream.elements import (
 from asyncstream.errors import CallTimeout, InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
+from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
 
@@ -524,7 +525,7 @@ class AsyncWaitOperator(Intake):
                 raise error
             return PENDING  # kept for the snapshot
         self._counts["failed"] += 1
-        return self._outcome_of("failed", self.settings.on_error, worker, promise, error)
+        return self._outcome_of(FAILED, self.settings.on_error, worker, promise, error)
 
     def _outcome_of(
         self, tag: str, choice: object, worker: Worker, promise: Promise, error: BaseException
@@ -545,8 +546,7 @@ class AsyncWaitOperator(Intake):
         began_ms = now_ms
         if promise.started is not None:
             began_ms -= round((self._loop.time() - promise.started) * 1000)
-        attempts = vars(error).get("attempts", 1)  # not getattr: an exception's own code might run
-        return FailedCall(promise.value, error, attempts, promise.timestamp, began_ms, now_ms)
+        return FailedCall(promise.value, error, attempts_of(error), promise.timestamp, began_ms, now_ms)
 
     def _stamp(self) -> None:
         """Note since when the calls run that have suspended since the last turn."""
@@ -572,7 +572,7 @@ class AsyncWaitOperator(Intake):
             except (KeyboardInterrupt, SystemExit):
                 raise  # not about this element: the process is asked to stop
             except BaseException as raised:
-                outcome = self._outcome_of("failed", self.settings.on_error, worker, promise, raised)
+                outcome = self._outcome_of(FAILED, self.settings.on_error, worker, promise, raised)
         else:
             error = CallTimeout(f"no result within {self.settings.timeout} s")
             outcome = self._outcome_of("timed_out", on_timeout, worker, promise, error)

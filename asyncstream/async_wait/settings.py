@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from asyncstream.arguments import Duration, choice, count, duration_seconds, is_async_function, refuse
 from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
 from asyncstream.errors import PipelineError
+from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction
 
-__all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnError", "OnTimeout", "OutputOrder")
+__all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnTimeout", "OutputOrder")
 
-OnError: TypeAlias = Literal["fail", "skip", "route"]
 OnTimeout: TypeAlias = Literal["fail", "skip", "route"] | Callable[[Any], Any]
 
 
@@ -124,7 +124,7 @@ class AsyncWaitSettings:
             choice("on_timeout", self.on_timeout, ("fail", "skip", "route"))
         elif is_async_function(self.on_timeout):
             raise refuse("on_timeout", "a plain function", self.on_timeout, "there is no time left to wait")
-        choice("on_error", self.on_error, ("fail", "skip", "route"))
+        on_error_choice(self.on_error)
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))
         if self.order is not OutputOrder.PER_KEY:

@@ -1,42 +1,74 @@
 """
 The plain operators: one function applied to each element, no memory.
 
-Each takes a batch in one go. When the user's function raises, what came before that element is passed on
-first. In a plain function `CancelledError` is an error like any other: nobody here cancels.
+Each takes a batch in one go. Where the user's function raises, what came before that element is passed on,
+then the element goes where `on_error` says, and the batch goes on behind it: no element is given to the
+function twice. In a plain function `CancelledError` is an error like any other, but one that ends the job:
+here, what is cancelled is not about an element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
-from operator import truth
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from itertools import compress, repeat
+from typing import Any, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
-from asyncstream.operators.base import Operator, pairs
+from asyncstream.operators.base import Operator
+from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.results import Kinds, NotAValue, close_all, is_deferred, not_a_value
 
 __all__ = ("Branch", "Filter", "FlatMap", "Map", "several")
+
+PROBATION: Final = 1024
+"""Results of a `Map` that are all looked at; from then on one of each batch is, which costs nothing."""
 
 
 class _PerElement(Operator):
     """What is made of a function of one element."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
         super().__init__()
         self._function = function
+        self._failures = Failures(self, on_error)
 
-    def _all(self, results: Iterator[Any], values: Sequence[Any]) -> tuple[list[Any], BaseException | None]:
-        """The results, one for each value; after a failure those before it, and the error to raise then."""
-        found: list[Any] = []
-        try:
-            # extend keeps what came before a failure, which a comprehension would throw away
-            found.extend(results)
-        except BaseException as error:
-            return found, self.blame(values[len(found)], error)
-        if len(found) < len(values):  # a StopIteration of the user's ends an iterator without a word
-            return found, self.blame(values[len(found)], StopIteration())
-        return found, None
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        results = self._results(values)
+        count, start = len(values), 0
+        while start < count:
+            found: list[Any] = []
+            failure: BaseException | None = None
+            try:
+                # extend keeps what came before a failure, and the iterator goes on behind it
+                found.extend(results)
+            except BaseException as error:
+                failure = error
+            end = start + len(found)
+            if failure is None and end < count:
+                failure = StopIteration()  # of the user's: it ends an iteration without a word
+            if end - start == count:
+                self._emit(values, timestamps, found)
+                return
+            if found:
+                self._emit(values[start:end], timestamps and timestamps[start:end], found)
+            if failure is not None:
+                self._failures.take(values[end], timestamps[end] if timestamps else None, failure)
+            start = end + 1
+
+    def _results(self, values: Sequence[Any]) -> Iterator[Any]:
+        """What the function gives for each of the elements, when asked."""
+        return map(self._function, values)
+
+    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        """Pass on what comes of these elements; there is at least one, and a result for each."""
+        raise TypeError(f"{type(self).__name__} does not override _emit")
+
+    def metrics(self) -> dict[str, int]:
+        return self._failures.metrics()
+
+    def counters(self) -> tuple[str, ...]:
+        return self._failures.counters()
 
 
 class Map(_PerElement):
@@ -46,21 +78,38 @@ class Map(_PerElement):
     Snapshot holds: nothing.
     """
 
+    def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
+        super().__init__(function, on_error)
+        self._kinds = Kinds()
+        self._unproven = PROBATION
+
     def process(self, value: Any, timestamp: int | None) -> None:
         try:
             result = self._function(value)
         except BaseException as error:
-            raise self.blame(value, error) from error
+            self._failures.take(value, timestamp, error)
+            return
+        if type(result) not in self._kinds.known:
+            self._check([value], None, [result])
         self.out.process(result, timestamp)
 
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        results, failure = self._all(map(self._function, values), values)
-        if failure is None:
-            self.out.process_batch(results, timestamps)
+    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        if self._unproven or type(results[0]) not in self._kinds.known:
+            self._check(values, timestamps, results)
+        self.out.process_batch(results, timestamps)
+
+    def _check(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        """Refuse results that are no values, after what came before them."""
+        self._unproven = max(0, self._unproven - len(results))
+        bad = self._kinds.first_deferred(results)
+        if bad is None:
             return
-        if results:
-            self.out.process_batch(results, timestamps and timestamps[: len(results)])
-        raise failure
+        if bad:
+            self.out.process_batch(results[:bad], timestamps and timestamps[:bad])
+        advice = "use async_map for a function that is to be awaited"
+        if isinstance(results[bad], Generator):
+            advice = "use flat_map for a function that yields"
+        raise self.blame(values[bad], not_a_value(results[bad:], advice))
 
 
 class Filter(_PerElement):
@@ -73,17 +122,38 @@ class Filter(_PerElement):
     def process(self, value: Any, timestamp: int | None) -> None:
         self.process_batch([value], [timestamp])
 
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        # truth: it is also a function of the user's, and may fail, as that of a NumPy array does
-        verdicts, failure = self._all(map(truth, map(self._function, values)), values)
-        self._pass(values, timestamps, verdicts)
-        if failure is not None:
-            raise failure
+    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        start = 0
+        for place in () if _VERDICTS.issuperset(map(type, results)) else range(len(results)):
+            try:
+                results[place] = _verdict(results[place])
+            except BaseException as error:
+                end = place
+                self._pass(values[start:end], timestamps and timestamps[start:end], results[start:end])
+                if isinstance(error, NotAValue):
+                    close_all(results[place:])
+                self._failures.take(values[place], timestamps[place] if timestamps else None, error)
+                start = place + 1
+        if start:
+            values, timestamps, results = values[start:], timestamps and timestamps[start:], results[start:]
+        self._pass(values, timestamps, results)
 
-    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[bool]) -> None:
+    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> None:
         kept = list(compress(values, verdicts))
         if kept:
             self.out.process_batch(kept, timestamps and list(compress(timestamps, verdicts)))
+
+
+_VERDICTS: Final = frozenset({bool, int, float, str, type(None), list, tuple, dict, set})
+"""Types whose truth cannot fail, and that a function returns on purpose."""
+
+
+def _verdict(result: Any) -> bool:
+    if result is NotImplemented or is_deferred(result):
+        raise not_a_value(
+            [result], "a filter asks for something true or false; await it in an async_map before"
+        )
+    return bool(result)  # a function of the user's, too: that of a NumPy array fails
 
 
 class Branch(Filter):
@@ -96,7 +166,7 @@ class Branch(Filter):
 
     OTHERS = "others"
 
-    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[bool]) -> None:
+    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> None:
         super()._pass(values, timestamps, verdicts)
         others = [not verdict for verdict in verdicts]
         kept = list(compress(values, others))
@@ -107,25 +177,23 @@ class Branch(Filter):
 
 class FlatMap(_PerElement):
     """
-    Emits when: an element arrives: each result of the function, with the element's timestamp.
+    Emits when: an element arrives: each result of the function, with the element's timestamp. Of an element
+    on which the function fails half-way, nothing.
 
     Snapshot holds: nothing.
     """
 
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        results: list[Any] = []
+    def _results(self, values: Sequence[Any]) -> Iterator[Any]:
+        return map(several, map(self._function, values))
+
+    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        flat: list[Any] = []
         stamps: list[int | None] = []
-        try:
-            for value, timestamp in pairs(values, timestamps):
-                try:
-                    new = several(self._function(value))
-                except BaseException as error:
-                    raise self.blame(value, error) from error
-                results += new
-                stamps += [timestamp] * len(new)
-        finally:
-            if results:
-                self.out.process_batch(results, timestamps and stamps)
+        for new, timestamp in zip(results, timestamps or repeat(None), strict=False):
+            flat += new
+            stamps += [timestamp] * len(new)
+        if flat:
+            self.out.process_batch(flat, timestamps and stamps)
 
 
 def several(results: Any) -> list[Any]:
@@ -138,6 +206,8 @@ def several(results: Any) -> list[Any]:
     """
     if isinstance(results, list):
         return results
+    if isinstance(results, Awaitable | AsyncGenerator):
+        raise not_a_value([results], "use async_flat_map, and return a list there")
     if isinstance(results, str | bytes | bytearray | dict) or not isinstance(results, Iterable):
         raise TypeError(f"a flat map returns an iterable of results (a list, say), got {safe_repr(results)}")
     return list(results)

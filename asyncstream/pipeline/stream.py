@@ -22,6 +22,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
 from asyncstream.operators.basic import Branch, Filter, FlatMap, Map
+from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.operators.union import Union
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key", "routed_to")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -54,29 +55,58 @@ class Stream(Generic[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._output}>"
 
+    @property
+    def failed(self) -> Stream[FailedCall]:
+        """The elements on which the step's function raised; needs `on_error="route"`."""
+        return self._routed(FAILED, "on_error")
+
     # ------------------------------------------------------------------ one element at a time
 
-    def map(self, fn: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
-        """Each element becomes `fn(element)`."""
-        return Stream(self._graph, self._plain("map", Map, fn, name))
+    def map(self, fn: Callable[[T], U], *, on_error: OnError = "fail", name: str | None = None) -> Stream[U]:
+        """
+        Each element becomes `fn(element)`.
 
-    def filter(self, fn: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
-        """Keep the elements for which `fn(element)` is true."""
-        return Stream(
-            self._graph, self._step("filter", name, partial(Filter, function("fn", fn)), {"fn": fn})
-        )
+        Args:
+            on_error: what becomes of an element on which `fn` raises an `Exception`: "fail" the pipeline,
+                "skip" the element (counted), "route" it to `.failed` as a `FailedCall`.
+        """
+        return self._per_element("map", Map, fn, on_error, name)
 
-    def flat_map(self, fn: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
-        """Each element becomes any number of them: those that `fn(element)` returns or yields."""
-        return Stream(
-            self._graph, self._step("flat_map", name, partial(FlatMap, function("fn", fn)), {"fn": fn})
-        )
+    def filter(
+        self, fn: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[T]:
+        """
+        Keep the elements for which `fn(element)` is true.
 
-    def branch(self, fn: Callable[[T], object], *, name: str | None = None) -> tuple[Stream[T], Stream[T]]:
-        """Two streams: the elements for which `fn(element)` is true, and the others."""
-        make = partial(Branch, function("fn", fn))
-        main = self._step("branch", name, make, {"fn": fn}, required=(Branch.OTHERS,))
-        return Stream(self._graph, main), Stream(self._graph, Output(main.step, Branch.OTHERS))
+        Args:
+            on_error: as for `map`.
+        """
+        return self._per_element("filter", Filter, fn, on_error, name)
+
+    def flat_map(
+        self, fn: Callable[[T], Iterable[U]], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[U]:
+        """
+        Each element becomes any number of them: those that `fn(element)` returns or yields.
+
+        Of an element on which it fails half-way nothing is emitted.
+
+        Args:
+            on_error: as for `map`.
+        """
+        return self._per_element("flat_map", FlatMap, fn, on_error, name)
+
+    def branch(
+        self, fn: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> tuple[Stream[T], Stream[T]]:
+        """
+        Two streams: the elements for which `fn(element)` is true, and the others.
+
+        Args:
+            on_error: as for `map`; `.failed` is that of the first stream.
+        """
+        main: Stream[T] = self._per_element("branch", Branch, fn, on_error, name, (Branch.OTHERS,))
+        return main, Stream(self._graph, Output(main._output.step, Branch.OTHERS))
 
     def union(self, *others: Stream[T], name: str | None = None) -> Stream[T]:
         """
@@ -234,8 +264,19 @@ class Stream(Generic[T]):
 
     # ------------------------------------------------------------------ inside
 
-    def _plain(self, kind: str, operator: Callable[[Any], Operator], fn: object, name: str | None) -> Output:
-        return self._step(kind, name, partial(operator, function("fn", fn)), {"fn": fn})
+    def _per_element(
+        self,
+        kind: str,
+        operator: Callable[[Any, OnError], Operator],
+        fn: object,
+        on_error: OnError,
+        name: str | None,
+        required: tuple[str, ...] = (),
+    ) -> Stream[Any]:
+        make = partial(operator, function("fn", fn), on_error_choice(on_error))
+        details = {"fn": fn} | _shown_on_error(on_error)
+        output = self._step(kind, name, make, details, required=required + routed_to(on_error))
+        return Stream(self._graph, output)
 
     def _step(
         self,
@@ -252,6 +293,12 @@ class Stream(Generic[T]):
         shown = {key: _shown(value) for key, value in details.items()}
         self._graph.add(OperatorStep(name, kind, inputs or (self._output,), make, shown, required, key_by))
         return Output(name)
+
+    def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
+        step = self._graph[self._output.step]
+        if not isinstance(step, OperatorStep) or tag not in step.required:
+            raise PipelineError(f"step {step.name!r} sends nothing to .{tag}; give it {argument}='route'")
+        return Stream(self._graph, Output(step.name, tag))
 
     def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> None:
         details = {} if kind != "sink" else {"to": type(sink).__name__}
@@ -270,7 +317,6 @@ class Stream(Generic[T]):
                 raise PipelineError(f"{kind}: there is no option {option!r}; there are: {', '.join(known)}")
         checked: dict[str, Any] = {**options}  # by the settings, which take what users may pass
         settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
-        routes = {"failed": settings.on_error == "route", "timed_out": settings.on_timeout == "route"}
         details = {
             "fn": fn,
             "order": settings.order.value,
@@ -278,10 +324,12 @@ class Stream(Generic[T]):
             "buffer": settings.buffer_size,
             "timeout": settings.timeout,
         }
-        required = tuple(tag for tag, used in routes.items() if used)
+        required = routed_to(settings.on_error)
+        if settings.on_timeout == "route":
+            required += ("timed_out",)
         make = partial(AsyncWaitOperator, settings)
         output = self._step(kind, name, make, details, required=required, key_by=settings.key_by)
-        return AsyncResults(self._graph, output, routes)
+        return AsyncResults(self._graph, output)
 
 
 class AsyncResults(Stream[T]):
@@ -289,26 +337,10 @@ class AsyncResults(Stream[T]):
     What comes out of an async step: its results, and on the side the elements that gave none.
     """
 
-    def __init__(self, graph: Graph, output: Output, routes: dict[str, bool]) -> None:
-        super().__init__(graph, output)
-        self._routes = routes
-
-    @property
-    def failed(self) -> Stream[FailedCall]:
-        """The elements whose call raised; needs `on_error="route"`."""
-        return self._side("failed", "on_error")
-
     @property
     def timed_out(self) -> Stream[FailedCall]:
         """The elements whose call took longer than `timeout`; needs `on_timeout="route"`."""
-        return self._side("timed_out", "on_timeout")
-
-    def _side(self, tag: str, argument: str) -> Stream[FailedCall]:
-        if not self._routes[tag]:
-            raise PipelineError(
-                f"step {self._output.step!r} sends nothing to .{tag}; give it {argument}='route'"
-            )
-        return Stream(self._graph, Output(self._output.step, tag))
+        return self._routed("timed_out", "on_timeout")
 
 
 class SideStreams(Stream[T]):
@@ -325,6 +357,15 @@ def no_key(element: object) -> None:
 
 def _ignore(element: object) -> None:
     pass
+
+
+def routed_to(on_error: OnError) -> tuple[str, ...]:
+    """The tags of outputs that somebody must read if `on_error` is this."""
+    return (FAILED,) if on_error == "route" else ()
+
+
+def _shown_on_error(on_error: OnError) -> dict[str, object]:
+    return {} if on_error == "fail" else {"on_error": on_error}
 
 
 def _is_generator_function(function: object) -> bool:

@@ -1,0 +1,103 @@
+"""
+Elements on which a user's function raised: fail the job over them, leave them out, or send them aside.
+
+One mechanism for every step and sink with `on_error=`. Each of them goes on behind the element that failed,
+so none is lost or doubled, and what it emits before and after keeps its order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+from asyncstream.arguments import choice
+from asyncstream.clock import Clock
+from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.operators.base import Operator
+from asyncstream.operators.functions import FailedCall
+from asyncstream.operators.results import NotAValue
+
+__all__ = ("FAILED", "Failures", "OnError", "attempts_of", "on_error_choice")
+
+OnError: TypeAlias = Literal["fail", "skip", "route"]
+"""What becomes of an element whose function raised: the job fails, it is counted, or it goes to `failed`."""
+
+FAILED: Final = "failed"
+"""Tag of the output for elements on which a function raised."""
+
+
+def on_error_choice(value: OnError) -> OnError:
+    """
+    `value`, checked.
+
+    Raises:
+        PipelineError: if it is none of the three.
+    """
+    return choice("on_error", value, ("fail", "skip", "route"))
+
+
+class Failures:
+    """
+    What one operator does with the elements that its function fails on, and how many they are.
+
+    Only an `Exception` is about an element. Everything else (an interrupt, a cancellation), what an operator
+    downstream has been blamed for, and a function that should have been awaited fail the job all the same.
+
+    Args:
+        operator: whose function it is.
+        on_error: what was chosen.
+    """
+
+    __slots__ = ("_operator", "failed", "fatal", "on_error", "skipped")
+
+    def __init__(self, operator: Operator, on_error: OnError) -> None:
+        self._operator = operator
+        self.on_error = on_error_choice(on_error)
+        self.fatal = on_error == "fail"
+        self.failed = 0
+        self.skipped = 0
+
+    def take(self, value: Any, timestamp: int | None, error: BaseException) -> None:
+        """
+        Do with an element what was chosen.
+
+        Args:
+            value: the element, of which nothing has been or will be emitted.
+            timestamp: its event time, milliseconds since the epoch, or None.
+            error: what the function raised on it.
+
+        Raises:
+            UserFunctionError: if the job is to fail.
+        """
+        if not self.bears(error):
+            raise self._operator.blame(value, error) from error
+        self.failed += 1
+        if self.on_error == "skip":
+            self.skipped += 1
+            return
+        failed = _failed_call(value, timestamp, error, self._operator.context.clock)
+        self._operator.side_output(FAILED).process(failed, timestamp)
+
+    def bears(self, error: BaseException) -> bool:
+        """Whether the job goes on after `error`."""
+        if self.fatal or not isinstance(error, Exception):
+            return False
+        return not isinstance(error, UserFunctionError | InternalError | NotAValue)
+
+    def metrics(self) -> dict[str, int]:
+        """The counts, unless every failure is the end of the job."""
+        return {} if self.fatal else {"failed": self.failed, "skipped": self.skipped}
+
+    def counters(self) -> tuple[str, ...]:
+        """The names of the counts."""
+        return tuple(self.metrics())
+
+
+def attempts_of(error: BaseException) -> int:
+    """How many times the function was tried that raised this; starts at 1."""
+    attempts: int = vars(error).get("attempts", 1)  # not getattr: an exception's own code might run
+    return attempts
+
+
+def _failed_call(value: Any, timestamp: int | None, error: BaseException, clock: Clock) -> FailedCall:
+    now_ms = clock.now_ms()  # a plain function takes no time that anybody would measure
+    return FailedCall(value, error, attempts_of(error), timestamp, now_ms, now_ms)
