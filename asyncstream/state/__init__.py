@@ -1,8 +1,9 @@
 """
 Keyed state: values that an operator keeps for each key, and for each namespace (a window) of a key.
 
-Read `descriptors` (what the user names), then `keyed` (the store and its handles); `division` is for
-runtimes that spread keys over several places.
+Read `descriptors` (what the user names), `handles` (what user code reads and writes), `ttl` (how entries
+expire), then `keyed` (the store behind them); `division` is for runtimes that spread keys over several
+places.
 """
 
 from asyncstream.state.descriptors import (
@@ -12,20 +13,21 @@ from asyncstream.state.descriptors import (
     MapDescriptor,
     ReducingDescriptor,
     StateDescriptor,
+    TimeToLive,
     ValueDescriptor,
 )
 from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.division import CELLS, TIMERS, TOTAL, Common, Each, Keyed, Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze, freeze_items
-from asyncstream.state.keyed import (
+from asyncstream.state.handles import (
     AggregatingState,
-    KeyedState,
     ListState,
     MapState,
     ReducingState,
     State,
     ValueState,
 )
+from asyncstream.state.keyed import KeyedState
 
 __all__ = (
     "IMMUTABLE",
@@ -49,6 +51,7 @@ __all__ = (
     "ReducingState",
     "State",
     "StateDescriptor",
+    "TimeToLive",
     "ValueDescriptor",
     "ValueState",
     "detached",

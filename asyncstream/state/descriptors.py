@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from asyncstream.arguments import Duration, duration_ms, refuse
+from asyncstream.arguments import Duration, choice, duration_ms, refuse
 
 __all__ = (
     "Aggregation",
@@ -22,6 +22,7 @@ __all__ = (
     "MapDescriptor",
     "ReducingDescriptor",
     "StateDescriptor",
+    "TimeToLive",
     "ValueDescriptor",
 )
 
@@ -51,29 +52,55 @@ class Aggregation(Protocol[In_contra, Out_co]):
 
 
 @dataclass(frozen=True)
+class TimeToLive:
+    """
+    How long entries of a piece of state live, in processing time.
+
+    Attributes:
+        duration: how long after it was written an entry expires: a `timedelta` or seconds. A change holds for
+            entries of a restored checkpoint, too.
+        refresh: "on_write": only a write begins a new life; "on_read": a read does so, too: of a map's entry
+            (`get`, `in`) for that entry, of a list or all of a map for everything live in it. `len` reads
+            nothing.
+    """
+
+    duration: Duration
+    refresh: Literal["on_write", "on_read"] = "on_write"
+
+    def __post_init__(self) -> None:
+        duration_ms("duration of TimeToLive", self.duration)
+        choice("refresh of TimeToLive", self.refresh, ("on_write", "on_read"))
+
+    @property
+    def duration_ms(self) -> int:
+        """`duration` in whole milliseconds."""
+        return duration_ms("duration of TimeToLive", self.duration)
+
+
+@dataclass(frozen=True)
 class StateDescriptor:
     """
     A named piece of state, one entry for each key and namespace.
 
     Attributes:
         name: unique within its operator; what snapshots know it by.
-        ttl: how long an entry outlives its last write, in processing time; None: for ever. A list or a map
-            lives and dies as a whole.
+        ttl: how long an entry outlives its last write, in processing time; None: for ever. The elements of a
+            list and the entries of a map expire one by one.
     """
 
     name: str
-    ttl: Duration | None = field(default=None, kw_only=True)
+    ttl: Duration | TimeToLive | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.name or type(self.name) is not str:
             raise refuse("name of a state", "a text that is not empty", self.name)
-        if self.ttl is not None:
+        if self.ttl is not None and not isinstance(self.ttl, TimeToLive):
             duration_ms(f"ttl of state {self.name!r}", self.ttl)
 
     @property
-    def ttl_ms(self) -> int | None:
-        """`ttl` in whole milliseconds."""
-        return None if self.ttl is None else duration_ms("ttl", self.ttl)
+    def time_to_live(self) -> TimeToLive | None:
+        """`ttl` with all its settings."""
+        return self.ttl if self.ttl is None or isinstance(self.ttl, TimeToLive) else TimeToLive(self.ttl)
 
 
 @dataclass(frozen=True)

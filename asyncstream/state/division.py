@@ -7,7 +7,7 @@ A keyed operator says by a layout where in its snapshot keys are. A layout is on
     Common(choose)   about no key in particular: all get it; united, the chosen one of those that are not None
     TOTAL            a count: one of them gets it; united, the sum
     Each(layout)     a dict with any names, each value with that layout
-    {name: layout}   a dict with these names
+    {name: layout}   a dict with these names, of which it may lack some
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Layout: TypeAlias = Keyed | Common | _Total | Each | Mapping[str, "Layout"]
 
 TOTAL: Final = _Total()
 
-CELLS: Final = Each({"kind": Common(min), "cells": Keyed(0)})
+CELLS: Final = Each({"kind": Common(min), "times": Common(min), "cells": Keyed(0)})
 """The snapshot of a `KeyedState`."""
 
 TIMERS: Final = {"event": Keyed(1, ordered=True), "processing": Keyed(1, ordered=True)}
@@ -110,6 +110,7 @@ def unite(states: Sequence[Any], layout: Layout) -> Any:
 
 
 def _parts(layout: Each | Mapping[str, Layout], states: Sequence[Any]) -> Mapping[str, Layout]:
+    present = dict.fromkeys(name for state in states for name in state)
     if isinstance(layout, Each):
-        return dict.fromkeys((name for state in states for name in state), layout.layout)
-    return layout
+        return dict.fromkeys(present, layout.layout)
+    return {name: inner for name, inner in layout.items() if name in present}

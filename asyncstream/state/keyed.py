@@ -1,21 +1,16 @@
 """
 Keyed state in memory: a table for each name, an entry for each key and namespace.
 
-The operator moves a cursor (`KeyedState.key`, `KeyedState.namespace`); every handle reads and writes the
-entry under it. The namespace tells apart entries of one key, such as those of its windows; None is the
-key's own. What is empty leaves no entry behind, so a key that is done costs nothing.
-
-Time to live is checked when an entry is read and when a snapshot is taken. Nothing scans the tables in
-between: an entry that nobody reads again stays in memory until the next snapshot.
+The namespace tells apart entries of one key, such as those of its windows; None is the key's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.errors import CheckpointError, InternalError, PipelineError, safe_repr
+from asyncstream.errors import CheckpointError, InternalError, safe_repr
 from asyncstream.state.descriptors import (
     AggregatingDescriptor,
     ListDescriptor,
@@ -25,8 +20,18 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.detached import detached
+from asyncstream.state.handles import (
+    AggregatingState,
+    Cursor,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+from asyncstream.state.ttl import Ages, Cell
 
-__all__ = ("AggregatingState", "KeyedState", "ListState", "MapState", "ReducingState", "State", "ValueState")
+__all__ = ("KeyedState",)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -34,257 +39,87 @@ V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-_NOTHING: Any = object()
-
 
 class _Table:
-    """The entries of one name: values by (key, namespace), and when each runs out if they do."""
+    """
+    The entries of one name.
 
-    __slots__ = ("cells", "expiry_ms", "kind")
+    Attributes:
+        kind: of state; a name is never used for two.
+        cells: values by key and namespace.
+        ages: when entries were written, if they have a time to live.
+        unclaimed: the snapshot that the cells came from, until a descriptor says how long they live.
+    """
+
+    __slots__ = ("_is_claimed", "ages", "cells", "kind", "unclaimed")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.cells: dict[tuple[Any, Any], Any] = {}
-        self.expiry_ms: dict[tuple[Any, Any], int] = {}
+        self.cells: dict[Cell, Any] = {}
+        self.ages: Ages[Any] | None = None
+        self.unclaimed: Mapping[str, Any] | None = None
+        self._is_claimed = False
 
+    def claim(self, ages: Ages[Any] | None) -> None:
+        """Let entries live as `ages` says, those too that are here already; None: for ever."""
+        self.ages = ages
+        self._is_claimed = True
+        if self.unclaimed is not None:
+            self._age(self.unclaimed)
+            self.unclaimed = None
 
-class State:
-    """The entry of the current key and namespace in one table; the base of all handles."""
-
-    kind = ""
-
-    def __init__(self, store: KeyedState, table: _Table, descriptor: StateDescriptor) -> None:
-        self._store = store
-        self._cells = table.cells
-        self._expiry_ms = table.expiry_ms
-        self._ttl_ms = descriptor.ttl_ms
-        self.name = descriptor.name
-
-    def clear(self) -> None:
-        """Forget the entry."""
-        cell = (self._store.key, self._store.namespace)
-        self._cells.pop(cell, None)
-        self._expiry_ms.pop(cell, None)
-
-    def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
-        """Move the current key's entries of the namespaces `sources` into that of `target`."""
-        key = self._store.key
-        for source in sources:
-            merged = self._read((key, source))
-            self._remove((key, source))
-            if merged is not _NOTHING:
-                present = self._read((key, target))
-                self._write((key, target), merged if present is _NOTHING else self._merged(present, merged))
-
-    def _merged(self, present: Any, other: Any) -> Any:
-        raise PipelineError(
-            f"state {self.name!r} cannot merge: where windows merge, use list, reducing or aggregating state"
-        )
-
-    def _cell(self) -> tuple[Any, Any]:
-        return (self._store.key, self._store.namespace)
-
-    def _read(self, cell: tuple[Any, Any]) -> Any:
-        found = self._cells.get(cell, _NOTHING)
-        if (
-            self._expiry_ms
-            and found is not _NOTHING
-            and self._expiry_ms.get(cell, _FOREVER) <= self._store.clock.now_ms()
-        ):
-            self._remove(cell)
-            return _NOTHING
-        return found
-
-    def _write(self, cell: tuple[Any, Any], value: Any) -> None:
-        self._cells[cell] = value
-        if self._ttl_ms is not None:
-            self._expiry_ms[cell] = self._store.clock.now_ms() + self._ttl_ms
-
-    def _remove(self, cell: tuple[Any, Any]) -> None:
-        self._cells.pop(cell, None)
-        self._expiry_ms.pop(cell, None)
-
-
-_FOREVER = 2**63
-
-
-class ValueState(State, Generic[T]):
-    """Handle of a `ValueDescriptor`."""
-
-    kind = "value"
-
-    def __init__(self, store: KeyedState, table: _Table, descriptor: ValueDescriptor[T]) -> None:
-        super().__init__(store, table, descriptor)
-        self._default = descriptor.default
-
-    def get(self) -> T | None:
-        """The value, or the descriptor's default."""
-        found = self._read(self._cell())
-        return self._default if found is _NOTHING else found
-
-    def set(self, value: T) -> None:
-        """Replace the value; setting None is the same as `clear`."""
-        if value is None:
-            self.clear()
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take up what `snapshot` gave, in place of what is here."""
+        self.cells.clear()
+        for key, namespace, value, _ in kept["cells"]:
+            self.cells[key, namespace] = detached(value)
+        if self._is_claimed:
+            self._age(kept)
         else:
-            self._write(self._cell(), value)
+            self.unclaimed = kept
+
+    def snapshot(self) -> dict[str, Any]:
+        """
+        The kind, and a list of (key, namespace, value, when it was written).
+
+        The last is None without a time to live. Before version 0.2 it was when the whole entry expires, and
+        there were no "times".
+        """
+        if self.unclaimed is not None:
+            return {**self.unclaimed, "cells": detached(list(self.unclaimed["cells"]))}
+        if self.ages is not None:
+            self.ages.purge()
+        written: Mapping[Cell, Any] = {} if self.ages is None else self.ages.written
+        return {
+            "kind": self.kind,
+            "times": "written",
+            "cells": [
+                (key, _plain(namespace), detached(value), detached(written.get((key, namespace))))
+                for (key, namespace), value in self.cells.items()
+            ],
+        }
+
+    def _age(self, kept: Mapping[str, Any]) -> None:
+        if self.ages is not None:
+            self.ages.clear()
+            is_expiry = "times" not in kept
+            for key, namespace, _, written in kept["cells"]:
+                self.ages.restore((key, namespace), detached(written), is_expiry=is_expiry)
 
 
-class ListState(State, Generic[T]):
-    """Handle of a `ListDescriptor`."""
-
-    kind = "list"
-
-    def get(self) -> list[T]:
-        """A new list of the values."""
-        found = self._read(self._cell())
-        return [] if found is _NOTHING else list(found)
-
-    def add(self, value: T) -> None:
-        """Append one value."""
-        self.extend((value,))
-
-    def extend(self, values: Iterable[T]) -> None:
-        """Append several values."""
-        cell = self._cell()
-        found = self._read(cell)
-        if found is _NOTHING:
-            found = []
-        found.extend(values)
-        if found:
-            self._write(cell, found)
-
-    def set(self, values: Iterable[T]) -> None:
-        """Replace the values."""
-        if replacement := list(values):
-            self._write(self._cell(), replacement)
-        else:
-            self.clear()
-
-    def _merged(self, present: Any, other: Any) -> Any:
-        present.extend(other)
-        return present
-
-
-class MapState(State, Generic[K, V]):
-    """Handle of a `MapDescriptor`."""
-
-    kind = "map"
-
-    @overload
-    def get(self, key: K) -> V | None: ...
-    @overload
-    def get(self, key: K, default: V) -> V: ...
-    def get(self, key: K, default: V | None = None) -> V | None:
-        """The value under `key`, or `default`."""
-        return self._map().get(key, default)
-
-    def put(self, key: K, value: V) -> None:
-        """Set the value under `key`."""
-        cell = self._cell()
-        found = self._read(cell)
-        if found is _NOTHING:
-            found = {}
-        found[key] = value
-        self._write(cell, found)
-
-    def remove(self, key: K) -> None:
-        """Forget the value under `key`, if there is one."""
-        cell = self._cell()
-        found = self._read(cell)
-        if found is not _NOTHING and key in found:
-            del found[key]
-            if found:
-                self._write(cell, found)
-            else:
-                self._remove(cell)
-
-    def items(self) -> list[tuple[K, V]]:
-        """A new list of (key, value), in the order of their first `put`."""
-        return list(self._map().items())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._map()
-
-    def __len__(self) -> int:
-        return len(self._map())
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(list(self._map()))
-
-    def _map(self) -> Mapping[Any, V]:
-        found = self._read(self._cell())
-        return {} if found is _NOTHING else found
-
-
-class ReducingState(State, Generic[T]):
-    """Handle of a `ReducingDescriptor`."""
-
-    kind = "reducing"
-
-    def __init__(self, store: KeyedState, table: _Table, descriptor: ReducingDescriptor[T]) -> None:
-        super().__init__(store, table, descriptor)
-        self._reduce = descriptor.reduce
-
-    def get(self) -> T | None:
-        """All added values folded into one, or None."""
-        found = self._read(self._cell())
-        return None if found is _NOTHING else found
-
-    def add(self, value: T) -> T:
-        """Fold one value in; returns the outcome."""
-        cell = self._cell()
-        found = self._read(cell)
-        outcome = value if found is _NOTHING else self._reduce(found, value)
-        self._write(cell, outcome)
-        return outcome
-
-    def _merged(self, present: Any, other: Any) -> Any:
-        return self._reduce(present, other)
-
-
-class AggregatingState(State, Generic[In, Out]):
-    """Handle of an `AggregatingDescriptor`."""
-
-    kind = "aggregating"
-
-    def __init__(self, store: KeyedState, table: _Table, descriptor: AggregatingDescriptor[In, Out]) -> None:
-        super().__init__(store, table, descriptor)
-        self._aggregation = descriptor.aggregation
-
-    def get(self) -> Out | None:
-        """The result over all added values, or None if there was none."""
-        found = self._read(self._cell())
-        return None if found is _NOTHING else self._aggregation.result(found)
-
-    def add(self, value: In) -> None:
-        """Take one value in."""
-        cell = self._cell()
-        found = self._read(cell)
-        self._write(
-            cell, self._aggregation.add(self._aggregation.create() if found is _NOTHING else found, value)
-        )
-
-    def _merged(self, present: Any, other: Any) -> Any:
-        return self._aggregation.merge(present, other)
-
-
-class KeyedState:
+class KeyedState(Cursor):
     """
-    All keyed state of one operator.
+    All keyed state of one operator, and the cursor of its handles.
 
-    Attributes:
-        key: whose entries the handles work on.
-        namespace: which of that key's entries; None for the key's own.
-        clock: processing time, for entries that run out.
+    Args:
+        clock: processing time, for entries with a time to live.
     """
 
-    __slots__ = ("_handles", "_tables", "clock", "key", "namespace")
+    __slots__ = ("_clock", "_handles", "_tables")
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.key: Any = None
-        self.namespace: Any = None
-        self.clock: Clock = SystemClock() if clock is None else clock
+        super().__init__()
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._tables: dict[str, _Table] = {}
         self._handles: dict[str, State] = {}
 
@@ -313,7 +148,9 @@ class KeyedState:
         if handle is None:
             table = self._tables.setdefault(name, _Table(handle_type.kind))
             _check_kind(name, table.kind, handle_type.kind)
-            handle = self._handles[name] = handle_type(self, table, descriptor)
+            ttl = descriptor.time_to_live
+            table.claim(None if ttl is None else handle_type.ages_of(ttl, self._clock.now_ms, table.cells))
+            handle = self._handles[name] = handle_type(self, table.cells, table.ages, descriptor)
         elif handle.kind != handle_type.kind:
             _check_kind(name, handle.kind, handle_type.kind)
         return handle
@@ -323,35 +160,17 @@ class KeyedState:
         return sum(len(table.cells) for table in self._tables.values())
 
     def snapshot(self) -> dict[str, Any]:
-        """For each name with entries: its kind, and a list of (key, namespace, value, expiry_ms or None)."""
-        now_ms = self.clock.now_ms()
-        kept: dict[str, Any] = {}
-        for name, table in self._tables.items():
-            expiry_ms = table.expiry_ms
-            for cell in [cell for cell, expires in expiry_ms.items() if expires <= now_ms]:
-                del table.cells[cell], expiry_ms[cell]
-            if table.cells:
-                kept[name] = {
-                    "kind": table.kind,
-                    "cells": [
-                        (key, _plain(namespace), detached(value), expiry_ms.get((key, namespace)))
-                        for (key, namespace), value in table.cells.items()
-                    ],
-                }
-        return kept
+        """For each name with entries, what its table keeps of them."""
+        kept = {name: table.snapshot() for name, table in self._tables.items()}
+        return {name: table for name, table in kept.items() if table["cells"]}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take up what `snapshot` gave, in place of what is here."""
-        for table in self._tables.values():
-            table.cells.clear()
-            table.expiry_ms.clear()
-        for name, kept in snapshot.items():
+        for name in {**self._tables, **snapshot}:
+            kept = snapshot.get(name) or {"kind": self._tables[name].kind, "cells": ()}
             table = self._tables.setdefault(name, _Table(kept["kind"]))
             _check_kind(name, kept["kind"], table.kind)
-            for key, namespace, value, expires in kept["cells"]:
-                table.cells[key, namespace] = detached(value)
-                if expires is not None:
-                    table.expiry_ms[key, namespace] = expires
+            table.restore(kept)
 
 
 def _plain(namespace: Any) -> Any:

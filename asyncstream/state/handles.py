@@ -1,0 +1,315 @@
+"""
+What user code reads and writes state through: a handle for each piece of state of an operator.
+
+The operator moves a cursor; every handle works on the entry of the key and namespace under it. What is empty
+leaves no entry behind, so a key that is done costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from asyncstream.errors import PipelineError
+from asyncstream.state.descriptors import (
+    AggregatingDescriptor,
+    ReducingDescriptor,
+    StateDescriptor,
+    ValueDescriptor,
+)
+from asyncstream.state.ttl import Ages, Cell, ListAges, MapAges, ValueAges
+
+__all__ = ("AggregatingState", "Cursor", "ListState", "MapState", "ReducingState", "State", "ValueState")
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+_NOTHING: Any = object()
+
+
+class Cursor:
+    """
+    Which entries the handles of an operator work on.
+
+    Attributes:
+        key: whose entries.
+        namespace: which of that key's entries; None for the key's own.
+    """
+
+    __slots__ = ("key", "namespace")
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self.namespace: Any = None
+
+
+class State:
+    """
+    The entry of the current key and namespace in one table; the base of all handles.
+
+    Attributes:
+        kind: what snapshots call state of this kind.
+        ages_of: keeps when entries were written, for state with a time to live.
+        name: the descriptor's.
+    """
+
+    kind: ClassVar[str] = ""
+    ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
+
+    def __init__(
+        self, cursor: Cursor, cells: dict[Cell, Any], ages: Ages[Any] | None, descriptor: StateDescriptor
+    ) -> None:
+        self.name = descriptor.name
+        self._cursor = cursor
+        self._cells = cells
+        self._ages = ages
+
+    def clear(self) -> None:
+        """Forget the entry."""
+        self._remove(self._cell())
+
+    def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
+        """Move the current key's entries of the namespaces `sources` into that of `target`."""
+        key, cells, ages = self._cursor.key, self._cells, self._ages
+        merged = (key, target)
+        for namespace in sources:
+            source = (key, namespace)
+            value = self._live(source)
+            if value is _NOTHING:
+                continue
+            written = None if ages is None else ages.written[source]
+            self._remove(source)
+            present = self._live(merged)
+            is_new = present is _NOTHING
+            cells[merged] = value if is_new else self._merged(present, value)
+            if ages is not None:
+                ages.merge(merged, written, is_new=is_new)
+
+    def _merged(self, present: Any, other: Any) -> Any:
+        raise PipelineError(
+            f"state {self.name!r} cannot merge: where windows merge, use list, reducing or aggregating state"
+        )
+
+    def _cell(self) -> Cell:
+        return (self._cursor.key, self._cursor.namespace)
+
+    def _live(self, cell: Cell) -> Any:
+        found = self._cells.get(cell, _NOTHING)
+        if self._ages is None or found is _NOTHING or self._ages.is_live(cell):
+            return found
+        return _NOTHING
+
+    def _read(self, cell: Cell) -> Any:
+        found = self._cells.get(cell, _NOTHING)
+        if self._ages is None or found is _NOTHING or self._ages.read(cell):
+            return found
+        return _NOTHING
+
+    def _write(self, cell: Cell, value: Any) -> None:
+        self._cells[cell] = value
+        if self._ages is not None:
+            self._ages.write(cell)
+
+    def _remove(self, cell: Cell) -> None:
+        self._cells.pop(cell, None)
+        if self._ages is not None:
+            self._ages.remove(cell)
+
+
+class ValueState(State, Generic[T]):
+    """Handle of a `ValueDescriptor`."""
+
+    kind = "value"
+
+    def __init__(
+        self, cursor: Cursor, cells: dict[Cell, Any], ages: Ages[Any] | None, descriptor: ValueDescriptor[T]
+    ) -> None:
+        super().__init__(cursor, cells, ages, descriptor)
+        self._default = descriptor.default
+
+    def get(self) -> T | None:
+        """The value, or the descriptor's default."""
+        found = self._read(self._cell())
+        return self._default if found is _NOTHING else found
+
+    def set(self, value: T) -> None:
+        """Replace the value; setting None is the same as `clear`."""
+        if value is None:
+            self.clear()
+        else:
+            self._write(self._cell(), value)
+
+
+class ListState(State, Generic[T]):
+    """Handle of a `ListDescriptor`."""
+
+    kind = "list"
+    ages_of = ListAges
+
+    def get(self) -> list[T]:
+        """A new list of the values."""
+        found = self._read(self._cell())
+        return [] if found is _NOTHING else list(found)
+
+    def add(self, value: T) -> None:
+        """Append one value."""
+        cell = self._cell()
+        found = self._cells.get(cell)
+        if found is None:
+            found = self._cells[cell] = []
+        found.append(value)
+        if self._ages is not None:
+            self._ages.write(cell)
+
+    def extend(self, values: Iterable[T]) -> None:
+        """Append several values."""
+        added = list(values)
+        if added:
+            cell = self._cell()
+            found = self._cells.get(cell)
+            if found is None:
+                found = []
+            found += added
+            self._write(cell, found)
+
+    def set(self, values: Iterable[T]) -> None:
+        """Replace the values."""
+        replacement = list(values)
+        self.clear()
+        if replacement:
+            self._write(self._cell(), replacement)
+
+    def _merged(self, present: Any, other: Any) -> Any:
+        present.extend(other)
+        return present
+
+
+class MapState(State, Generic[K, V]):
+    """Handle of a `MapDescriptor`."""
+
+    kind = "map"
+    ages_of = MapAges
+    _ages: MapAges | None
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The value under `key`, or `default`."""
+        cell = self._cell()
+        found = self._cells.get(cell)
+        if found is None or key not in found:
+            return default
+        value: V = found[key]
+        return value if self._ages is None or self._ages.is_live_entry(cell, key) else default
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value under `key`."""
+        cell = self._cell()
+        found = self._cells.get(cell)
+        if found is None:
+            found = self._cells[cell] = {}
+        found[key] = value
+        if self._ages is not None:
+            self._ages.write(cell, key)
+
+    def remove(self, key: K) -> None:
+        """Forget the value under `key`, if there is one."""
+        cell = self._cell()
+        found = self._cells.get(cell)
+        if found is None or key not in found:
+            return
+        if self._ages is not None:
+            self._ages.remove_entry(cell, key)
+            return
+        del found[key]
+        if not found:
+            del self._cells[cell]
+
+    def items(self) -> list[tuple[K, V]]:
+        """A new list of (key, value), in the order of their first `put`."""
+        found = self._read(self._cell())
+        return [] if found is _NOTHING else list(found.items())
+
+    def __contains__(self, key: object) -> bool:
+        cell = self._cell()
+        found = self._cells.get(cell)
+        if found is None or key not in found:
+            return False
+        return self._ages is None or self._ages.is_live_entry(cell, key)
+
+    def __len__(self) -> int:
+        """How many entries there are; does not count as reading them."""
+        found = self._live(self._cell())
+        return 0 if found is _NOTHING else len(found)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter([key for key, _ in self.items()])
+
+
+class ReducingState(State, Generic[T]):
+    """Handle of a `ReducingDescriptor`."""
+
+    kind = "reducing"
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        cells: dict[Cell, Any],
+        ages: Ages[Any] | None,
+        descriptor: ReducingDescriptor[T],
+    ) -> None:
+        super().__init__(cursor, cells, ages, descriptor)
+        self._reduce = descriptor.reduce
+
+    def get(self) -> T | None:
+        """All added values folded into one, or None."""
+        found = self._read(self._cell())
+        return None if found is _NOTHING else found
+
+    def add(self, value: T) -> T:
+        """Fold one value in; returns the outcome."""
+        cell = self._cell()
+        found = self._read(cell)
+        outcome = value if found is _NOTHING else self._reduce(found, value)
+        self._write(cell, outcome)
+        return outcome
+
+    def _merged(self, present: Any, other: Any) -> Any:
+        return self._reduce(present, other)
+
+
+class AggregatingState(State, Generic[In, Out]):
+    """Handle of an `AggregatingDescriptor`."""
+
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        cells: dict[Cell, Any],
+        ages: Ages[Any] | None,
+        descriptor: AggregatingDescriptor[In, Out],
+    ) -> None:
+        super().__init__(cursor, cells, ages, descriptor)
+        self._aggregation = descriptor.aggregation
+
+    def get(self) -> Out | None:
+        """The result over all added values, or None if there was none."""
+        found = self._read(self._cell())
+        return None if found is _NOTHING else self._aggregation.result(found)
+
+    def add(self, value: In) -> None:
+        """Take one value in."""
+        cell = self._cell()
+        found = self._read(cell)
+        self._write(
+            cell, self._aggregation.add(self._aggregation.create() if found is _NOTHING else found, value)
+        )
+
+    def _merged(self, present: Any, other: Any) -> Any:
+        return self._aggregation.merge(present, other)
