@@ -2,19 +2,29 @@
 Values held fast as they are now, to be looked at later, perhaps by another thread.
 
 A checkpoint is one instant, and the event loop stands still in it. So what is done there must be quick: a
-copy as bytes, made by C code (`marshal`, `pickle`), takes a tenth of the time of a walk in Python, and leaves
-nothing for the garbage collector to look at. The bytes never leave the process; what is kept on disk goes
-through the codec.
+copy as bytes, made by C code (`pickle`), takes a tenth of the time of a walk in Python, and leaves nothing
+for the garbage collector to look at. The bytes never leave the process; what is kept on disk goes through
+the codec.
+
+Plain values, most of what there is, are pickled without a memo of what was seen already, in half the time.
+That writes an object once for each place that holds it; so it is given up where there is a class, of which
+two may be told apart, and where it makes more bytes than such values usually have.
+
+Rejected: `marshal`, as fast, which takes all that has the buffer protocol, arrays and numbers of numpy among
+them, for `bytes`; and a look at the types before it, by the garbage collector's traversal, which costs more
+than the pickle.
 """
 
 from __future__ import annotations
 
 import io
-import marshal
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
+
+from asyncstream.codec.arrays import reduced
+from asyncstream.codec.pickled import PROTOCOL
 
 __all__ = ("Frozen", "freeze", "freeze_items")
 
@@ -22,6 +32,9 @@ T = TypeVar("T")
 
 _CHUNK = 2000
 """Items copied in one go: to read them back holds up other threads for well under a millisecond."""
+
+_MUCH = 4 * 2**20
+"""Bytes that a copy of plain values is allowed: more of them, and one large thing is there many times."""
 
 
 class Frozen(Generic[T]):
@@ -44,17 +57,21 @@ class Frozen(Generic[T]):
 
 def freeze(value: Any) -> Frozen[Any]:
     """Hold `value` fast; it is used as a whole, so it should not be large."""
+    data: io.BytesIO = _Bounded()
     try:
-        data = marshal.dumps(value)
-        return Frozen(lambda: marshal.loads(data), len(data))
-    except ValueError:  # something that is not plain, or too deep
-        pass
-    buffer = io.BytesIO()
-    try:
-        _Pickler(buffer, protocol=5).dump(value)
-    except Exception:  # of any class in there
-        return Frozen(lambda: value, is_live=True)
-    return Frozen(lambda: pickle.loads(buffer.getbuffer()), buffer.tell())
+        _PlainPickler(data).dump(value)
+    except (
+        ValueError,
+        _NotPlain,
+        RecursionError,
+        pickle.PicklingError,
+    ):  # a class, too much, or something inside itself
+        data = io.BytesIO()
+        try:
+            _Pickler(data, PROTOCOL).dump(value)
+        except Exception:  # of any class in there
+            return Frozen(lambda: value, is_live=True)
+    return Frozen(lambda: pickle.loads(data.getbuffer()), data.tell())
 
 
 def freeze_items(items: Iterable[Any]) -> Frozen[Iterator[Any]]:
@@ -73,10 +90,35 @@ def _items_of(chunks: Iterable[Frozen[Any]]) -> Iterator[Any]:
     return chain.from_iterable(chunk.thaw() for chunk in chunks)
 
 
+class _NotPlain(Exception):
+    """There is something of a class, or a copy would be too large."""
+
+
+class _Bounded(io.BytesIO):
+    """Memory for `_MUCH` bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() > _MUCH:
+            raise _NotPlain
+        return super().write(data)
+
+
+class _PlainPickler(pickle.Pickler):
+    """Takes plain values only, and does not look whether it has seen them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, PROTOCOL)
+        self.fast = True
+
+    def reducer_override(self, value: Any) -> Any:
+        raise _NotPlain
+
+
 class _Pickler(pickle.Pickler):
     """Refuses exceptions: many cannot be made again from their arguments, which shows only when read."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, BaseException):
             raise pickle.PicklingError("an exception")
-        return NotImplemented
+        altered = reduced(value)
+        return NotImplemented if altered is None else altered

@@ -349,7 +349,7 @@ class Checkpointer:
         steps: dict[str, StepInfo] = {}
         states: dict[str, Encoded] = {}
         for name, (role, frozen) in captured.items():
-            state = frozen.thaw() if frozen.is_live else self._encoded(name, frozen.thaw())
+            state = _thawed(name, frozen) if frozen.is_live else self._encoded(name, _thawed(name, frozen))
             if state is not None:
                 states[name] = state
                 steps[name] = StepInfo(role, self._graph[name].kind, sum(len(data) for _, data in state))
@@ -378,3 +378,13 @@ class Checkpointer:
             for name, operator in self._wiring.operators.items()
             if isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
         ]
+
+
+def _thawed(step: str, frozen: Frozen[Any]) -> Any:
+    try:
+        return frozen.thaw()
+    except Exception as error:  # of a class that can be pickled and not be made again
+        raise _CannotKeep(
+            f"step {step!r} cannot be kept in a checkpoint: of what it remembers, no copy can be made: "
+            f"{describe_error(error)}"
+        ) from error

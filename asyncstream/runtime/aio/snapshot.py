@@ -4,10 +4,11 @@ What a job remembers, as a value: taken from its parts in one instant, and given
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import freeze
@@ -30,11 +31,23 @@ class JobSnapshot:
 
 
 def take(wiring: Wiring) -> JobSnapshot:
-    """What these parts remember now; shares nothing with them."""
+    """
+    What these parts remember now; shares nothing with them.
+
+    Raises:
+        PipelineError: if a step remembers what no copy can be made of.
+    """
     return JobSnapshot(
-        {name: freeze(operator.snapshot()).thaw() for name, operator in wiring.operators.items()},
-        {name: freeze(driver.source.position()).thaw() for name, driver in wiring.sources.items()},
+        {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
+        {name: _copied(name, driver.source.position) for name, driver in wiring.sources.items()},
     )
+
+
+def _copied(step: str, state: Callable[[], Any]) -> Any:
+    try:
+        return freeze(state()).thaw()
+    except Exception as error:  # of a class that can be pickled and not be made again, or that refuses a copy
+        raise PipelineError(f"step {step!r} gives no snapshot: {describe_error(error)}") from error
 
 
 async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:

@@ -1,0 +1,59 @@
+"""
+What a codec is, and what stands in for an exception that none can keep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+__all__ = ("Codec", "ForeignError")
+
+
+class Codec(Protocol):
+    """
+    Turns values into bytes and back.
+
+    Attributes:
+        name: what a snapshot notes, so that it is read with the codec that wrote it.
+    """
+
+    name: str
+
+    def encode(self, value: Any) -> bytes:
+        """
+        The bytes from which `decode` makes an equal value of the same types.
+
+        Raises:
+            CodecError: if that cannot be done; names the type and the path inside the value.
+        """
+
+    def decode(self, data: bytes) -> Any:
+        """
+        The value that `encode` was given.
+
+        Raises:
+            CodecError: if `data` is damaged, or names a class that is no longer there.
+        """
+
+
+class ForeignError(Exception):
+    """
+    Stands in, after a restore, for an exception that could not be kept itself.
+
+    An exception is kept if its class can be imported and its arguments and attributes can be kept. Others
+    must not make a snapshot fail, for they come from libraries, and what matters of them is what they say.
+
+    Attributes:
+        kind: qualified name of the exception's class.
+        text: type and message, as a log would show them.
+    """
+
+    __module__ = "asyncstream.codec"  # by which bytes name it
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,176 @@
+"""
+Which classes values may be made of, and how an instance is filled without the class's own code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cached_property
+from types import MemberDescriptorType
+from typing import Any
+
+from asyncstream.arguments import refuse
+from asyncstream.errors import CodecError, safe_repr
+
+__all__ = (
+    "Classes",
+    "NotImported",
+    "Refused",
+    "is_named_tuple",
+    "make_error",
+    "member_names",
+    "name_of",
+    "refuse_more_than",
+)
+
+
+class Refused(Exception):
+    """Carries the path inside the value from where it is refused up to where it is reported."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = ""
+
+    def inside(self, step: str) -> Refused:
+        self.path = step + self.path
+        return self
+
+
+class NotImported(CodecError):
+    """A class is named whose module is not there."""
+
+
+class Classes:
+    """
+    Finds classes by the names that bytes have for them, `module:qualified.name`.
+
+    Args:
+        types: classes that are found by name wherever they are defined, also inside a function.
+
+    Raises:
+        PipelineError: if one of them is no class that values can be kept of, or two have the same name.
+    """
+
+    def __init__(self, types: Iterable[type] = ()) -> None:
+        self._registered: dict[str, type] = {}
+        if not isinstance(types, Iterable):
+            raise refuse("types", "a list of classes", types)
+        for kind in types:
+            if not isinstance(kind, type) or not _is_kept(kind):
+                raise refuse("types", "enums, dataclasses, NamedTuples and exceptions", kind)
+            if self._registered.setdefault(_path(kind), kind) is not kind:
+                raise refuse("types", "classes of different names", kind)
+
+    def path(self, kind: type) -> str:
+        """
+        The name by which `find` finds this class.
+
+        Raises:
+            Refused: if it does not.
+        """
+        path = _path(kind)
+        try:
+            found = self.find(path)
+        except CodecError:
+            found = None
+        if found is not kind:
+            raise Refused(
+                f"cannot keep a {name_of(kind)}: its class is not found by that name; define it in a module, "
+                "or name it in types="
+            )
+        if is_dataclass(kind) and not issubclass(kind, Enum | BaseException):
+            _refuse_built_in_base(kind)
+        return path
+
+    def find(self, path: str) -> Any:
+        """
+        The class of this name.
+
+        Raises:
+            NotImported: if its module is not imported, and it is not registered.
+            CodecError: if there is no such class.
+        """
+        registered = self._registered.get(path)
+        if registered is not None:
+            return registered
+        module, _, name = path.partition(":")
+        found: Any = sys.modules.get(module)
+        if found is None:
+            raise NotImported(
+                f"the class {path} is not there: bytes do not import modules; import {module} before, or "
+                "name the class in types="
+            )
+        for part in name.split("."):
+            inner = vars(found).get(part)  # nothing of the module's or the class's own is asked
+            if not isinstance(inner, type):
+                raise CodecError(f"the class {path} is not there any more: {part!r} is no class")
+            found = inner
+        return found
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _is_kept(kind: type) -> bool:
+    return issubclass(kind, Enum | BaseException) or is_dataclass(kind) or is_named_tuple(kind)
+
+
+def is_named_tuple(kind: type) -> bool:
+    names = getattr(kind, "_fields", None)
+    return issubclass(kind, tuple) and isinstance(names, tuple) and all(type(name) is str for name in names)
+
+
+def name_of(kind: type) -> str:
+    """How messages name a class."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def member_names(kind: type) -> Iterator[str]:
+    """What instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
+    for base in kind.__mro__:
+        for name, found in vars(base).items():
+            if isinstance(found, MemberDescriptorType) and not name.startswith("__"):
+                yield name
+
+
+def refuse_more_than(names: Collection[str], value: Any) -> None:
+    """Refuse an object that carries attributes besides `names`, for they would be lost."""
+    kind = type(value)
+    carried = [
+        name
+        for name in getattr(value, "__dict__", ())
+        if not isinstance(getattr(kind, name, None), cached_property)
+    ]
+    carried += [name for name in member_names(kind) if name not in names and hasattr(value, name)]
+    for name in carried:
+        if name not in names:
+            raise Refused(f"cannot keep a {name_of(kind)} with the attribute {name!r}, which is no field")
+
+
+def _refuse_built_in_base(kind: type) -> None:
+    """Refuse a dataclass that is a dict, say, as well: its fields are not all of it."""
+    try:
+        object.__new__(kind)
+    except TypeError:
+        raise Refused(
+            f"cannot keep the dataclass {name_of(kind)}: it also derives from a built-in type, or is abstract"
+        ) from None
+
+
+def make_error(kind: type[BaseException], args: Any) -> BaseException:
+    """An exception of this class with these arguments, made by Python's own code alone."""
+    if kind.__module__ == "builtins":
+        return kind(*args)  # some keep arguments in fields that only their __init__ fills
+    for base in kind.__mro__:
+        if base.__module__ == "builtins":
+            error: BaseException = base.__new__(kind, *args)
+            error.args = args
+            return error
+        if "__new__" in vars(base):
+            break
+    raise CodecError(f"cannot make a {safe_repr(name_of(kind))}, which has its own __new__")

@@ -1,0 +1,109 @@
+"""
+JSON with types: the default codec, and its fast path.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable
+from types import NoneType
+from typing import Any, Final
+
+import orjson
+
+from asyncstream.codec.classes import Classes, Refused, name_of
+from asyncstream.codec.packing import HARMLESS, TRUSTED, Packer
+from asyncstream.codec.unpacking import HOLDERS, Unpacker
+from asyncstream.errors import CodecError, describe_error
+
+__all__ = ("JsonCodec",)
+
+
+class JsonCodec:
+    """
+    JSON with types: keeps None, bool, int, float, str, list, tuple, dict, bytes, bytearray, set, frozenset,
+    datetime, date, time, timedelta, timezone, ZoneInfo, Decimal, UUID, `array.array`, the arrays and scalars
+    of numpy, and by class name enums, dataclasses, NamedTuples and exceptions, in each other and as keys.
+    Subclasses of these are refused, unless they are one of the named kinds.
+
+    Args:
+        types: classes of the named kinds that may be named in bytes wherever they are defined. Others may be
+            if their module is imported when the bytes are read: bytes never import one.
+
+    Raises:
+        PipelineError: if `types` holds anything else.
+    """
+
+    name = "json"
+
+    def __init__(self, types: Iterable[type] = ()) -> None:
+        self._classes = Classes(types)
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            data = orjson.dumps(value, option=_NOTHING_SPECIAL)
+            if _came_through(value, data):
+                return data
+        except TypeError:
+            pass  # orjson has no word for something in it
+        try:
+            try:
+                return orjson.dumps(Packer(TRUSTED, self._classes).pack(value))
+            except TypeError:
+                return orjson.dumps(Packer(HARMLESS, self._classes).pack(value))
+        except Refused as refused:
+            raise CodecError(f"value{refused.path}: {refused.reason}") from None
+        except (RecursionError, TypeError) as error:
+            name, reason = name_of(type(value)), describe_error(error)
+            raise CodecError(f"value: a {name} nested too deeply, or inside itself: {reason}") from error
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            value = orjson.loads(data)
+            return Unpacker(self._classes).unpack(value) if _TAGGED in data else value
+        except CodecError:
+            raise
+        # What damaged bytes can set off: wrong shapes and types, absurd numbers and dates.
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            OSError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise CodecError(f"these are not the bytes of a value: {describe_error(error)}") from error
+
+
+# The fast path. orjson quietly turns a tuple into a list, an enum into its value, a UUID into a str and NaN
+# into null, so what it wrote must be checked. Looking at each value from Python would cost ten times what
+# orjson takes; asking the garbage collector's traversal for all children of a whole level at once costs two.
+# It runs after orjson, which has found out by then whether the value contains itself.
+
+_NOTHING_SPECIAL: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+_PLAIN: Final = frozenset({NoneType, bool, int, float, str}) | HOLDERS
+_TAGGED: Final = b'{"$'  # cannot occur inside a JSON string, where the quote would be escaped
+
+
+def _came_through(value: Any, data: bytes) -> bool:
+    """Whether `data`, written by orjson, reads back as `value`."""
+    if _TAGGED in data:
+        return False
+    may_hide_nan = b"null" in data
+    level = [value]
+    while level:
+        kinds = set(map(type, level))
+        if not kinds <= _PLAIN:
+            return False
+        if may_hide_nan and float in kinds:
+            floats = [child for child in level if type(child) is float]
+            if not all(map(math.isfinite, floats)):
+                return False
+        if kinds.isdisjoint(HOLDERS):
+            break
+        level = gc.get_referents(*level)
+    return True

@@ -1,0 +1,241 @@
+"""
+The careful path of `JsonCodec`: makes of any value one that orjson writes without loss.
+
+Nearly all ints and strs are fine, and orjson says so if one is not. So the first attempt trusts them and
+calls no function for each; a second one, hardly ever made, looks at them too.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from pickle import PicklingError
+from types import NoneType
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from asyncstream.codec.arrays import is_numpy, pack_array, pack_numpy
+from asyncstream.codec.base import ForeignError
+from asyncstream.codec.classes import (
+    Classes,
+    Refused,
+    is_named_tuple,
+    make_error,
+    member_names,
+    name_of,
+    refuse_more_than,
+)
+from asyncstream.errors import describe_error, safe_repr
+
+__all__ = ("HARMLESS", "TRUSTED", "Packer")
+
+HARMLESS: Final = frozenset({NoneType, bool})
+TRUSTED: Final = HARMLESS | {int, str}
+
+
+class Packer:
+    """
+    Packs the values of one `encode`.
+
+    Args:
+        leaves: the types whose values are passed on as they are.
+        classes: those that values may be made of.
+    """
+
+    def __init__(self, leaves: frozenset[type], classes: Classes) -> None:
+        self._leaves = leaves
+        self._classes = classes
+        self._paths: dict[type, str] = {}
+
+    def pack(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in self._leaves:
+            return value
+        pack = _PACKERS.get(kind)
+        if pack is not None:
+            return pack(self, value)
+        if issubclass(kind, Enum):
+            return {"$enum": [self._path(kind), self._enum_member(value)]}
+        if issubclass(kind, BaseException):
+            return self._error(value)
+        if is_dataclass(kind):
+            return {"$dataclass": [self._path(kind), self._dataclass_fields(value)]}
+        if is_named_tuple(kind) and len(value) == len(kind._fields):
+            refuse_more_than((), value)
+            return {
+                "$named": [self._path(kind), *map(self._at, [f".{name}" for name in kind._fields], value)]
+            }
+        if is_numpy(kind):
+            return pack_numpy(value, self.pack)
+        raise Refused(
+            f"cannot keep a {name_of(kind)}, {safe_repr(value, 80)}; "
+            "keep plain values, dataclasses or NamedTuples, or ask for codec='pickle'"
+        )
+
+    def _at(self, step: str, value: Any) -> Any:
+        try:
+            return self.pack(value)
+        except Refused as refused:
+            raise refused.inside(step) from None
+
+    def items(self, values: Iterable[Any]) -> list[Any]:
+        leaves, pack = self._leaves, self.pack
+        packed: list[Any] = []  # its length is the path when one is refused
+        try:
+            for value in values:
+                packed.append(value if type(value) in leaves else pack(value))
+        except Refused as refused:
+            raise refused.inside(f"[{len(packed)}]") from None
+        return packed
+
+    def members(self, values: Iterable[Any]) -> list[Any]:
+        # a set has no order, and equal snapshots should be equal bytes
+        return sorted((self._at("{…}", value) for value in values), key=orjson.dumps)
+
+    def mapping(self, values: dict[Any, Any]) -> dict[str, Any]:
+        leaves, pack = self._leaves, self.pack
+        packed: dict[Any, Any] = {}
+        for key, value in values.items():
+            try:
+                packed[key] = value if type(value) in leaves else pack(value)
+            except Refused as refused:
+                raise refused.inside(f"[{safe_repr(key, 40)}]") from None
+        if _has_plain_keys(packed):
+            return packed
+        flat: list[Any] = []
+        for key, value in packed.items():
+            flat += self._at(f"[key {safe_repr(key, 40)}]", key), value
+        return {"$dict": flat}
+
+    def moment(self, tag: str, value: datetime | time) -> dict[str, Any]:
+        zone = value.tzinfo
+        if not value.fold and (zone is None or (type(zone) is timezone and len(_timezone_parts(zone)) == 1)):
+            return {tag: value.isoformat()}
+        naive = value.replace(tzinfo=None, fold=0).isoformat()
+        return {tag: [naive, value.fold, self._at(".tzinfo", zone)]}
+
+    def _enum_member(self, value: Enum) -> Any:
+        if type(value).__members__.get(value.name) is value:
+            return value.name
+        if isinstance(value, Flag):  # a combination is no member, but a number that the flags are made from
+            return self.pack(value.value)
+        raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")
+
+    def _dataclass_fields(self, value: Any) -> dict[str, Any]:
+        names = [field.name for field in fields(value)]
+        refuse_more_than(names, value)
+        return {name: self._at(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)}
+
+    def _error(self, error: BaseException) -> Any:
+        kind = type(error)
+        # an OSError tells its file names only there; a class of yours is not asked
+        args = kind.__reduce__(error)[1] if kind.__module__ == "builtins" else error.args
+        try:
+            again = make_error(kind, args)
+        except Exception:  # it may be anything that these arguments do to it
+            return self._error(ForeignError(name_of(kind), describe_error(error)))
+        attributes = {**vars(error), **_members_besides(error, again)}
+        try:
+            return {"$error": [self._path(kind), *map(self.pack, (args, attributes, error.__cause__))]}
+        except Refused:
+            return self._error(ForeignError(name_of(kind), describe_error(error)))
+
+    def _path(self, kind: type) -> str:
+        path = self._paths.get(kind)
+        if path is None:
+            path = self._paths[kind] = self._classes.path(kind)
+        return path
+
+
+def _has_plain_keys(packed: dict[Any, Any]) -> bool:
+    """Whether JSON can have all these keys, and they do not look like a tag."""
+    if not packed:
+        return True
+    if set(map(type, packed)) != {str} or (len(packed) == 1 and next(iter(packed)).startswith("$")):
+        return False
+    return "".join(packed).isascii() or all(_pack_str(key) is key for key in packed)
+
+
+def _members_besides(error: BaseException, again: BaseException) -> dict[str, Any]:
+    """What `error` holds besides arguments and `__dict__`, where `again` has something else; it gets that."""
+    held: dict[str, Any] = {}
+    for name in member_names(type(error)):
+        value = getattr(error, name, again)
+        if value is again or value is getattr(again, name, again):
+            continue
+        if name == "obj" and isinstance(error, AttributeError):  # a part of the program, as its traceback is
+            continue
+        try:
+            object.__setattr__(again, name, value)
+        except (AttributeError, TypeError):  # made of the arguments, and of nothing else
+            continue
+        held[name] = value
+    return held
+
+
+def _pack_int(value: int) -> Any:
+    return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+
+
+def _pack_float(value: float) -> Any:
+    return value if math.isfinite(value) else {"$float": repr(value)}
+
+
+def _pack_str(value: str) -> Any:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return {"$str": _base64(value.encode("utf-8", "surrogatepass"))}
+    return value
+
+
+def _pack_zone(value: ZoneInfo) -> Any:
+    try:
+        value.__reduce__()
+    except PicklingError:  # it was read from a file of yours: the key may mean another one
+        raise Refused("cannot keep a ZoneInfo that was made by from_file") from None
+    return {"$zone": value.key}
+
+
+def _base64(value: bytes | bytearray) -> str:
+    return b64encode(value).decode("ascii")
+
+
+def _timezone_parts(zone: timezone) -> tuple[Any, ...]:
+    """The offset, and the name if it was given one."""
+    parts: tuple[Any, ...] = zone.__getinitargs__()  # type: ignore[attr-defined]  # not in typeshed
+    return parts
+
+
+_PACKERS: Final[dict[type, Callable[[Packer, Any], Any]]] = {
+    NoneType: lambda _, value: value,
+    bool: lambda _, value: value,
+    int: lambda _, value: _pack_int(value),
+    float: lambda _, value: _pack_float(value),
+    str: lambda _, value: _pack_str(value),
+    list: Packer.items,
+    dict: Packer.mapping,
+    tuple: lambda to, value: {"$tuple": to.items(value)},
+    set: lambda to, value: {"$set": to.members(value)},
+    frozenset: lambda to, value: {"$frozenset": to.members(value)},
+    bytes: lambda _, value: {"$bytes": _base64(value)},
+    bytearray: lambda _, value: {"$bytearray": _base64(value)},
+    datetime: lambda to, value: to.moment("$datetime", value),
+    date: lambda _, value: {"$date": value.isoformat()},
+    time: lambda to, value: to.moment("$time", value),
+    timedelta: lambda _, value: {"$timedelta": [value.days, value.seconds, value.microseconds]},
+    timezone: lambda to, value: {"$timezone": to.items(_timezone_parts(value))},
+    ZoneInfo: lambda _, value: _pack_zone(value),
+    Decimal: lambda _, value: {"$decimal": str(value)},
+    UUID: lambda _, value: {"$uuid": value.hex},
+    array: lambda _, value: pack_array(value),
+}

@@ -1,0 +1,87 @@
+"""
+Python's pickle as a codec, for what it can read again.
+
+Many a class pickles without complaint, and fails only when it is read: an exception whose arguments are not
+those of its `__init__`, say. That would be found out after a crash. So the first instance of each class, and
+every exception, is read again when it is written.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, Final
+
+from asyncstream.codec.arrays import reduced
+from asyncstream.codec.base import ForeignError
+from asyncstream.codec.classes import name_of
+from asyncstream.errors import CodecError, describe_error
+
+__all__ = ("PROTOCOL", "PickleCodec")
+
+PROTOCOL: Final = 4
+"""Of pickle. With 5, a `PickleBuffer` is read as `bytes`; this one refuses it."""
+
+
+class PickleCodec:
+    """Python's pickle. Decoding runs whatever code the bytes ask for: only for stores that you trust."""
+
+    name = "pickle"
+
+    def __init__(self) -> None:
+        self._readable: set[type] = set()
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return _pickled(value, self._readable)
+        except Exception as error:  # any `__reduce__` of any class may have raised it
+            raise CodecError(f"pickle refuses a {name_of(type(value))}: {describe_error(error)}") from error
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return pickle.loads(data)
+        except Exception as error:
+            raise CodecError(f"pickle cannot read these bytes: {describe_error(error)}") from error
+
+
+def _pickled(value: Any, readable: set[type]) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, readable).dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """
+    Reads again what it has not seen.
+
+    Args:
+        readable: classes with an instance that was read again; added to.
+    """
+
+    def __init__(self, file: io.BytesIO, readable: set[type]) -> None:
+        super().__init__(file, PROTOCOL)
+        self._readable = readable
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        altered = reduced(value)
+        if altered is not None:
+            return altered
+        if kind in self._readable or kind is type:
+            return NotImplemented
+        if isinstance(value, BaseException):
+            if _reads_again(value):
+                return NotImplemented
+            return ForeignError, (name_of(kind), describe_error(value))
+        self._readable.add(kind)  # before its parts, for it may be inside itself
+        if not _reads_again(value):
+            self._readable.discard(kind)
+            raise pickle.PicklingError(f"what it makes of a {name_of(kind)} cannot be read again")
+        return NotImplemented
+
+
+def _reads_again(value: Any) -> bool:
+    try:
+        return type(pickle.loads(pickle.dumps(value, PROTOCOL))) is type(value)
+    except Exception:
+        return False

@@ -1,0 +1,158 @@
+"""
+Undoes what `packing` did.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from asyncstream.codec.arrays import array_of, numpy_array, numpy_scalar
+from asyncstream.codec.base import ForeignError
+from asyncstream.codec.classes import Classes, NotImported, is_named_tuple, make_error, member_names
+from asyncstream.errors import CodecError
+
+__all__ = ("HOLDERS", "Unpacker")
+
+HOLDERS: Final = frozenset({list, dict})
+"""The types of what orjson reads that have parts."""
+
+
+class Unpacker:
+    """
+    Unpacks the values of one `decode`.
+
+    Args:
+        classes: those that values may be made of.
+    """
+
+    def __init__(self, classes: Classes) -> None:
+        self._known = classes
+        self._classes: dict[str, Any] = {}
+
+    def unpack(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return self._dict(value)
+        return self.items(value) if kind is list else value
+
+    def items(self, values: list[Any]) -> list[Any]:
+        unpack = self.unpack
+        return [unpack(item) if type(item) in HOLDERS else item for item in values]
+
+    def _dict(self, values: dict[str, Any]) -> Any:
+        if len(values) == 1:
+            ((tag, packed),) = values.items()
+            if tag.startswith("$"):
+                unpack_tagged = _UNPACKERS.get(tag)
+                if unpack_tagged is None:
+                    raise CodecError(
+                        f"the tag {tag!r} is unknown: a newer version wrote it, or another program"
+                    )
+                return unpack_tagged(self, packed)
+        unpack = self.unpack
+        return {key: unpack(item) if type(item) in HOLDERS else item for key, item in values.items()}
+
+    def mapping(self, flat: list[Any]) -> dict[Any, Any]:
+        items = iter(self.items(flat))
+        return dict(zip(items, items, strict=True))
+
+    def moment(self, kind: type[datetime] | type[time], packed: str | list[Any]) -> datetime | time:
+        if isinstance(packed, str):
+            return kind.fromisoformat(packed)
+        naive, fold, zone = packed
+        return kind.fromisoformat(naive).replace(fold=fold, tzinfo=self.unpack(zone))
+
+    def enum(self, packed: list[Any]) -> Any:
+        path, member = packed[0], self.unpack(packed[1])
+        kind = self._class(path)
+        if not issubclass(kind, Enum):
+            raise CodecError(f"{path} is not an enum any more")
+        if issubclass(kind, Flag) and type(member) is int:
+            return kind(member)
+        if member not in kind.__members__:
+            raise CodecError(f"the enum {path} has no member {member!r} any more")
+        return kind.__members__[member]
+
+    def named(self, packed: list[Any]) -> Any:
+        path, *values = packed
+        kind = self._class(path)
+        if not is_named_tuple(kind) or len(kind._fields) != len(values):
+            raise CodecError(f"{path} is not a NamedTuple of {len(values)} fields any more")
+        return tuple.__new__(kind, self.items(values))
+
+    def dataclass(self, packed: list[Any]) -> Any:
+        path, values = packed
+        kind: type = self._class(path)
+        if not is_dataclass(kind):
+            raise CodecError(f"{path} is not a dataclass any more")
+        unknown = values.keys() - {field.name for field in fields(kind)}
+        if unknown:
+            raise CodecError(f"the dataclass {path} has no field {min(unknown)!r} any more")
+        made: Any = object.__new__(kind)
+        for name, value in values.items():
+            object.__setattr__(made, name, self.unpack(value))
+        return made
+
+    def error(self, packed: list[Any]) -> BaseException:
+        path, args, attributes, cause = packed
+        args, attributes, cause = map(self.unpack, (args, attributes, cause))
+        try:
+            kind = self._class(path)
+        except NotImported:  # of a library that is not in use yet; what it says is known all the same
+            name = path.replace(":", ".")
+            error: BaseException = ForeignError(name, f"{name}: {', '.join(map(str, args))}")
+            attributes = {}
+        else:
+            if not issubclass(kind, BaseException):
+                raise CodecError(f"{path} is not an exception any more")
+            error = make_error(kind, args)
+        members = set(member_names(type(error)))
+        for name, value in attributes.items():
+            if name in members:
+                object.__setattr__(error, name, value)
+            else:
+                vars(error)[name] = value
+        error.__cause__ = cause
+        return error
+
+    def _class(self, path: str) -> Any:
+        kind = self._classes.get(path)
+        if kind is None:
+            kind = self._classes[path] = self._known.find(path)
+        return kind
+
+
+_UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {
+    "$int": lambda _, text: int(text, 16),
+    "$float": lambda _, text: float(text),
+    "$str": lambda _, text: b64decode(text).decode("utf-8", "surrogatepass"),
+    "$dict": Unpacker.mapping,
+    "$tuple": lambda by, items: tuple(by.items(items)),
+    "$set": lambda by, items: set(by.items(items)),
+    "$frozenset": lambda by, items: frozenset(by.items(items)),
+    "$bytes": lambda _, text: b64decode(text),
+    "$bytearray": lambda _, text: bytearray(b64decode(text)),
+    "$datetime": lambda by, packed: by.moment(datetime, packed),
+    "$date": lambda _, text: date.fromisoformat(text),
+    "$time": lambda by, packed: by.moment(time, packed),
+    "$timedelta": lambda _, parts: timedelta(*parts),
+    "$timezone": lambda by, parts: timezone(*by.items(parts)),
+    "$zone": lambda _, key: ZoneInfo(key),
+    "$decimal": lambda _, text: Decimal(text),
+    "$uuid": lambda _, text: UUID(text),
+    "$array": lambda _, packed: array_of(packed),
+    "$numpy": lambda by, packed: numpy_scalar(packed, by.unpack),
+    "$ndarray": lambda by, packed: numpy_array(packed, by.unpack),
+    "$enum": Unpacker.enum,
+    "$named": Unpacker.named,
+    "$dataclass": Unpacker.dataclass,
+    "$error": Unpacker.error,
+}

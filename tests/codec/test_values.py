@@ -1,0 +1,150 @@
+"""Whatever is put in comes back as exactly what it was, or is refused; no codec, and no copy, alters it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncstream.codec import Codec, ForeignError, JsonCodec, PickleCodec
+from asyncstream.errors import CodecError
+from asyncstream.state import freeze, freeze_items
+from tests.values import KEPT, PICKLED, REFUSED, Derived, Point, Reading, WithHiddenSlot, same
+
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda value: value,
+    "in a list, twice": lambda value: [value, [value], 1],
+    "in a dict": lambda value: {"a": {"b": value}},
+    "in a tuple": lambda value: (1, (value,)),
+    "in a dataclass": lambda value: Derived(Reading("a", value), [value]),
+    "in a named tuple": lambda value: Point(value, None),
+}
+
+
+def named(*groups: dict[str, Any]) -> list[Any]:
+    return [pytest.param(value, id=name) for group in groups for name, value in group.items()]
+
+
+@pytest.mark.parametrize("value", named(KEPT))
+@pytest.mark.parametrize("by", [JsonCodec(), PickleCodec()], ids=["json", "pickle"])
+def test_kept_value_comes_back_as_it_was(by: Codec, value: Any) -> None:
+    for wrap in AROUND.values():
+        assert same(by.decode(by.encode(wrap(value))), wrap(value))
+
+
+@pytest.mark.parametrize("value", named(PICKLED))
+def test_other_value_is_refused_by_default_and_comes_back_from_pickle(value: Any) -> None:
+    pickled = PickleCodec()
+    for wrap in AROUND.values():
+        with pytest.raises(CodecError):
+            JsonCodec().encode(wrap(value))
+        assert same(pickled.decode(pickled.encode(wrap(value))), wrap(value))
+
+
+@pytest.mark.parametrize("value", named(REFUSED))
+@pytest.mark.parametrize("by", [JsonCodec(), PickleCodec()], ids=["json", "pickle"])
+def test_what_cannot_be_kept_is_refused_when_it_is_written(by: Codec, value: Any) -> None:
+    for wrap in AROUND.values():
+        with pytest.raises(CodecError):
+            by.encode(wrap(value))
+
+
+@pytest.mark.parametrize("value", named(KEPT, PICKLED, REFUSED))
+def test_held_value_is_thawed_as_it_was(value: Any) -> None:
+    for wrap in AROUND.values():
+        for frozen in (freeze([wrap(value)]), freeze_items([wrap(value)])):
+            try:
+                (thawed,) = frozen.thaw()
+            except TypeError:
+                assert type(value).__name__ == "NotAgain"  # which has no bytes that could be told apart
+                continue
+            assert frozen.is_live or same(thawed, wrap(value))
+
+
+def test_array_that_comes_back_can_be_written_to() -> None:
+    for value in KEPT.values():
+        if isinstance(value, np.ndarray):
+            back = JsonCodec().decode(JsonCodec().encode(value))
+            assert back.flags.writeable
+            assert back.flags.f_contiguous or not value.flags.f_contiguous
+
+
+def test_numpy_keys_are_found_again() -> None:
+    counts = {np.int64(1): "a", np.str_("b"): "b", np.datetime64("2024-01-01"): "c"}
+    back = JsonCodec().decode(JsonCodec().encode(counts))
+    assert same(back, counts)
+    assert back[1] == "a"
+    assert back["b"] == "b"
+
+
+def test_one_thing_in_many_places_is_not_copied_for_each_of_them() -> None:
+    table = {f"k{number}": number for number in range(20_000)}
+    frozen = freeze([{"n": number, "table": table} for number in range(2000)])
+    assert frozen.size < 10_000_000
+    assert frozen.thaw()[-1] == {"n": 1999, "table": table}
+
+
+def test_what_is_inside_itself_is_held_too() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    thawed = freeze(loop).thaw()
+    assert thawed[1] is thawed
+
+
+def test_slot_that_is_no_field_is_refused() -> None:
+    value = WithHiddenSlot(1)
+    assert same(JsonCodec().decode(JsonCodec().encode(value)), value)
+    value.hidden = 2  # type: ignore[attr-defined]  # a slot of its base
+    with pytest.raises(CodecError, match="the attribute 'hidden', which is no field"):
+        JsonCodec().encode(value)
+
+
+class OddError(Exception):
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"odd {code}")
+        self.detail = detail
+
+
+@pytest.mark.parametrize("by", [JsonCodec(), PickleCodec()], ids=["json", "pickle"])
+def test_exception_that_could_not_be_read_again_is_not_written(by: Codec) -> None:
+    back = by.decode(by.encode({"error": OddError(3, detail="x")}))["error"]
+    assert str(back) == ("odd 3" if type(back) is OddError else "OddError: odd 3")
+    assert isinstance(back, OddError if by.name == "json" else ForeignError)
+
+
+def test_fields_of_built_in_exceptions_come_back() -> None:
+    for error in (
+        ImportError("no", name="a", path="b"),
+        NameError("n", name="x"),
+        AttributeError("n", name="x", obj=object()),
+        SystemExit(3),
+        StopIteration(5),
+        FileNotFoundError(2, "No such file", "a"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+    ):
+        back = JsonCodec().decode(JsonCodec().encode(error))
+        assert type(back) is type(error)
+        for name in ("name", "path", "code", "value", "errno", "filename", "reason", "args"):
+            assert getattr(back, name, None) == getattr(error, name, None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"$numpy":["|O","AAAAAAAAAAA="]}',
+        b'{"$ndarray":["|O",[1],"AAAAAAAAAAA=","C"]}',
+        b'{"$ndarray":[[["a","|O"]],[1],"AAAAAAAAAAA=","C"]}',
+        b'{"$ndarray":["<i8",[2],"AAAAAAAAAAA=","C"]}',
+        b'{"$ndarray":["<i8",[-1],"AAAAAAAAAAA=","C"]}',
+        b'{"$ndarray":[null,[1000000000000],[]]}',
+        b'{"$ndarray":["os.system",[1],"AAAAAAAAAAA=","C"]}',
+        b'{"$array":["i",3,"AAAA"]}',
+        b'{"$array":["z",4,"AAAA"]}',
+        b'{"$array":["i",4,"AAA="]}',
+    ],
+)
+def test_bytes_of_no_array_are_refused(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        JsonCodec().decode(data)
