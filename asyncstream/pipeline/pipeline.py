@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncstream.arguments import choice, refuse, text
+from asyncstream.arguments import choice, is_async_function, refuse, text
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source
@@ -57,16 +57,27 @@ class Pipeline:
     def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
     @overload
     def source(self, source: AsyncIterable[T], *, name: str | None = None) -> SourceStream[T]: ...
+    @overload
+    def source(
+        self, source: Callable[[], AsyncIterable[T]], *, name: str | None = None
+    ) -> SourceStream[T]: ...
+    @overload
+    def source(self, source: Callable[[], Iterable[T]], *, name: str | None = None) -> SourceStream[T]: ...
     def source(self, source: Any, *, name: str | None = None) -> SourceStream[Any]:
         """
         Start a stream.
 
         Args:
-            source: a `Source`, or an iterable or async iterable of elements.
+            source: a `Source`; an iterable or async iterable of elements; or a function without arguments
+                that makes one for each run, for what can be iterated over only once.
         """
         if not isinstance(source, Source):
-            if isinstance(source, str | bytes) or not isinstance(source, Iterable | AsyncIterable):
-                raise refuse("source", "a Source, an iterable or an async iterable", source)
+            if isinstance(source, str | bytes) or not (
+                isinstance(source, Iterable | AsyncIterable)
+                or (callable(source) and not is_async_function(source) and not isinstance(source, type))
+            ):
+                advice = "or a function that makes one of these"
+                raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
             source = Items(source)
         return SourceStream(self._graph, self._add("source", name, source))
 

@@ -93,6 +93,8 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     assert_type(pipeline.source(Ticker()), SourceStream[int])
     assert_type(pipeline.source(range(5)), SourceStream[int])
     assert_type(pipeline.source(number for number in range(5)), SourceStream[int])
+    assert_type(pipeline.source(lambda: iter([1, 2])), SourceStream[int])
+    assert_type(pipeline.source(lambda: live), SourceStream[Flight])
     pipeline.source(CsvSource("flights.csv"), name="flights")
     pipeline.source(JsonLinesSource("flights.jsonl"))
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])

@@ -317,7 +317,7 @@ class Checkpointer:
         name = ""
         try:
             for name, driver in self._wiring.sources.items():
-                captured[name] = ("source", self._held(name, freeze(driver.source.position())))
+                captured[name] = ("source", self._held(name, freeze(driver.position())))
             for name, operator in self._wiring.operators.items():
                 if not (isinstance(operator, SinkOperator) and operator.has_epochs):
                     captured[name] = ("operator", self._held(name, operator.capture()))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.base import Sink, Source, TransactionalSink, fault_of
 from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error
@@ -26,21 +26,50 @@ SINK_LIMIT = 1024
 
 
 @contextmanager
-def naming(step: str, kind: type[SourceError] | type[SinkError]) -> Iterator[None]:
-    """What a source or a sink raises in this block comes out as ours, and names the step."""
+def naming(
+    step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
+) -> Iterator[None]:
+    """
+    What a source or a sink raises in this block comes out as ours, and names the step.
+
+    That goes for everything that user code can raise, so that nothing of it passes for a cancellation of ours
+    or for an end.
+
+    Args:
+        step: its name.
+        kind: of the error.
+        is_awaiting: the block awaits, so that a cancellation may be one of the task.
+    """
     try:
         yield
     except UserFunctionError as error:  # of a function that serves as a sink, which knows no step
         cause = error.__cause__ or error
         raise UserFunctionError(step, error.element, cause) from cause
-    except Exception as error:
-        text = str(error) if isinstance(error, kind) else describe_error(error)
-        raise kind(f"step {step!r}: {text}") from error
+    except (KeyboardInterrupt, SystemExit):  # go up through the loop, to whoever runs it
+        raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_awaiting and _is_cancelled():
             raise
         raise kind(f"step {step!r}: it was cancelled from inside") from error
+    except BaseException as error:
+        if isinstance(error, GeneratorExit) and is_awaiting and _is_abandoned():
+            raise
+        text = str(error) if isinstance(error, kind) else describe_error(error)
+        raise kind(f"step {step!r}: {text}") from error
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that this runs in."""
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())
+
+
+def _is_abandoned() -> bool:
+    """Whether no task runs: then what is going on is a coroutine being collected as garbage."""
+    try:
+        return asyncio.current_task() is None
+    except RuntimeError:
+        return True
 
 
 Batch: TypeAlias = tuple[list[Any], list[int | None]]
@@ -282,6 +311,21 @@ class SourceDriver:
         with naming(self.name, SourceError):
             await self.source.close()
 
+    def position(self) -> Any:
+        """Where the source stands."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.position()
+
+    def take_no_more(self) -> bool:
+        """Whether the source will come to its end by itself, now that it was told to."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.end()
+
+    def suspend(self) -> None:
+        """The job was stopped: what the source has and cannot take again, it is to keep."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            self.source.suspend()
+
     async def run(self) -> None:
         """Read until the source ends."""
         while True:
@@ -292,6 +336,9 @@ class SourceDriver:
                 batch = await self.source.read()
             if batch is None:
                 break
+            fault = fault_of(batch, self.source.rejects)
+            if fault is not None:
+                raise SourceError(f"step {self.name!r}: {fault}")
             self._read += len(batch.values)
             if batch.rejected:
                 self._rejected.process_batch(batch.rejected, None)

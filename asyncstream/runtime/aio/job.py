@@ -216,6 +216,8 @@ class Job:
             self._wind_down(seconds)
         await asyncio.shield(self._finished)
         snapshot = self.snapshot()
+        for driver in self._wiring.sources.values():
+            driver.suspend()
         await self._close()
         return snapshot
 
@@ -381,8 +383,12 @@ class Job:
         for results in self._results.values():
             results.unbind()
         for name, driver in self._wiring.sources.items():
-            if driver.source.end():  # what it has taken is still read
-                continue
+            try:
+                if driver.take_no_more():  # what it has taken is still read
+                    continue
+            except SourceError as error:
+                self._fail(error)
+                return
             for task in [task for task, owner in self._tasks.items() if owner == name]:
                 task.cancel()
                 task.add_done_callback(partial(self._source_left, driver))
