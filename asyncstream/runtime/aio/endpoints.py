@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
+from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, fault_of
 from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
@@ -72,6 +73,19 @@ def _is_abandoned() -> bool:
         return True
 
 
+async def _close_in_time(
+    seconds: float, step: str, kind: type[SourceError] | type[SinkError], end: Source[Any] | Sink[Any]
+) -> None:
+    async def close() -> None:
+        with naming(step, kind):
+            await end.close()
+
+    try:
+        await within(seconds, close())
+    except TimeoutError as error:
+        raise kind(f"step {step!r}: closing it: {error}") from error
+
+
 Batch: TypeAlias = tuple[list[Any], list[int | None]]
 """Values, and a timestamp or None for each."""
 
@@ -129,6 +143,7 @@ class SinkOperator(Intake):
         self._turn = asyncio.Lock()
         self._flushed = False
         self._done = False
+        self._abandoned = False
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._writing: tuple[list[Any], list[int | None]] = ([], [])
@@ -146,7 +161,7 @@ class SinkOperator(Intake):
     async def run(self) -> None:
         """Write until the input has ended."""
         try:
-            while True:
+            while not self._abandoned:  # it might ignore its cancellation in a write
                 if self._cuts:
                     await self._prepare(self._cuts[0])
                 elif self._values:
@@ -222,11 +237,14 @@ class SinkOperator(Intake):
 
     def is_done(self) -> bool:
         """Whether the input has ended and everything is written and flushed."""
-        return self._done
+        return self._done and not self.waiting()
+
+    def abandon(self) -> None:
+        """Begin no write any more; the task is to be cancelled next."""
+        self._abandoned = True
 
     async def stop(self) -> None:
-        with naming(self.context.name, SinkError):
-            await self.sink.close()
+        await _close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._values.append(value)
@@ -284,6 +302,9 @@ class SourceDriver:
         source: what to read.
         head: the first operator.
         rejected: where what the source could not read as an element goes.
+
+    Attributes:
+        has_left: it is to read no more, though the source is not at its end.
     """
 
     def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
@@ -293,6 +314,7 @@ class SourceDriver:
         self._head = head
         self._rejected = rejected
         self._open = asyncio.Event()
+        self.has_left = False
         self._read = 0
         self._ended = False
 
@@ -307,9 +329,12 @@ class SourceDriver:
         with naming(self.name, SourceError):
             await self.source.seek(position)
 
-    async def stop(self) -> None:
-        with naming(self.name, SourceError):
-            await self.source.close()
+    def leave(self) -> None:
+        """Read no more after what `read` may be giving now; to be cancelled next."""
+        self.has_left = True
+
+    async def stop(self, patience: float) -> None:
+        await _close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:
         """Where the source stands."""
@@ -327,15 +352,16 @@ class SourceDriver:
             self.source.suspend()
 
     async def run(self) -> None:
-        """Read until the source ends."""
-        while True:
+        """Read until the source ends, or is left."""
+        while not self.has_left:
             while not self.gate.is_open():
                 self._open.clear()
                 await self._open.wait()
             with naming(self.name, SourceError):
                 batch = await self.source.read()
             if batch is None:
-                break
+                self.end()
+                return
             fault = fault_of(batch, self.source.rejects)
             if fault is not None:
                 raise SourceError(f"step {self.name!r}: {fault}")
@@ -346,7 +372,6 @@ class SourceDriver:
                 self._head.process_batch(batch.values, batch.timestamps)
             # a source that never waits must not keep everybody else from running
             await asyncio.sleep(0)
-        self.end()
 
     def end(self) -> None:
         """Tell the pipeline that this source is at its end, once."""
