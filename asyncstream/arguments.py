@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError, safe_repr
@@ -24,6 +25,7 @@ __all__ = (
     "function",
     "instant_ms",
     "is_async_function",
+    "plain_methods",
     "refuse",
     "text",
 )
@@ -107,20 +109,59 @@ def choice(name: str, value: E, allowed: tuple[E, ...]) -> E:
     return value
 
 
-def function(name: str, value: object) -> Callable[..., Any]:
-    """`value`, which must be a plain function (not an `async def`)."""
+def function(name: str, value: object, *, yields: bool = False) -> Callable[..., Any]:
+    """
+    `value`, which must be a plain function: not an `async def`.
+
+    Args:
+        yields: it may be a generator function.
+    """
     if not callable(value):
         raise refuse(name, "a function", value)
-    if is_async_function(value):
+    if is_async_function(value) or _runs(value, inspect.isasyncgenfunction):
         raise refuse(name, "a plain function", value, "for an async def use async_map or async_flat_map")
+    if not yields and _runs(value, inspect.isgeneratorfunction):
+        raise refuse(name, "a function that returns", value, "for one that yields use flat_map")
     return value
+
+
+def plain_methods(name: str, value: object, base: type, *, yields: bool = False) -> None:
+    """
+    Refuse an object of which a method is `async def`, or yields, though it is to be simply called.
+
+    Args:
+        value: an instance of `base`.
+        base: declares the methods.
+        yields: they may be generators.
+    """
+    for attribute in dir(base):
+        if attribute.startswith("_") or not callable(getattr(base, attribute)):
+            continue
+        method = getattr(value, attribute)
+        if (
+            is_async_function(method)
+            or _runs(method, inspect.isasyncgenfunction)
+            or (not yields and _runs(method, inspect.isgeneratorfunction))
+        ):
+            raise refuse(
+                f"{name}.{attribute}",
+                "a plain method",
+                method,
+                "it is called, neither awaited nor iterated over; await in an async_map before or after",
+            )
 
 
 def is_async_function(value: object) -> bool:
     """Whether `value` is known to give a coroutine: `async def`, a partial of one, an async `__call__`."""
-    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(
-        getattr(type(value), "__call__", None)  # noqa: B004 - the method itself, not whether there is one
-    )
+    return _runs(value, inspect.iscoroutinefunction)
+
+
+def _runs(value: object, test: Callable[[Any], bool]) -> bool:
+    """Whether `test` holds for the function that calling `value` runs, as far as that can be seen."""
+    while isinstance(value, partial):
+        value = value.func
+    # the method itself, not whether there is one; calling a class runs no method of its instances
+    return test(value) or (not isinstance(value, type) and test(getattr(type(value), "__call__", None)))  # noqa: B004
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

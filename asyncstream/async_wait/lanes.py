@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from asyncstream.async_wait.promise import PENDING, Passage, Promise, Routed
+from asyncstream.operators.results import FirstKeys
 
 __all__ = ("Lanes",)
 
@@ -22,7 +23,7 @@ class Lanes:
     """
 
     def __init__(self, key_by: Callable[[Any], Hashable]) -> None:
-        self._key_by = key_by
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._lanes: dict[Hashable, deque[Promise]] = {}
         self.released: deque[Promise] = deque()
 

@@ -17,9 +17,9 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import Failures, OnError
-from asyncstream.operators.results import Kinds, NotAValue, close_all, is_deferred, not_a_value
+from asyncstream.operators.results import KEY_ADVICE, Kinds, NotAValue, close_all, is_deferred, not_a_value
 
-__all__ = ("Branch", "Filter", "FlatMap", "Map", "several")
+__all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "several")
 
 PROBATION: Final = 1024
 """Results of a `Map` that are all looked at; from then on one of each batch is, which costs nothing."""
@@ -173,6 +173,27 @@ class Branch(Filter):
         if kept:
             stamps = timestamps and list(compress(timestamps, others))
             self.side_output(self.OTHERS).process_batch(kept, stamps)
+
+
+class CheckKey(_PerElement):
+    """
+    Emits when: an element arrives of which the function gives a key: the element as it came.
+
+    The steps behind it ask for the key again: it belongs to the element, and is the same each time.
+    Snapshot holds: nothing.
+    """
+
+    def _results(self, values: Sequence[Any]) -> Iterator[Any]:
+        return map(_checked_key, map(self._function, values))
+
+    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+        self.out.process_batch(values, timestamps)
+
+
+def _checked_key(key: Any) -> None:
+    if is_deferred(key):
+        raise not_a_value([key], KEY_ADVICE)
+    hash(key)
 
 
 class FlatMap(_PerElement):

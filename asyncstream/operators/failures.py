@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.arguments import choice
 from asyncstream.clock import Clock
-from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.errors import InternalError, PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
@@ -40,7 +40,8 @@ class Failures:
     What one operator does with the elements that its function fails on, and how many they are.
 
     Only an `Exception` is about an element. Everything else (an interrupt, a cancellation), what an operator
-    downstream has been blamed for, and a function that should have been awaited fail the job all the same.
+    downstream has been blamed for, and what is wrong with the plan (an output that is not read, a function
+    that should have been awaited) fail the job all the same.
 
     Args:
         operator: whose function it is.
@@ -81,7 +82,7 @@ class Failures:
         """Whether the job goes on after `error`."""
         if self.fatal or not isinstance(error, Exception):
             return False
-        return not isinstance(error, UserFunctionError | InternalError | NotAValue)
+        return not isinstance(error, UserFunctionError | InternalError | PipelineError | NotAValue)
 
     def metrics(self) -> dict[str, int]:
         """The counts, unless every failure is the end of the job."""

@@ -6,13 +6,16 @@ Also what every keyed operator with user code needs: `Emitter`, the `out` that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
 from asyncstream.clock import Clock
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import (
     CELLS,
     TIMERS,
@@ -65,13 +68,20 @@ class Emitter(Generic[Out]):
         timestamp: what the next results carry, milliseconds since the epoch, or None.
     """
 
-    __slots__ = ("_operator", "_timestamps", "_values", "timestamp")
+    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "_whole", "timestamp")
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, whole: bool = False) -> None:
+        """
+        Args:
+            whole: hand on nothing before `flush`, so that it can be taken back until then.
+        """
         self.timestamp: int | None = None
         self._operator = operator
+        self._whole = whole
         self._values: list[Out] = []
         self._timestamps: list[int | None] = []
+        self._aside: list[tuple[int, str, Any, int | None]] = []
+        """What goes aside, each with the number of results that go before it."""
 
     def __call__(self, value: Out) -> None:
         self._values.append(value)
@@ -81,20 +91,47 @@ class Emitter(Generic[Out]):
         """Emit several results that carry the same timestamp."""
         self._values += values
         self._timestamps += [timestamp] * len(values)
-        if len(self._values) >= BURST:
+        if len(self._values) >= BURST and not self._whole:
             self.flush()
 
     def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
-        """Send `value` to the side output `tag`, after what was emitted before it."""
-        self.flush()
-        self._operator.side_output(tag).process(value, timestamp)
+        """
+        Send `value` to the side output `tag`, after what was emitted before it.
+
+        Raises:
+            PipelineError: if nothing reads that output, so that the value would be lost.
+        """
+        if tag not in self._operator.side:
+            raise PipelineError(
+                f"nothing reads the side output {tag!r}; read it with .side({tag!r}).to(...), "
+                f"or say that it is not needed with .side({tag!r}).discard()"
+            )
+        self._aside.append((len(self._values), tag, value, timestamp))
 
     def flush(self) -> None:
-        """Hand on what was collected."""
-        if self._values:
-            values, timestamps = self._values, self._timestamps
-            self._values, self._timestamps = [], []
+        """Hand on what was collected, in its order."""
+        if not self._values and not self._aside:
+            return
+        values, timestamps, aside = self._values, self._timestamps, self._aside
+        self._values, self._timestamps, self._aside = [], [], []
+        start = 0
+        for place, tag, value, timestamp in aside:
+            if place > start:
+                self._operator.out.process_batch(values[start:place], timestamps[start:place])
+                start = place
+            self._operator.side_output(tag).process(value, timestamp)
+        if start < len(values):
+            if start:
+                values, timestamps = values[start:], timestamps[start:]
             self._operator.out.process_batch(values, timestamps)
+
+    def mark(self) -> tuple[int, int]:
+        """How much is collected now, for `take_back`."""
+        return len(self._values), len(self._aside)
+
+    def take_back(self, mark: tuple[int, int]) -> None:
+        """Forget what was collected since `mark`; only if the emitter is `whole`."""
+        del self._values[mark[0] :], self._timestamps[mark[0] :], self._aside[mark[1] :]
 
 
 class KeyedContext:
@@ -149,7 +186,12 @@ class KeyedContext:
         self._timers.processing.delete(timestamp, self.key)
 
     def side(self, tag: str, value: Any) -> None:
-        """Send `value` to the side output `tag`, with the timestamp of this element or timer."""
+        """
+        Send `value` to the side output `tag`, with the timestamp of this element or timer.
+
+        Raises:
+            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
+        """
         self._out.aside(tag, value, self.timestamp)
 
     @overload
@@ -172,7 +214,17 @@ class KeyedProcessFunction(Generic[In, Out]):
     The user's code for one key at a time: override `process_element`, and what is needed of the rest.
 
     One object serves all keys, so what belongs to a key is kept in state, not in attributes.
+
+    With `on_error="skip"` or `"route"`, of an element on which `process_element` raises nothing is emitted,
+    neither by `out` nor by `ctx.side`. What it had changed in state and timers by then stays, so change them
+    when nothing can fail any more. A timer is no element: an `on_timer` that raises always fails the job.
+
+    Attributes:
+        sides: the tags that it sends to with `ctx.side`, where they are known: each must then have a reader,
+            and there is no other to read; None: they are found out as it runs.
     """
+
+    sides: ClassVar[tuple[str, ...] | None] = None
 
     def open(self, ctx: KeyedContext) -> None:
         """Called once before the first element: the place to fetch state handles with `ctx.state`."""
@@ -207,16 +259,24 @@ class KeyedProcessOperator(Operator):
 
     layout = {"state": CELLS, "timers": TIMERS}  # noqa: RUF012 - never changed
 
-    def __init__(self, key_by: Callable[[Any], Any], function: KeyedProcessFunction[Any, Any]) -> None:
+    def __init__(
+        self,
+        key_by: Callable[[Any], Any],
+        function: KeyedProcessFunction[Any, Any],
+        on_error: OnError = "fail",
+    ) -> None:
         """
         Args:
             key_by: gives the key of an element; keys are hashable and compare by value.
             function: the user's code; belongs to this operator alone.
+            on_error: what becomes of an element that `process_element`, or `key_by`, fails on.
         """
         super().__init__()
-        self._key_by = key_by
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._function = function
-        self._emitter: Emitter[Any] = Emitter(self)
+        self._failures = Failures(self, on_error)
+        self._emitter: Emitter[Any] = Emitter(self, whole=not self._failures.fatal)
+        self._kinds = Kinds()
         self._timers_left: int | None = None  # that may fire at the end of time
 
     def open(self, context: OperatorContext) -> None:
@@ -227,19 +287,51 @@ class KeyedProcessOperator(Operator):
         self._function.open(self._ctx)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, process_element = self._key_by, self._function.process_element
+        elements = pairs(values, timestamps)
+        if not self._failures.fatal:
+            self._process_each(elements)
+            return
+        key_by = self._key_by
+        process_element: Callable[..., object] = self._function.process_element
         ctx, state, out = self._ctx, self._state, self._emitter
         ctx.domain = None
         value = None
         try:
-            for value, timestamp in pairs(values, timestamps):
+            for value, timestamp in elements:
                 ctx.key = state.key = key_by(value)
                 ctx.timestamp = out.timestamp = timestamp
-                process_element(value, ctx, out)
+                if (result := process_element(value, ctx, out)) is not None:
+                    self._check(result)
         except BaseException as error:
             out.flush()
             raise self.blame(value, error) from error
         out.flush()
+
+    def _process_each(self, elements: Iterator[tuple[Any, int | None]]) -> None:
+        """As `process_batch`, and of an element that fails nothing is emitted."""
+        key_by = self._key_by
+        process_element: Callable[..., object] = self._function.process_element
+        ctx, state, out = self._ctx, self._state, self._emitter
+        ctx.domain = None
+        for value, timestamp in elements:
+            mark = out.mark()
+            try:
+                ctx.key = state.key = key_by(value)
+                ctx.timestamp = out.timestamp = timestamp
+                if (result := process_element(value, ctx, out)) is not None:
+                    self._check(result)
+            except BaseException as error:
+                out.take_back(mark)
+                out.flush()
+                self._failures.take(value, timestamp, error)
+        out.flush()
+
+    def _check(self, result: object) -> None:
+        """Refuse a function that does nothing before it is awaited or iterated over."""
+        if type(result) not in self._kinds.known and self._kinds.first_deferred([result]) is not None:
+            raise not_a_value(
+                [result], "emit with out(...), and ask a service in an async_map before or after"
+            )
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
@@ -267,10 +359,14 @@ class KeyedProcessOperator(Operator):
 
     def metrics(self) -> dict[str, int]:
         return {
+            **self._failures.metrics(),
             "state_entries": len(self._state),
             "event_timers": len(self._timers.event),
             "processing_timers": len(self._timers.processing),
         }
+
+    def counters(self) -> tuple[str, ...]:
+        return self._failures.counters()
 
     def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
         if self._timers_left is not None:
@@ -288,12 +384,14 @@ class KeyedProcessOperator(Operator):
 
     def _call(self, timestamp: int, key: Any, domain: TimeDomain, emitted_at: int | None) -> None:
         ctx, out = self._ctx, self._emitter
+        on_timer: Callable[..., object] = self._function.on_timer
         ctx.key = self._state.key = key
         ctx.timestamp = timestamp
         ctx.domain = domain
         out.timestamp = emitted_at
         try:
-            self._function.on_timer(timestamp, ctx, out)
+            if (result := on_timer(timestamp, ctx, out)) is not None:
+                self._check(result)
         except BaseException as error:
             out.flush()
             raise self.blame(Timer(timestamp, key, None), error) from error

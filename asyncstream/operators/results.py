@@ -8,13 +8,16 @@ element: the job fails, whatever `on_error` says.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from inspect import iscoroutine
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.errors import safe_repr
 
-__all__ = ("Kinds", "NotAValue", "close_all", "is_deferred", "not_a_value")
+__all__ = ("KEY_ADVICE", "FirstKeys", "Kinds", "NotAValue", "close_all", "is_deferred", "not_a_value")
+
+
+KEY_ADVICE: Final = "a key is taken from the element; find it in an async_map before key_by"
 
 
 def is_deferred(value: object) -> bool:
@@ -40,6 +43,35 @@ class Kinds:
                         return place
                     self.known.add(type(result))
         return None
+
+
+class FirstKeys:
+    """
+    The key function of an operator until it has been seen to give keys.
+
+    It is called as the function is, and puts the function in its own place once a key has come: looking at
+    each key for ever would cost what many a key function costs. A coroutine can be hashed like any key, and
+    every element would have one of its own.
+
+    Args:
+        owner: has the key function in its attribute `_key_by`.
+        function: gives the key of an element.
+    """
+
+    __slots__ = ("_function", "_owner")
+
+    def __init__(self, owner: Any, function: Callable[[Any], Any]) -> None:
+        self._owner = owner
+        if isinstance(function, FirstKeys):
+            function = function._function
+        self._function: Callable[[Any], Any] = function
+
+    def __call__(self, value: Any) -> Any:
+        key = self._function(value)
+        if is_deferred(key):
+            raise not_a_value([key], KEY_ADVICE)
+        self._owner._key_by = self._function
+        return key
 
 
 class NotAValue(TypeError):

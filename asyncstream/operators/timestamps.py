@@ -13,6 +13,8 @@ from asyncstream.arguments import instant_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.results import is_deferred, not_a_value
 
 __all__ = ("AdvanceWhenQuiet", "AssignEventTime")
 
@@ -29,6 +31,8 @@ class AssignEventTime(Operator):
         strategy: how watermarks are found.
         idle_after_ms: without an element for this long in processing time, the stream is idle and
             holds back nobody; None: never.
+        on_error: what becomes of an element whose event time cannot be told; it has none of its own then,
+            and moves no watermark.
     """
 
     def __init__(
@@ -36,8 +40,11 @@ class AssignEventTime(Operator):
         timestamp: Callable[[Any], int | datetime],
         strategy: WatermarkStrategy,
         idle_after_ms: int | None = None,
+        on_error: OnError = "fail",
     ) -> None:
         super().__init__()
+        self.on_error: OnError = on_error
+        self._failures = Failures(self, on_error)
         self.timestamp = timestamp
         self.strategy = strategy
         self._generator = strategy.generator()
@@ -57,27 +64,35 @@ class AssignEventTime(Operator):
             self._heard()
         generator, extract = self._generator, self.timestamp
         stamps: list[int] = []
-        passed = 0
+        start = 0  # where the elements begin that have a stamp and have not been passed on
         try:
             for value in values:
                 try:
                     stamp = extract(value)
                     if type(stamp) is not int:
-                        stamp = instant_ms(stamp)
+                        stamp = _instant(stamp)
                     quiet = stamp < generator.threshold
                     watermark = None if quiet else generator.on_element(value, stamp)
                 except BaseException as error:
-                    raise self.blame(value, error) from error
+                    end = start + len(stamps)
+                    passed, stamps = stamps, []
+                    if passed:
+                        self.out.process_batch(values[start:end], passed)
+                    start = end + 1
+                    self._failures.take(value, timestamps[end] if timestamps else None, error)
+                    continue
                 stamps.append(stamp)
                 if watermark is not None and watermark > self._watermark:
-                    start, passed = passed, len(stamps)
-                    self.out.process_batch(values[start:passed], stamps[start:])
+                    end = start + len(stamps)
+                    passed, stamps = stamps, []
+                    self.out.process_batch(values[start:end], passed)
+                    start = end
                     self._watermark = watermark
                     super().advance_watermark(watermark)
         finally:
             # also after a failure: the elements before the failed one have been accepted
-            if passed < len(stamps):
-                self.out.process_batch(values[passed : len(stamps)], stamps[passed:])
+            if stamps:
+                self.out.process_batch(values[start : start + len(stamps)], stamps)
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
@@ -104,6 +119,12 @@ class AssignEventTime(Operator):
             self._idle = True
             super().set_idle(True)
 
+    def metrics(self) -> dict[str, int]:
+        return self._failures.metrics()
+
+    def counters(self) -> tuple[str, ...]:
+        return self._failures.counters()
+
     def snapshot(self) -> Any:
         return [self._generator.snapshot(), self._watermark, self._idle]
 
@@ -115,6 +136,15 @@ class AssignEventTime(Operator):
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:
             super().advance_watermark(self._watermark)
+
+
+def _instant(stamp: object) -> int:
+    try:
+        return instant_ms(stamp)
+    except TypeError:
+        if is_deferred(stamp):
+            raise not_a_value([stamp], "find the timestamp in an async_map before event_time") from None
+        raise
 
 
 class AdvanceWhenQuiet(Operator):

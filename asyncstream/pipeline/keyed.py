@@ -14,9 +14,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import Duration, duration_ms, refuse
+from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
+from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
-from asyncstream.pipeline.stream import SideStreams, Stream, no_key
+from asyncstream.pipeline.stream import SideStreams, Stream, no_key, routed_to, shown_on_error
 from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
     LATE,
@@ -31,7 +32,7 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
-from asyncstream.windowing.policies import policy_window
+from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_window
 
 __all__ = ("Extent", "KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "policy_step")
 
@@ -53,20 +54,28 @@ class KeyedStream(Stream[T], Generic[K, T]):
     def _key(self) -> Callable[[Any], Any] | None:
         return self._key_by
 
-    def process(self, function: KeyedProcessFunction[T, U], *, name: str | None = None) -> SideStreams[U]:
+    def process(
+        self, function: KeyedProcessFunction[T, U], *, on_error: OnError = "fail", name: str | None = None
+    ) -> SideStreams[U]:
         """
         Your own state machine for each key, with state, timers and side outputs.
 
-        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`.
+        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
 
         Args:
             function: one object serves all keys; what belongs to a key is kept in state.
+            on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
+                changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
         if not isinstance(function, KeyedProcessFunction):
             raise refuse("function", "a KeyedProcessFunction", function)
-        make = partial(KeyedProcessOperator, self._key_by, function)
-        details = {"function": type(function).__name__}
-        return SideStreams(self._graph, self._step("process", name, make, details, key_by=self._key_by))
+        plain_methods("function", function, KeyedProcessFunction)
+        make = partial(KeyedProcessOperator, self._key_by, function, on_error_choice(on_error))
+        details = {"function": type(function).__name__} | shown_on_error(on_error)
+        sides = function.sides
+        required = routed_to(on_error) + (sides or ())
+        output = self._step("process", name, make, details, required=required, key_by=self._key_by)
+        return SideStreams(self._graph, output, sides)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
@@ -86,7 +95,12 @@ class KeyedStream(Stream[T], Generic[K, T]):
 
 
 class WindowedStream(Generic[K, T]):
-    """Elements grouped by windows, waiting to be told what to compute."""
+    """
+    Elements grouped by windows, waiting to be told what to compute.
+
+    There is no `on_error` here: an aggregate that raises may have changed what it had folded from other
+    elements, and what a firing works on are many. Refuse elements before the windows, in a `map` with it.
+    """
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K], plan: WindowPlan) -> None:
         self._stream = stream
@@ -166,8 +180,10 @@ class WindowedStream(Generic[K, T]):
             "allowed_lateness": lateness,
         }
         make = partial(window_operator, self._key_by, plan)
+        own = () if process is None else process.sides
         stream = self._stream
-        return WindowResults(stream._graph, stream._step(kind, name, make, details, key_by=self._key_by))
+        output = stream._step(kind, name, make, details, required=own or (), key_by=self._key_by)
+        return WindowResults(stream._graph, output, None if own is None else (LATE, *own))
 
 
 class WindowResults(SideStreams[T]):
@@ -185,12 +201,12 @@ class PolicyResults(WindowResults[T]):
     @property
     def skipped(self) -> Stream[Any]:
         """The elements that were accepted and fell between two windows."""
-        return self.side("skipped")
+        return self.side(SKIPPED)
 
     @property
     def expired(self) -> Stream[Any]:
         """The elements that no later window can hold."""
-        return self.side("expired")
+        return self.side(EXPIRED)
 
 
 def policy_step(
@@ -203,10 +219,10 @@ def policy_step(
 ) -> PolicyResults[Any]:
     """Add policy windows behind `stream`, per key if there is one."""
     make = partial(policy_window, length, slide, key_by=key, **options)
-    make()  # a wrong argument is refused now, not when the pipeline runs
+    settings = make().settings  # a wrong argument is refused now, not when the pipeline runs
     details = {"length": length, "slide": slide, **options}
     output = stream._step("policy_window", name, make, details, key_by=key or no_key)
-    return PolicyResults(stream._graph, output)
+    return PolicyResults(stream._graph, output, (settings.late, SKIPPED, EXPIRED))
 
 
 def _described(setting: object) -> object:

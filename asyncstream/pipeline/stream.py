@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from asyncstream.arguments import Duration, duration_ms, function, refuse, text
+from asyncstream.arguments import Duration, choice, duration_ms, function, plain_methods, refuse, text
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
@@ -21,7 +21,7 @@ from asyncstream.connectors.submissions import Results
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
-from asyncstream.operators.basic import Branch, Filter, FlatMap, Map
+from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key", "routed_to")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key", "routed_to", "shown_on_error")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -130,6 +130,7 @@ class Stream(Generic[T]):
         watermarks: WatermarkStrategy,
         *,
         idle_after: Duration | None = None,
+        on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[T]:
         """
@@ -140,16 +141,20 @@ class Stream(Generic[T]):
             watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
             idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
                 stream is idle: others it is joined with do not wait for it.
+            on_error: what becomes of an element for which `timestamp` raises, or gives no point in time: as
+                for `map`. It moves no watermark.
         """
         function("timestamp", timestamp)
         if not isinstance(watermarks, WatermarkStrategy):
             raise refuse(
                 "watermarks", "a WatermarkStrategy", watermarks, "e.g. BoundedOutOfOrderness(timedelta(...))"
             )
+        plain_methods("watermarks", watermarks, WatermarkStrategy)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
-        make = partial(AssignEventTime, timestamp, watermarks, idle_ms)
-        details = {"watermarks": watermarks, "idle_after": idle_after}
-        return Stream(self._graph, self._step("event_time", name, make, details))
+        make = partial(AssignEventTime, timestamp, watermarks, idle_ms, on_error_choice(on_error))
+        details = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
+        output = self._step("event_time", name, make, details, required=routed_to(on_error))
+        return Stream(self._graph, output)
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
         """
@@ -202,11 +207,26 @@ class Stream(Generic[T]):
 
     # ------------------------------------------------------------------ keys and windows
 
-    def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
-        """What follows happens per key: `key(element)`, which must be hashable."""
+    def key_by(
+        self, key: Callable[[T], K], *, on_error: OnError = "fail", name: str | None = None
+    ) -> KeyedStream[K, T]:
+        """
+        What follows happens per key: `key(element)`, which must be hashable.
+
+        A key belongs to its element: each step that needs it asks for it again.
+
+        Args:
+            on_error: what becomes of an element for which `key` raises, or gives what cannot be a key: as for
+                `map`. With "skip" and "route" a step of its own looks at each key first; it takes `name`.
+        """
         from asyncstream.pipeline.keyed import KeyedStream  # which is made of the streams of this module
 
-        return KeyedStream(self._graph, self._output, function("key", key))
+        output, fn = self._output, function("key", key)
+        if on_error_choice(on_error) != "fail":
+            output = self._per_element("key_by", CheckKey, fn, on_error, name)._output
+        elif name is not None:
+            raise refuse("name", "none, for key_by adds no step unless it is given on_error", name)
+        return KeyedStream(self._graph, output, fn)
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
         """Group all elements by windows, whatever their key."""
@@ -273,8 +293,8 @@ class Stream(Generic[T]):
         name: str | None,
         required: tuple[str, ...] = (),
     ) -> Stream[Any]:
-        make = partial(operator, function("fn", fn), on_error_choice(on_error))
-        details = {"fn": fn} | _shown_on_error(on_error)
+        make = partial(operator, function("fn", fn, yields=kind == "flat_map"), on_error_choice(on_error))
+        details = {"fn": fn} | shown_on_error(on_error)
         output = self._step(kind, name, make, details, required=required + routed_to(on_error))
         return Stream(self._graph, output)
 
@@ -344,10 +364,26 @@ class AsyncResults(Stream[T]):
 
 
 class SideStreams(Stream[T]):
-    """What comes out of a step with side outputs of its own naming."""
+    """
+    What comes out of a step with side outputs of its own naming.
+
+    Args:
+        sides: the tags that there are; None: only the step's function knows.
+    """
+
+    def __init__(self, graph: Graph, output: Output, sides: tuple[str, ...] | None = None) -> None:
+        super().__init__(graph, output)
+        self._sides = sides
 
     def side(self, tag: str) -> Stream[Any]:
-        """What the step sent to its side output `tag`."""
+        """
+        What the step sent to its side output `tag`.
+
+        Raises:
+            PipelineError: if it is known to send nothing there.
+        """
+        if self._sides is not None:
+            choice("tag", tag, self._sides)
         return Stream(self._graph, Output(self._output.step, text("tag", tag)))
 
 
@@ -364,7 +400,8 @@ def routed_to(on_error: OnError) -> tuple[str, ...]:
     return (FAILED,) if on_error == "route" else ()
 
 
-def _shown_on_error(on_error: OnError) -> dict[str, object]:
+def shown_on_error(on_error: OnError) -> dict[str, object]:
+    """How the choice is shown with a step's settings."""
     return {} if on_error == "fail" else {"on_error": on_error}
 
 

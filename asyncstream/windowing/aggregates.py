@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from asyncstream.arguments import function, refuse
+from asyncstream.arguments import function, plain_methods, refuse
 from asyncstream.errors import MissingExtra
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.fused import CALLED, Inline, fused
@@ -286,6 +286,7 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
         for name, part in parts.items():
             if not isinstance(part, AggregateFunction):
                 raise refuse(name, "an aggregate, such as Count()", part)
+            plain_methods(name, part, AggregateFunction)
             if not can_merge(part):
                 raise refuse(name, "an aggregate that overrides merge", part)
         self.parts = parts

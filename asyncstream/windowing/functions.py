@@ -9,7 +9,7 @@ with the aggregate's result, or with the list of all elements where there is no 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from asyncstream.arguments import function
 from asyncstream.state import (
@@ -133,7 +133,12 @@ class WindowContext(Protocol):
         """Processing time, milliseconds since the epoch."""
 
     def side(self, tag: str, value: Any) -> None:
-        """Send `value` to the side output `tag`, with the window's timestamp."""
+        """
+        Send `value` to the side output `tag`, with the window's timestamp.
+
+        Raises:
+            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
+        """
 
     @overload
     def key_state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
@@ -168,7 +173,14 @@ class WindowContext(Protocol):
 
 
 class ProcessWindowFunction(Generic[Out]):
-    """The user's code for a window that fires: override `process`, and `clear` if it keeps window state."""
+    """
+    The user's code for a window that fires: override `process`, and `clear` if it keeps window state.
+
+    Attributes:
+        sides: the tags that it sends to with `ctx.side`, as of a `KeyedProcessFunction`.
+    """
+
+    sides: ClassVar[tuple[str, ...] | None] = None
 
     def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None]) -> None:
         """

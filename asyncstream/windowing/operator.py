@@ -32,6 +32,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
+from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Frozen, KeyedState, detached, freeze, freeze_items
 from asyncstream.timers import Timer, TimerService
 from asyncstream.windowing.assigners import GlobalWindows
@@ -87,7 +88,7 @@ class WindowOperator(Operator):
             plan: what to do; its process function belongs to this operator alone.
         """
         super().__init__()
-        self._key_by = key_by
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan
         self._assigner = plan.assigner
         self._trigger = plan.effective_trigger
@@ -97,6 +98,7 @@ class WindowOperator(Operator):
         self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._lateness_ms = plan.allowed_lateness_ms if self._event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)
+        self._kinds = Kinds()
         self._contents: dict[tuple[Any, Window], Any] = {}
         self._sessions: dict[Any, MergingWindowSet] = {}
         self._anchor_ms: int | None = None
@@ -423,4 +425,7 @@ class WindowOperator(Operator):
             self._emitter(WindowResult(key, window.start_ms, window.end_ms, held))
         else:
             self._function_context.point_at(key, window)
-            process.process(key, held, self._function_context, self._emitter)
+            run: Callable[..., object] = process.process
+            result = run(key, held, self._function_context, self._emitter)
+            if result is not None and self._kinds.first_deferred([result]) is not None:
+                raise not_a_value([result], "emit with out(...), and await in an async_map before or after")

@@ -21,6 +21,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter
+from asyncstream.operators.results import FirstKeys
 from asyncstream.state import Frozen
 from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import Aggregates
@@ -75,7 +76,7 @@ class PlainWindowOperator(Operator):
         super().__init__()
         if not plan.plain or plan.aggregate is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._key_by = key_by
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan
         self._aggregate = plan.aggregate
         self._is_own_form = _keeps_accumulators_as_they_are(plan.aggregate)

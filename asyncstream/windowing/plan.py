@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncstream.arguments import count, refuse
+from asyncstream.arguments import count, plain_methods, refuse
 from asyncstream.errors import PipelineError
 from asyncstream.state import CELLS, TIMERS, TOTAL, Common, Keyed, Layout
 from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
@@ -69,6 +69,9 @@ class WindowPlan:
         ):
             if not (isinstance(part, kind) or (optional and part is None)):
                 raise refuse(name, f"a {kind.__name__}", part)
+            if part is not None:
+                # what an assigner or an evictor gives is iterated over: it may yield
+                plain_methods(name, part, kind, yields=kind in (WindowAssigner, Evictor))
         if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)
         if self.assigner.merging:

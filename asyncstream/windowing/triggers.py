@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_ms, function, refuse
+from asyncstream.arguments import Duration, count, duration_ms, function, plain_methods, refuse
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
 from asyncstream.windowing.windows import Window
@@ -497,4 +497,5 @@ def _truncated(time_ms: int, interval_ms: int) -> int:
 def _trigger(name: str, value: object) -> Trigger:
     if not isinstance(value, Trigger):
         raise refuse(name, "a trigger", value)
+    plain_methods(name, value, Trigger)
     return value

@@ -5,19 +5,33 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream import ManualClock
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Count,
+    ManualClock,
+    NoWatermarks,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
 from asyncstream.errors import PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator
-from asyncstream.operators.basic import Branch, Filter, FlatMap, Map
+from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
 from asyncstream.operators.failures import FAILED, Failures, OnError
 from asyncstream.operators.functions import FailedCall
-from tests.operators.recorder import Recorder, record
+from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.state import ValueDescriptor
+from asyncstream.windowing import WindowPlan, window_operator
+from asyncstream.windowing.policies import policy_window
+from tests.operators.recorder import Recorder, W, record
 
 
 class Poison(Exception):
@@ -240,3 +254,180 @@ def test_verdict_that_cannot_be_read_is_the_failure_of_its_element() -> None:
         (2, 20),
         (3, 30),
     ]
+
+
+# ---------------------------------------------------------------------- event time, keys, process functions
+
+
+def test_element_without_a_time_leaves_the_stream_and_moves_no_watermark() -> None:
+    stamps: dict[str, Any] = {"a": 10, "b": "soon", "c": 30, "d": None, "e": 20, "f": 40}
+    for batch in (1, 2, 6):
+        operator = AssignEventTime(stamps.__getitem__, BoundedOutOfOrderness(5, every=0), on_error="route")
+        recorder = joined(operator, FAILED)
+        names = [*stamps, "g"]
+        for start in range(0, len(names), batch):
+            operator.process_batch(names[start : start + batch], None)
+
+        assert [v.value if isinstance(v, FailedCall) else v for v, *_ in recorder.seen if v != W] == names
+        # both outputs are told of watermarks
+        assert [*dict.fromkeys(entry for entry in recorder.seen if not isinstance(entry[0], FailedCall))] == [
+            ("a", 10),
+            (W, 10 - 5001),
+            ("c", 30),
+            (W, 30 - 5001),
+            ("e", 20),
+            ("f", 40),
+            (W, 40 - 5001),
+        ]
+        assert operator.metrics() == {"failed": 3, "skipped": 0}
+
+
+@pytest.mark.usefixtures("strict")
+def test_time_that_is_still_to_be_awaited_ends_the_job() -> None:
+    operator = AssignEventTime(asked, NoWatermarks(), on_error="skip")  # type: ignore[arg-type]
+    joined(operator)
+    with pytest.raises(UserFunctionError, match="must return its result"):
+        operator.process_batch([1], None)
+
+
+class Picky(KeyedProcessFunction[Any, Any]):
+    """Emits on both sides, counts, and then fails on some."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.seen = ctx.state(ValueDescriptor[int]("seen", default=0))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        self.seen.set((self.seen.get() or 0) + 1)
+        out((value, self.seen.get()))
+        ctx.side("aside", value)
+        if value % 3 == 0:
+            raise Poison(value)
+        out.extend([value], ctx.timestamp)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        raise Poison("timer")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_of_an_element_that_fails_nothing_is_emitted_and_its_state_stays(batch: int) -> None:
+    operator = KeyedProcessOperator(lambda value: 1 // (value - 5) * 0, Picky(), "route")
+    recorder = joined(operator, FAILED, "aside")
+    values = [1, 2, 3, 4, 5, 7, 6]
+    for start in range(0, len(values), batch):
+        part = values[start : start + batch]
+        operator.process_batch(part, part)
+
+    assert [v.value if isinstance(v, FailedCall) else v for v, _ in recorder.seen] == [
+        *((1, 1), 1, 1),
+        *((2, 2), 2, 2),
+        3,
+        *((4, 4), 4, 4),
+        5,  # which has no key
+        *((7, 5), 7, 7),
+        6,
+    ]
+    assert operator.metrics()["failed"] == 3
+
+
+def test_timer_that_fails_ends_the_job_whatever_was_chosen() -> None:
+    class Timed(Picky):
+        def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            ctx.register_event_timer(5)
+
+    operator = KeyedProcessOperator(lambda value: 0, Timed(), "skip")
+    joined(operator)
+    operator.process(1, 1)
+    with pytest.raises(UserFunctionError, match="Poison: timer"):
+        operator.advance_watermark(5)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_side_output_that_is_not_read_is_refused_at_its_first_element(on_error: OnError) -> None:
+    operator = KeyedProcessOperator(lambda value: 0, Picky(), on_error)
+    joined(operator)
+    with pytest.raises(UserFunctionError, match=r"nothing reads the side output 'aside'.*\.discard\(\)"):
+        operator.process_batch([1], None)
+
+
+def test_downstream_of_a_side_output_fails_past_the_function_that_feeds_it() -> None:
+    class Careless(KeyedProcessFunction[Any, Any]):
+        def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            with suppress(Exception):
+                ctx.side("aside", value)
+
+    class BrokenAside(Recorder):
+        def process(self, value: Any, timestamp: int | None) -> None:
+            raise ValueError("downstream")
+
+    operator = KeyedProcessOperator(lambda value: 0, Careless(), "skip")
+    joined(operator)
+    operator.side["aside"] = BrokenAside()
+    with pytest.raises(ValueError, match="downstream"):
+        operator.process_batch([1], None)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", ["process_element", "on_timer"])
+@pytest.mark.parametrize("result", [asked, yielded, streamed])
+def test_process_function_that_does_nothing_unless_awaited_is_refused(
+    name: str, result: Callable[[Any], Any]
+) -> None:
+    class Timed(KeyedProcessFunction[Any, Any]):
+        def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            ctx.register_event_timer(5)
+
+    function = Timed()
+    setattr(function, name, lambda *_: result(0))
+    operator = KeyedProcessOperator(lambda value: 0, function, "skip")
+    joined(operator)
+    with pytest.raises(UserFunctionError, match="must return its result"):  # noqa: PT012 - one of the two
+        operator.process(1, 1)
+        operator.advance_watermark(5)
+
+
+KEYED: dict[str, Callable[[Callable[[Any], Any]], Operator]] = {
+    "process": lambda key: KeyedProcessOperator(key, Picky(), "skip"),
+    "tumbling": lambda key: window_operator(key, WindowPlan(TumblingWindows(1), aggregate=Count())),
+    "sliding": lambda key: window_operator(key, WindowPlan(SlidingWindows(2, 1), aggregate=Count())),
+    "session": lambda key: window_operator(key, WindowPlan(SessionWindows(1), aggregate=Count())),
+    "collect": lambda key: window_operator(key, WindowPlan(TumblingWindows(1))),
+    "policy": lambda key: policy_window(2, 1, key_by=key),
+    "check": lambda key: CheckKey(key, "skip"),
+}
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("kind", KEYED)
+def test_key_that_is_still_to_be_awaited_is_refused(kind: str) -> None:
+    operator = KEYED[kind](lambda value: asked(value))
+    recorder = joined(operator, "aside")
+    with pytest.raises(UserFunctionError, match="find it in an async_map before key_by"):
+        operator.process_batch([1, 2], [1, 2])
+    assert recorder.seen == []
+
+
+def test_key_function_is_called_as_it_is_once_it_has_given_a_key() -> None:
+    def key(value: Any) -> Any:
+        return 0
+
+    operator = KeyedProcessOperator(key, Timeless())
+    joined(operator)
+    operator.process(1, 1)
+    assert operator._key_by is key
+
+
+class Timeless(KeyedProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out(value)
+
+
+def test_element_without_a_key_leaves_the_stream() -> None:
+    operator = CheckKey(lambda value: [[], 1 // value][value % 2], "route")
+    recorder = joined(operator, FAILED)
+    operator.process_batch([1, 2, 3], [10, 20, 30])
+    assert [(v.value if isinstance(v, FailedCall) else v, stamp) for v, stamp in recorder.seen] == [
+        (1, 10),
+        (2, 20),
+        (3, 30),
+    ]
+    assert operator.metrics()["failed"] == 1

@@ -93,7 +93,7 @@ def test_a_processing_timer_emits_without_timestamp_but_aside_with_one() -> None
 
 
 def test_nothing_is_left_of_a_key_that_is_done() -> None:
-    run = harness(Silence)
+    run = harness(Silence, "aside")
     run.element(("a", 1), 5)
     run.time(105)
     run.watermark(15)
@@ -102,7 +102,7 @@ def test_nothing_is_left_of_a_key_that_is_done() -> None:
 
 
 def test_a_restart_keeps_state_and_timers() -> None:
-    run = harness(Silence)
+    run = harness(Silence, "aside")
     run.element(("a", 1), 5)
     run.restart()
     run.element(("a", 2), 8)
@@ -130,7 +130,7 @@ def test_a_failing_timer_is_named_with_its_key_and_time() -> None:
         def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
             raise RuntimeError("no")
 
-    run = harness(Failing)
+    run = harness(Failing, "aside")
     run.element(("a", 1), 5)
     with pytest.raises(UserFunctionError, match=r"Timer\(timestamp=15, key='a'"):
         run.watermark(15)

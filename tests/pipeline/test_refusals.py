@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from asyncstream import (
     Items,
     JsonLinesSink,
     JsonLinesSource,
+    KeyedContext,
+    KeyedProcessFunction,
     Pipeline,
     PipelineError,
+    PunctuatedWatermarks,
+    TumblingWindows,
 )
 from asyncstream.pipeline import Stream
+from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
 
 
 async def fetch(value: int) -> int:
@@ -34,6 +40,63 @@ class Lookup(AsyncFunction[int, int]):
 
 def plain(value: int) -> int:
     return value
+
+
+def yielding(value: int) -> Iterator[int]:
+    yield value
+
+
+class Yielding:
+    def __call__(self, value: int) -> Iterator[int]:
+        yield value
+
+
+class Fetch:
+    async def __call__(self, value: int) -> int:
+        return value
+
+    async def method(self, value: int) -> int:
+        return value
+
+
+ASYNC: dict[str, Any] = {
+    "async": fetch,
+    "partial": partial(fetch),
+    "nested_partial": partial(partial(Fetch())),
+    "callable_object": Fetch(),
+    "method": Fetch().method,
+    "async_generator": generate,
+}
+"""What gives nothing before it is awaited."""
+
+
+class AsyncProcess(KeyedProcessFunction[int, int]):
+    async def process_element(self, value: int, ctx: KeyedContext, out: Any) -> None:  # type: ignore[override]
+        out(value)
+
+
+class YieldingTimer(KeyedProcessFunction[int, int]):
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> Any:
+        yield timestamp
+
+
+class Declared(KeyedProcessFunction[int, int]):
+    sides = ("alarms",)
+
+
+class AsyncWindow(ProcessWindowFunction[int]):
+    async def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:  # type: ignore[override]
+        out(1)
+
+
+class AsyncTrigger(Trigger):
+    async def on_element(self, *_: Any) -> Any:  # type: ignore[override]
+        return None
+
+
+class AsyncCount(AggregateFunction[Any, Any]):
+    async def add(self, accumulator: Any, value: Any) -> Any:
+        return accumulator
 
 
 def shared_source(pipeline: Pipeline) -> None:
@@ -166,6 +229,91 @@ WRONG: dict[str, tuple[Build, str]] = {
     "timed_out_unrouted": (
         lambda p, s: s.async_map(fetch, name="call", on_error="route").timed_out,
         "step 'call' sends nothing to .timed_out; give it on_timeout='route'",
+    ),
+    "on_error_of_map": (
+        lambda p, s: s.map(plain, on_error="drop"),
+        "on_error: expected one of 'fail', 'skip', 'route'",
+    ),
+    "on_error_of_key_by": (lambda p, s: s.key_by(plain, on_error=True), "on_error: expected one of"),
+    "name_of_key_by": (
+        lambda p, s: s.key_by(plain, name="key"),
+        "name: expected none, for key_by adds no step",
+    ),
+    "map_failed_unrouted": (
+        lambda p, s: s.map(plain, on_error="skip", name="twice").failed,
+        "step 'twice' sends nothing to .failed; give it on_error='route'",
+    ),
+    # functions that are to be awaited, or iterated over
+    **{
+        f"{method}_{function}": (
+            lambda p, s, method=method, value=value: getattr(s, method)(value),  # type: ignore[misc]
+            "expected a plain function, got",
+        )
+        for method in ("map", "filter", "flat_map", "branch", "key_by")
+        for function, value in ASYNC.items()
+    },
+    "map_generator": (lambda p, s: s.map(yielding), "fn: expected a function that returns, got"),
+    "filter_generator": (
+        lambda p, s: s.filter(partial(yielding)),
+        "fn: expected a function that returns, got",
+    ),
+    "key_by_generator": (lambda p, s: s.key_by(Yielding()), "key: expected a function that returns, got"),
+    "event_time_async": (
+        lambda p, s: s.event_time(partial(fetch), AscendingTimestamps()),
+        "timestamp: expected a plain function, got",
+    ),
+    "watermarks_async": (
+        lambda p, s: s.event_time(plain, PunctuatedWatermarks(fetch)),  # type: ignore[arg-type]
+        "watermark: expected a plain function, got",
+    ),
+    "process_element_async": (
+        lambda p, s: s.key_by(plain).process(AsyncProcess()),
+        "function.process_element: expected a plain method, got",
+    ),
+    "on_timer_generator": (
+        lambda p, s: s.key_by(plain).process(YieldingTimer()),
+        "function.on_timer: expected a plain method, got",
+    ),
+    "window_function_async": (
+        lambda p, s: s.window_all(TumblingWindows(1)).process(AsyncWindow()),
+        "process.process: expected a plain method, got",
+    ),
+    "trigger_async": (
+        lambda p, s: s.window_all(TumblingWindows(1)).trigger(AsyncTrigger()),
+        "trigger.on_element: expected a plain method, got",
+    ),
+    "nested_trigger_async": (
+        lambda p, s: s.window_all(TumblingWindows(1)).trigger(PurgingTrigger(AsyncTrigger())),
+        "on_element: expected a plain method, got",
+    ),
+    "aggregate_async": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(n=AsyncCount()),
+        "n.add: expected a plain method, got",
+    ),
+    "policy_function_async": (
+        lambda p, s: s.policy_window(length=2, function=partial(fetch)),
+        "function: expected a plain function, got",
+    ),
+    # side outputs
+    "side_of_windows": (
+        lambda p, s: s.window_all(TumblingWindows(1)).collect().side("lates"),
+        "tag: expected one of 'late', got 'lates'",
+    ),
+    "side_of_process": (
+        lambda p, s: s.key_by(plain).process(Declared()).side("latse"),
+        "tag: expected one of 'alarms', got 'latse'",
+    ),
+    "no_reader_of_declared_side": (
+        lambda p, s: (s.key_by(plain).process(Declared(), name="watch").discard(), p.start()),
+        "step 'watch' sends elements to its output .alarms, which nobody reads",
+    ),
+    "no_reader_of_failed_of_map": (
+        lambda p, s: (s.map(plain, on_error="route", name="twice").discard(), p.start()),
+        "step 'twice' sends elements to its output .failed, which nobody reads",
+    ),
+    "no_reader_of_union": (
+        lambda p, s: (s.discard(), s.union(s.map(plain), name="both"), p.start()),
+        "nobody reads step 'both'",
     ),
     # ends
     "sink": (

@@ -196,7 +196,7 @@ class Assembly:
             delay = delay_ms(operator.strategy)
             if delay is not None:
                 self._followers.append((follower, delay))
-            return AssignEventTime(operator.timestamp, follower)
+            return AssignEventTime(operator.timestamp, follower, on_error=operator.on_error)
         return operator
 
     def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:

@@ -22,6 +22,7 @@ from asyncstream import arguments
 from asyncstream.arguments import Duration
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
+from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Common, Each, Keyed
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
@@ -152,7 +153,8 @@ class PolicyWindowOperator(Operator):
         self.settings = settings
         self.waits_for_clock = settings.event_time or settings.slide_ms is not None
         self._function = function
-        self._key_by = key_by
+        self._key_by = None if key_by is None else FirstKeys(self, key_by)
+        self._kinds = Kinds()
         self._stream_of = stream_of
         self._generator = WatermarkGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
         self._managers: dict[Hashable, WindowManager] = {}
@@ -346,6 +348,8 @@ class PolicyWindowOperator(Operator):
         if self._function is not None:
             try:
                 result = self._function(result)
+                if self._kinds.first_deferred([result]) is not None:
+                    raise not_a_value([result], "await in an async_map behind the windows")
             except Exception as error:
                 raise self.blame(result, error) from error
         # only the rest that a finite stream leaves below a count slide can end before the watermark passed on

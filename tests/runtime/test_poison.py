@@ -1,0 +1,98 @@
+"""Elements that steps fail on, in a whole pipeline: each is at one end, once, and the job goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline
+from asyncstream.operators.functions import FailedCall
+from asyncstream.operators.process import Emitter
+from asyncstream.pipeline import Stream
+from tests.runtime.parts import run
+
+
+class Remainders(KeyedProcessFunction[int, int]):
+    def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        out(value)
+        fails_at(6)(value)
+
+
+def fails_at(bad: int) -> Any:
+    def function(value: int) -> int:
+        if value % 10 == bad:
+            raise ValueError(value)
+        return value
+
+    return function
+
+
+STEPS = ("map", "filter", "flat_map", "event_time", "key_by", "process")
+
+
+def chain(stream: Stream[int], on_error: Any, failed: list[list[FailedCall]]) -> Stream[Any]:
+    """Six steps, of which each fails on another tenth of the elements, under their names."""
+
+    def step(stream: Stream[Any]) -> Stream[Any]:
+        if on_error == "route":
+            failed.append([])
+            stream.failed.to(failed[-1])
+        return stream
+
+    stream = step(stream.map(fails_at(1), on_error=on_error, name="map"))
+    stream = step(
+        stream.filter(lambda value: fails_at(2)(value) is not None, on_error=on_error, name="filter")
+    )
+    stream = step(stream.flat_map(lambda value: [fails_at(3)(value)], on_error=on_error, name="flat_map"))
+    times = BoundedOutOfOrderness(0)
+    stream = step(stream.event_time(fails_at(4), times, on_error=on_error, name="event_time"))
+    keyed = stream.key_by(fails_at(5), on_error=on_error, name="key_by")
+    step(keyed)
+    return step(keyed.process(Remainders(), on_error=on_error, name="process"))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "route"])
+def test_every_step_takes_its_own_failures_and_no_others(on_error: str) -> None:
+    done: list[int] = []
+    failed: list[list[FailedCall]] = []
+    pipeline = Pipeline()
+    chain(pipeline.source(range(1000)), on_error, failed).to(done)
+
+    async def main() -> dict[str, dict[str, int]]:
+        async with pipeline.start() as job:
+            await job.wait()
+            return job.metrics()
+
+    metrics = run(main())
+
+    assert done == [value for value in range(1000) if value % 10 not in range(1, 7)]
+    for step in STEPS:
+        assert metrics[step]["failed"] == 100
+        assert metrics[step]["skipped"] == (100 if on_error == "skip" else 0)
+    for bad, calls in enumerate(failed, 1):
+        assert [call.value for call in calls] == list(range(bad, 1000, 10))
+        assert [repr(call.error) for call in calls[:1]] == [f"ValueError({bad})"]
+
+
+def test_settings_are_described() -> None:
+    pipeline = Pipeline()
+    stream = pipeline.source([1]).map(str, on_error="skip", name="text")
+    stream.discard()
+    assert "on_error=skip" in pipeline.describe()
+
+
+def test_side_output_that_is_not_needed_is_discarded() -> None:
+    class Aside(KeyedProcessFunction[int, int]):
+        def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            out(value)
+            ctx.side("copy", value)
+
+    done: list[int] = []
+    pipeline = Pipeline()
+    results = pipeline.source(range(3)).key_by(lambda value: 0).process(Aside())
+    results.to(done)
+    results.side("copy").discard()
+    run(pipeline.run())
+
+    assert done == [0, 1, 2]
