@@ -57,7 +57,7 @@ from asyncstream.eventtime import (
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
-from asyncstream.runtime.aio import Job, JobSnapshot
+from asyncstream.runtime.aio import Job, JobSnapshot, JobState
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
@@ -107,6 +107,7 @@ __all__ = (
     "Items",
     "Job",
     "JobSnapshot",
+    "JobState",
     "JobStopped",
     "JsonLinesSink",
     "JsonLinesSource",

@@ -6,7 +6,7 @@ The pipeline lives in the event loop of the service, from its start to its end:
 * `POST /events` with one JSON object, or a list of them, answers once they are accepted; while the pipeline
   has no room the request waits, and so does its client (backpressure);
 * `GET /results` streams what comes out from then on, one JSON object per server-sent event;
-* `GET /health` gives the counters of every step;
+* `GET /health` gives the counters of every step, and 503 with the error once the job has failed;
 * when it is told to end (SIGTERM, Ctrl-C) the service takes no more events, finishes those it has accepted,
   writes their results to the journal and to whoever listens, and ends.
 
@@ -103,7 +103,9 @@ def build(results: Broadcast, journal: str) -> Pipeline:
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     results = Broadcast()
     pipeline = build(results, os.environ.get("JOURNAL", "results.jsonl"))
-    async with pipeline.start() as job:  # leaving the block drains it
+    async with (
+        pipeline.start() as job
+    ):  # leaving the block drains it; with checkpoints it would stop with one
         app.state.job, app.state.results = job, results
         yield
 
@@ -134,7 +136,11 @@ async def results(request: Request) -> StreamingResponse:
 @app.get("/health")
 async def health(request: Request) -> dict[str, Any]:
     job: Job = request.app.state.job
-    return {"status": "ok", "steps": job.metrics()}
+    if job.error is not None:
+        raise HTTPException(
+            status.HTTP_503_SERVICE_UNAVAILABLE, {"status": job.state, "error": str(job.error)}
+        )
+    return {"status": "ok", "job": job.state, "steps": job.metrics()}
 
 
 class Server(uvicorn.Server):

@@ -98,7 +98,7 @@ def test_signal_stops_gracefully_and_the_next_run_goes_on(folder: Path, number: 
 
 
 def test_second_signal_stops_at_once_and_nothing_is_lost(folder: Path) -> None:
-    (folder / "work.py").write_text(MODULE.format(seconds=0.05))
+    (folder / "work.py").write_text(MODULE.format(seconds=20))
     run = ("run", "work:build", "--checkpoints", "kept", "--every", "0.05")
     process = start(folder, *run)
     wait_until_it_runs(folder)

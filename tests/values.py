@@ -183,7 +183,7 @@ KEPT: dict[str, Any] = {
     "numpy bytes": np.bytes_(b"a\0"),
     "datetime64": np.datetime64("2024-03-10T02:30:00.000000001"),
     "datetime64 of 25 seconds": np.datetime64(3, ("s", 25)),
-    "not a time": np.datetime64("NaT"),
+    "not a time": np.datetime64("NaT", "s"),
     "timedelta64": np.timedelta64(-5, "D"),
     "a row": np.array([(1, "ab", [[1, 2], [3, 4]])], STRUCTURED)[0],
     # and its arrays

@@ -66,7 +66,7 @@ from asyncstream.async_wait.entries import UNCALLED, Finished, entry_of, inbox_i
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
-from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
+from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import (
     MAX_TIMESTAMP,
@@ -128,7 +128,7 @@ class AsyncWaitOperator(Intake):
         self.emitting = Gate(self._schedule_turn)
         self._inbox: deque[tuple[Any, Any]] = deque()
         self._queue = settings.order.queue()
-        self._room = settings.buffer_size  # 0 once halted: nothing is taken any more
+        self._room = settings.buffer_size  # 0 once settled or halted: nothing is taken any more
         self._held = 0  # elements taken from the inbox and not emitted
         self._passed: tuple[list[Any], list[int | None]] = ([], [])
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
@@ -141,6 +141,7 @@ class AsyncWaitOperator(Intake):
         self._burst = 1
         self._turning = False
         self._halted = False
+        self._settled = False
         self._soiled = 0
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
@@ -193,12 +194,18 @@ class AsyncWaitOperator(Intake):
         return len(self._inbox)
 
     def is_at_rest(self) -> bool:
-        return not self._inbox and not self._held
+        if not self._settled:
+            return not self._inbox and not self._held
+        return not (self._turning or self._passed[0] or any(w.promise is not None for w in self._workers))
 
     def _accepted(self) -> None:
         if not self._turning:
             self._schedule_turn()
         self._hold_if_full()
+
+    def settle(self) -> None:
+        self._settled = True
+        self._room = 0
 
     def halt(self) -> None:
         self._halted = True
@@ -208,14 +215,18 @@ class AsyncWaitOperator(Intake):
 
     async def stop(self) -> None:
         self.halt()
-        running = await end_tasks(worker.task for worker in self._workers)
+        patience = self.context.patience
+        running = await end_tasks((worker.task for worker in self._workers), patience)
         if self._object is not None:
-            await self._object.close()
+            try:
+                await within(patience, self._object.close())
+            except TimeoutError as error:
+                raise UserFunctionError(self.context.name, None, error, when="when it was closed") from error
         if running:
             raise UserFunctionError(
                 self.context.name,
                 [worker.entry[0] for worker in self._workers if worker.promise is not None],
-                TimeoutError(f"{len(running)} calls ignored their cancellation for {CANCEL_PATIENCE} s"),
+                TimeoutError(f"{len(running)} calls ignored their cancellation for {patience:g} s"),
             )
 
     def counters(self) -> tuple[str, ...]:
@@ -319,7 +330,7 @@ class AsyncWaitOperator(Intake):
         self._schedule_turn()
 
     def _has_work(self) -> bool:
-        if self._lanes is not None and self._lanes.released:
+        if self._lanes is not None and self._lanes.released and not self._settled:
             return True
         return bool(self._inbox) and self._held < self._room
 
@@ -479,7 +490,7 @@ class AsyncWaitOperator(Intake):
 
     def _next_of_a_free_key(self, lanes: Lanes) -> Promise | None:
         """The next promise whose key has no call running; None if there is none, or no room."""
-        while not self._halted:
+        while not (self._halted or self._settled):
             if lanes.released:
                 return lanes.released.popleft()
             if not self._inbox or self._held >= self._room:

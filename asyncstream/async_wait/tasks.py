@@ -5,27 +5,60 @@ Ends tasks that run the user's code, and does not wait for ever for one that wil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+import math
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
-__all__ = ("CANCEL_PATIENCE", "end_tasks")
+__all__ = ("CANCEL_PATIENCE", "end_tasks", "within")
 
-CANCEL_PATIENCE = 10
-"""Seconds, and cancellations, that a task gets to end."""
+CANCEL_PATIENCE = 10.0
+"""Seconds that what is cancelled or closed gets to end."""
+
+LAST_PATIENCE = 1.0
+"""Seconds that something gets to heed its cancellation when it has had all of its time already."""
+
+T = TypeVar("T")
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+async def end_tasks(
+    tasks: Iterable[asyncio.Task[Any]], patience: float = CANCEL_PATIENCE
+) -> set[asyncio.Task[Any]]:
     """
     Cancel `tasks` and wait until they have ended.
 
     Returns:
-        Those that ignored every cancellation, one each second for `CANCEL_PATIENCE` seconds.
+        Those that ignored every cancellation, one each second for `patience` seconds.
     """
     running = set(tasks)
-    for _ in range(CANCEL_PATIENCE):
+    for second in range(math.ceil(patience)):
         if not running:
             break
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=1)
+        _, running = await asyncio.wait(running, timeout=min(1.0, patience - second))
     return running
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """
+    Await `work` in a task of its own, and leave it alone if it will not end.
+
+    Raises:
+        TimeoutError: if it took longer than `seconds`, whether it heeded its cancellation then or not.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+    finally:
+        if not task.done():
+            await end_tasks({task}, LAST_PATIENCE)
+            task.add_done_callback(_forget)
+    raise TimeoutError(f"it did not end within {seconds:g} s")
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more: its error is not one that nobody was told of."""
+    if not task.cancelled():
+        task.exception()

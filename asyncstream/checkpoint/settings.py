@@ -28,6 +28,8 @@ class Checkpoints:
         keep: how many are kept, the newest ones; at least 1. With 2 or more, the loss of one can be borne.
         codec: how values become bytes: "json", or "pickle", which runs what the bytes say when it is read; or
             a `Codec`.
+        types: dataclasses, NamedTuples, enums and exceptions that the values are made of; needed only for
+            classes that are not found by name in a module that is imported, for a checkpoint imports none.
         tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.
         timeout: how long one may take, sinks and store together, before it counts as failed: a `timedelta` or
             seconds.
@@ -41,6 +43,7 @@ class Checkpoints:
     every: Duration | None = None
     keep: int = 3
     codec: Literal["json", "pickle"] | Codec = "json"
+    types: Iterable[type] = ()
     tolerate: int = 3
     timeout: Duration = 300.0
     restore: Literal["newest", "none"] | int = "newest"
@@ -53,7 +56,10 @@ class Checkpoints:
         if self.every is not None:
             duration_seconds("every", self.every)
         count("keep", self.keep)
-        codec(self.codec)
+        object.__setattr__(
+            self, "types", tuple(self.types) if isinstance(self.types, Iterable) else self.types
+        )
+        self.values_codec()
         count("tolerate", self.tolerate, least=0)
         duration_seconds("timeout", self.timeout)
         if self.restore not in ("newest", "none"):
@@ -64,6 +70,10 @@ class Checkpoints:
             raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
+
+    def values_codec(self) -> Codec:
+        """The codec that values go through."""
+        return codec(self.codec, self.types)
 
     @property
     def every_seconds(self) -> float | None:

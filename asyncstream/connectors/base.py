@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from asyncstream.elements import Timestamps
+from asyncstream.errors import safe_repr
 
-__all__ = ("Sink", "Source", "SourceBatch", "TransactionalSink")
+__all__ = ("Sink", "Source", "SourceBatch", "TransactionalSink", "fault_of")
 
 T = TypeVar("T")
 
@@ -32,6 +33,49 @@ class SourceBatch(NamedTuple, Generic[T]):
     values: Sequence[T]
     timestamps: Timestamps = None
     rejected: Sequence[Any] = ()
+
+
+def fault_of(batch: Any, rejects: bool) -> str | None:
+    """
+    What is wrong with what a `read` brought, or None.
+
+    Args:
+        batch: is not None.
+        rejects: whether the source may reject.
+    """
+    if not isinstance(batch, SourceBatch):
+        return f"read() gave {safe_repr(batch)} instead of a SourceBatch, or None at the end of input"
+    values: Any = batch.values
+    timestamps: Any = batch.timestamps
+    rejected: Any = batch.rejected
+    if type(values) is not list and not isinstance(values, Sequence):
+        return f"a SourceBatch has {safe_repr(values)} as its values instead of a list"
+    if timestamps is not None:
+        if not isinstance(timestamps, Sequence):
+            return f"a SourceBatch has {safe_repr(timestamps)} as its timestamps instead of a list"
+        if len(values) != len(timestamps):
+            return (
+                f"a SourceBatch has {len(values)} values and {len(timestamps)} timestamps instead of one each"
+            )
+        # the types in one go: a look at each timestamp would be felt in a batch of thousands
+        if not _WHOLE.issuperset(map(type, timestamps)):
+            for index, timestamp in enumerate(timestamps):
+                if isinstance(timestamp, bool) or not isinstance(timestamp, int | None):
+                    return (
+                        f"value {index} of a SourceBatch has {safe_repr(timestamp)} as its timestamp instead "
+                        "of an int, milliseconds since the epoch, or None"
+                    )
+    if not isinstance(rejected, Sequence):
+        return f"a SourceBatch has {safe_repr(rejected)} as what was rejected instead of a list"
+    if rejected and not rejects:
+        return (
+            f"a SourceBatch has rejected {safe_repr(rejected[0])}, but the source does not say "
+            "rejects = True: it would be lost"
+        )
+    return None
+
+
+_WHOLE = frozenset({int, type(None)})
 
 
 class Source(ABC, Generic[T]):
@@ -64,6 +108,12 @@ class Source(ABC, Generic[T]):
             of the kind, so that a `read` under way may be cancelled.
         """
         return False
+
+    def suspend(self) -> None:
+        """
+        The job was stopped before the end of input, and another may go on with this very source; `close`
+        follows. For a source that has what it cannot take a second time, to keep it until the next `open`.
+        """
 
     def position(self) -> Any:
         """

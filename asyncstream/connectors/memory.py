@@ -4,190 +4,200 @@ What is in this process: iterables as sources, lists and functions as sinks.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterable, Callable, Iterable, MutableSequence, Sequence
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from asyncstream.arguments import count, refuse
+from asyncstream.arguments import count, is_async_function, refuse
 from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SourceError, UserFunctionError, describe_error
+from asyncstream.errors import SourceError, UserFunctionError, describe_error, safe_repr
+
+log = logging.getLogger("asyncstream.sources")
 
 __all__ = ("CallbackSink", "Items", "ListSink")
 
 T = TypeVar("T")
 
 
+Makes: TypeAlias = Callable[[], Iterable[T] | AsyncIterable[T]]
+
+
 class Items(Source[T]):
     """
     Reads an iterable or an async iterable, whose items are the elements.
 
-    What is there at once comes as one batch; no item waits for a batch to fill. A sequence can be replayed
-    from a position, which is the number of elements read; other iterables have none.
+    What is there at once comes as one batch; no item waits for a batch to fill.
+
+    A sequence can be replayed from a position, which is the number of elements read. Whether it is still the
+    same sequence, only its length can tell: elements may be changed by those who work on them, so a check of
+    what they are would refuse sequences that are right. Of other iterables the position says how many were
+    read, and holds those that were taken and not read yet. A job that continues a stopped one, with this very
+    source, goes on where they stand; a new process begins with what they give it.
+
+    What gives its elements only once (a generator, an iterator) serves one run, and the job that continues
+    it. In another run it is refused, instead of passing for an empty input. An async iterator that is no
+    generator, one over a queue say, may be read on by any run until it ends.
 
     Args:
-        items: a sequence, a generator, an async generator, or anything else that can be iterated over.
-            Generators are closed with the source.
+        items: a sequence, a generator, an async generator, anything else that can be iterated over, or a
+            function without arguments that makes such a thing for each run. A generator is closed with the
+            source, unless the job was stopped.
         batch: how many elements one read brings at most.
     """
 
-    def __init__(self, items: Iterable[T] | AsyncIterable[T], *, batch: int = 1000) -> None:
+    def __init__(self, items: Iterable[T] | AsyncIterable[T] | Makes[T], *, batch: int = 1000) -> None:
+        self._make: Makes[T] | None = None
         if not isinstance(items, Iterable | AsyncIterable):
-            raise refuse("items", "an iterable or an async iterable", items)
+            if not callable(items) or is_async_function(items):
+                raise refuse(
+                    "items", "an iterable or an async iterable", items, "or a function that makes one"
+                )
+            self._make = items
         self._items = items
         self._batch = count("batch", batch)
-        self._reader: _Iteration[T] | _AsyncIteration[T] | None = None
-        self._read = 0
+        self._reader: Reader[T] | None = None
+        self._left: Reader[T] | None = None  # where an earlier run left what cannot be begun anew
+        self._is_spent = False
+        self._suspended = False
+        self._ended = False
+        self._is_open = False
+        self._start = 0
 
     async def open(self) -> None:
-        self._read = 0
-        if isinstance(self._items, AsyncIterable):
-            self._reader = _AsyncIteration(self._items, self._batch)
-        else:
-            self._reader = _Iteration(self._items, self._batch)
+        self._start = 0
+        self._suspended = self._ended = False
+        self._is_open = True
+        if self._left is None:
+            self._reader = self._begun()
+
+    def _begun(self) -> Reader[T]:
+        """A reader from the beginning on."""
+        items = self._items
+        if self._is_spent or _is_closed(items):
+            raise self._refusal()
+        if self._make is not None:
+            items = self._make()
+        if isinstance(items, AsyncIterable):
+            return AsyncReader(items, self._batch)
+        if isinstance(items, Iterable):
+            return PlainReader(items, self._batch)
+        raise SourceError(
+            f"the function for the iterable gave {safe_repr(items)} instead of an iterable or an async one"
+        )
+
+    def _refusal(self) -> SourceError:
+        return SourceError(
+            f"a {type(self._items).__name__} gives its elements once, and an earlier run has read it: give a "
+            "list, a Source, or a function that makes a new one, as in pipeline.source(lambda: rows())"
+        )
+
+    async def _current(self) -> Reader[T]:
+        """The reader; if it is not decided yet whether to go on where an earlier run left, it is now."""
+        if self._reader is None:
+            left = self._left
+            if left is None or not self._is_open:
+                raise SourceError("the source is not open")
+            # of what no run has read, nothing is missing
+            is_whole = left.is_feed() or not left.count
+            if not is_whole and left.is_one_shot() and self._make is None:
+                raise self._refusal()
+            self._left = None
+            left.resume()
+            if is_whole:
+                self._reader = left
+            else:
+                await left.close()
+                self._reader = self._begun()
+            if self._ended:
+                self._reader.end()
+        return self._reader
 
     async def read(self) -> SourceBatch[T] | None:
-        if self._reader is None:
-            raise SourceError("the source is not open")
+        reader = await self._current()
         try:
-            values = await self._reader.read()
-        except Exception as error:
+            values = await reader.read()
+        except IterationFailed as failed:
+            cause = failed.__cause__ or failed
             raise SourceError(
-                f"the iterable failed after {self._read} elements: {describe_error(error)}"
-            ) from error
-        self._read += len(values)
+                f"the iterable failed after {self._start + reader.count} elements: {describe_error(cause)}"
+            ) from cause
         return SourceBatch(values) if values else None
 
     def end(self) -> bool:
-        if isinstance(self._reader, _AsyncIteration):
+        self._ended = isinstance(self._reader or self._left, AsyncReader)
+        if self._reader is not None:
             self._reader.end()
-            return True
-        return False
+        return self._ended
 
-    def position(self) -> int | None:
-        return self._read if isinstance(self._items, Sequence) else None
+    def position(self) -> int | dict[str, Any] | None:
+        reader = self._reader or self._left
+        if isinstance(self._items, Sequence):
+            return self._start + (0 if reader is None else reader.count)
+        if reader is None or not (reader.count or reader.taken):
+            return None
+        return {"read": reader.count, "taken": list(reader.taken)}
 
-    async def seek(self, position: int) -> None:
-        if not isinstance(self._items, Sequence):
+    async def seek(self, position: int | dict[str, Any]) -> None:
+        if isinstance(self._items, Sequence):
+            if not isinstance(position, int) or not 0 <= position <= len(self._items):
+                raise SourceError(
+                    f"cannot go on at element {safe_repr(position)} of {len(self._items)}: give the same "
+                    "sequence again, or begin at its start by another name for the source or restore='none'"
+                )
+            self._reader = PlainReader(islice(self._items, position, None), self._batch)
+            self._start = position
+            return
+        if not isinstance(position, dict):
             raise SourceError(
                 f"cannot go on at element {position} of a {type(self._items).__name__}: only of a sequence"
             )
-        if not 0 <= position <= len(self._items):
-            raise SourceError(f"cannot go on at element {position} of {len(self._items)}")
-        self._reader = _Iteration(islice(self._items, position, None), self._batch)
-        self._read = position
+        left = self._left
+        if left is not None and left.count == position["read"]:
+            left.resume()  # it still has what it had taken
+            self._reader, self._left = left, None
+            return
+        reader = await self._current()
+        reader.give_first(position["taken"])
+        log.warning(
+            "a %s cannot go on behind the %d elements that were read: it is read from where it stands",
+            type(self._items).__name__,
+            position["read"],
+        )
 
     def is_replayable(self) -> bool:
         return isinstance(self._items, Sequence)
 
+    def suspend(self) -> None:
+        self._suspended = True
+        if self._reader is not None:
+            self._reader.suspend()
+
     async def close(self) -> None:
         reader, self._reader = self._reader, None
-        if reader is not None:
-            try:
-                await reader.close()
-            except Exception as error:
-                raise SourceError(f"the iterable failed when closed: {describe_error(error)}") from error
-
-
-class _Iteration(Generic[T]):
-    """Reads an iterable in batches."""
-
-    def __init__(self, items: Iterable[T], batch: int) -> None:
-        self._items = iter(items)
-        self._batch = batch
-        self._error: Exception | None = None
-
-    async def read(self) -> list[T]:
-        """The next items; none at the end."""
-        await asyncio.sleep(0)  # others get their turn, however long the iterable is
-        values: list[T] = []
-        if self._error is None:
-            try:
-                # not list(islice(...)): that loses what it has when an item fails
-                values.extend(islice(self._items, self._batch))
-            except Exception as error:
-                self._error = error
-        if self._error is not None and not values:
-            raise self._error
-        return values
-
-    async def close(self) -> None:
-        if inspect.isgenerator(self._items):
-            self._items.close()
-
-
-class _AsyncIteration(Generic[T]):
-    """
-    Reads an async iterable in batches of what is there at once.
-
-    A task of its own iterates, and it alone: what the iterable does with tasks, timeouts and context
-    variables works as in a plain `async for`, and a cancelled `read` does not reach it. It goes on only
-    while somebody reads, so it is ahead of the reader by one item at most: the one that it was waiting for
-    when a `read` was cancelled or had enough. While the iterable does not suspend, the task goes on and
-    fills the batch; as soon as it does, the reader gets its turn and takes what there is.
-    """
-
-    def __init__(self, items: AsyncIterable[T], batch: int) -> None:
-        self._items = items
-        self._batch = batch
-        self._taken: list[T] = []
-        self._arrived = asyncio.Event()  # there is something to take, or nothing follows
-        self._wanted = asyncio.Event()  # somebody reads, and the batch is not full
-        self._error: Exception | None = None
-        self._ended = False
-        self._closing = False
-        self._task = asyncio.create_task(self._iterate())
-
-    async def read(self) -> list[T]:
-        """The next items; none at the end."""
-        self._wanted.set()
+        self._is_open = False
+        if reader is None or isinstance(self._items, Sequence):
+            return
         try:
-            await self._arrived.wait()
+            await reader.close()
+        except IterationFailed as failed:
+            cause = failed.__cause__ or failed
+            raise SourceError(f"the iterable failed when closed: {describe_error(cause)}") from cause
         finally:
-            self._wanted.clear()
-        values, self._taken = self._taken, []
-        if not self._ended:
-            self._arrived.clear()
-        elif self._error is not None and not values:
-            raise self._error
-        return values
+            if not reader.exhausted and (self._suspended or reader.is_feed()):
+                self._left = reader
+            else:
+                self._is_spent = reader.touched and reader.is_one_shot() and self._make is None
 
-    async def _iterate(self) -> None:
-        try:
-            await self._wanted.wait()
-            iterator = aiter(self._items)
-            try:
-                async for item in iterator:
-                    self._taken.append(item)
-                    self._arrived.set()
-                    if len(self._taken) >= self._batch:
-                        self._wanted.clear()
-                    await self._wanted.wait()  # does not suspend while it is set
-            finally:
-                if inspect.isasyncgen(iterator):
-                    await iterator.aclose()
-        except asyncio.CancelledError:
-            if not self._closing:  # then it is the iterable's own, and must not pass for the end of input
-                self._error = RuntimeError("it was cancelled from inside")
-        except Exception as error:
-            self._error = error
-        finally:
-            self._ended = True
-            self._arrived.set()
 
-    def end(self) -> None:
-        """Iterate no further; `read` gives what there is, and then nothing."""
-        self._closing = True
-        self._task.cancel()
-
-    async def close(self) -> None:
-        known = self._error
-        self.end()
-        await asyncio.wait({self._task})
-        if self._error is not known and self._error is not None:
-            raise self._error
+def _is_closed(items: object) -> bool:
+    """Whether this is a generator that can give nothing more."""
+    if inspect.isgenerator(items):
+        return items.gi_frame is None
+    return inspect.isasyncgen(items) and items.ag_frame is None
 
 
 class ListSink(Sink[T]):

@@ -60,6 +60,7 @@ class OperatorContext:
         fail: reports an error that no caller is there to catch (from a task or a callback).
         is_held: whether those who feed the operator may not push now (backpressure): their silence then
             says nothing about them.
+        patience: seconds that the user's code gets to end once it is cancelled or closed.
     """
 
     name: str = "operator"
@@ -67,6 +68,7 @@ class OperatorContext:
     wake_at: Callable[[int], None] = _never_wake
     fail: Callable[[BaseException], None] = _raise
     is_held: Callable[[], bool] = _never_held
+    patience: float = 10.0
 
 
 class Operator:

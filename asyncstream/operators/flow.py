@@ -65,11 +65,14 @@ class Intake(Operator):
         raise TypeError(f"{type(self).__name__} does not override waiting")
 
     def is_at_rest(self) -> bool:
-        """Whether nothing of what was accepted is still to be emitted or written."""
+        """Whether nothing is still to be emitted or written, of what has not settled to stay."""
         return not self.waiting()
 
     async def start(self) -> None:
         """Make ready what needs the event loop."""
+
+    def settle(self) -> None:
+        """Start no call any more, and emit the results of those that run; the rest stays for a snapshot."""
 
     def halt(self) -> None:
         """Start and emit nothing more; what is held stays for a snapshot."""

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncstream.arguments import choice, refuse, text
+from asyncstream.arguments import Duration, choice, duration_seconds, is_async_function, refuse, text
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source
@@ -17,7 +17,7 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, as_text, guarantees
-from asyncstream.runtime.aio import Job, JobSnapshot
+from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -57,16 +57,27 @@ class Pipeline:
     def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
     @overload
     def source(self, source: AsyncIterable[T], *, name: str | None = None) -> SourceStream[T]: ...
+    @overload
+    def source(
+        self, source: Callable[[], AsyncIterable[T]], *, name: str | None = None
+    ) -> SourceStream[T]: ...
+    @overload
+    def source(self, source: Callable[[], Iterable[T]], *, name: str | None = None) -> SourceStream[T]: ...
     def source(self, source: Any, *, name: str | None = None) -> SourceStream[Any]:
         """
         Start a stream.
 
         Args:
-            source: a `Source`, or an iterable or async iterable of elements.
+            source: a `Source`; an iterable or async iterable of elements; or a function without arguments
+                that makes one for each run, for what can be iterated over only once.
         """
         if not isinstance(source, Source):
-            if isinstance(source, str | bytes) or not isinstance(source, Iterable | AsyncIterable):
-                raise refuse("source", "a Source, an iterable or an async iterable", source)
+            if isinstance(source, str | bytes) or not (
+                isinstance(source, Iterable | AsyncIterable)
+                or (callable(source) and not is_async_function(source) and not isinstance(source, type))
+            ):
+                advice = "or a function that makes one of these"
+                raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
             source = Items(source)
         return SourceStream(self._graph, self._add("source", name, source))
 
@@ -89,25 +100,42 @@ class Pipeline:
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | None = None,
+        cancel_body: bool = False,
+        open_timeout: Duration = OPEN_SECONDS,
     ) -> Job:
         """
         A job that runs this pipeline in the current event loop: `async with pipeline.start() as job:`.
+
+        Leaving the block drains the job, or stops it if it keeps checkpoints, so that the next one goes on
+        with open windows. See `Job`.
 
         Args:
             clock: processing time; the system's by default.
             snapshot: go on where an earlier job of this pipeline was stopped.
             checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
                 off.
+            cancel_body: cancel the block when the job fails; the job's error leaves it then.
+            open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
+                seconds.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
         """
+        open_seconds = duration_seconds("open_timeout", open_timeout)
         if clock is not None and not callable(getattr(clock, "now_ms", None)):
             raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
         self._graph.check()
-        return Job(self._graph, clock=clock, snapshot=snapshot, checkpoints=checkpoints, name=self.name)
+        return Job(
+            self._graph,
+            clock=clock,
+            snapshot=snapshot,
+            checkpoints=checkpoints,
+            name=self.name,
+            cancel_body=cancel_body,
+            open_seconds=open_seconds,
+        )
 
     async def run(self, *, clock: Clock | None = None, checkpoints: Checkpoints | None = None) -> None:
         """

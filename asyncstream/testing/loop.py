@@ -1,8 +1,9 @@
 """
 An asyncio event loop on virtual time: a `sleep(3600)` takes no time at all.
 
-Whenever nothing is ready to run, the loop's clock jumps to the next timer. Real sockets still work: they
-are polled before each jump, but a jump does not wait for them, so a test either waits for the network or
+Whenever nothing is ready to run, the loop's clock jumps to the next timer. While threads of the loop's
+executor work (`asyncio.to_thread`), time stands still until one of them is done. Real sockets still work:
+they are polled before each jump, but a jump does not wait for them, so a test either waits for the network or
 for time. The selector is handed to asyncio's own loop, and nothing private is touched.
 """
 
@@ -10,17 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from asyncstream.errors import InternalError
 
 __all__ = ("VirtualTimeLoop", "run_virtual")
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 PATIENCE = 10.0
-"""Real seconds to wait for a socket or a thread when no timer is set; then it is called a deadlock."""
+"""
+Real seconds to wait for a thread; and for a socket when no timer is set, which then is called a deadlock.
+"""
 
 
 class _JumpingSelector(selectors.BaseSelector):
@@ -29,6 +34,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
         self.now = 0.0
+        self.threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:  # no timer to jump to: only a socket or a thread can go on from here
@@ -36,7 +42,7 @@ class _JumpingSelector(selectors.BaseSelector):
             if not ready:
                 raise InternalError("virtual time stands still: every task waits and no timer is set")
             return ready
-        ready = self._real.select(0)
+        ready = self._real.select(PATIENCE if self.threads and timeout > 0 else 0)
         if not ready and timeout > 0:
             self.now += timeout
         return ready
@@ -74,6 +80,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def now_ms(self) -> int:
         """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
         return int(self.time() * 1000 + 1e-6)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        future.add_done_callback(self._thread_ended)
+        return future
+
+    def _thread_ended(self, future: asyncio.Future[Any]) -> None:
+        self._jumping.threads -= 1
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait for threads without a time limit: in virtual time it would be over at once."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import enum
 import math
 import pickle
+from array import array
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -430,3 +432,28 @@ def test_codec_is_found_by_name_or_passed_through() -> None:
     for wrong in ("yaml", 3):
         with pytest.raises(PipelineError, match="codec: expected 'json', 'pickle' or a Codec"):
             codec(wrong)  # type: ignore[arg-type]
+
+
+def test_bytes_are_the_same_in_every_version() -> None:
+    values: dict[Any, Any] = {
+        "a": (1, 2**64, 1.5, math.inf, "\ud800", b"x", bytearray(b"y"), Right.READ | Right.WRITE, Level.LOW),
+        Point(1, 2): [
+            datetime(2024, 1, 2, tzinfo=BERLIN),
+            time(1, fold=1),
+            timedelta(1),
+            Decimal("1.0"),
+            UUID(int=1),
+        ],
+        3: FileNotFoundError(2, "gone", "a"),
+        4: [np.float32(0.5), np.arange(2, dtype="i2"), array("i", [1]), np.str_("a")],
+    }
+    assert JSON.encode(values).decode() == (
+        '{"$dict":["a",{"$tuple":[1,{"$int":"0x10000000000000000"},1.5,{"$float":"inf"},{"$str":"7aCA"},'
+        '{"$bytes":"eA=="},{"$bytearray":"eQ=="},{"$enum":["tests.codec.test_json:Right",3]},{"$enum":["'
+        'tests.codec.test_json:Level","LOW"]}]},{"$named":["tests.codec.test_json:Point",1,2]},[{"$datet'
+        'ime":["2024-01-02T00:00:00",0,{"$zone":"Europe/Berlin"}]},{"$time":["01:00:00",1,null]},{"$time'
+        'delta":[1,0,0]},{"$decimal":"1.0"},{"$uuid":"00000000000000000000000000000001"}],3,{"$error":["'
+        'builtins:FileNotFoundError",{"$tuple":[2,"gone","a"]},{},null]},4,[{"$numpy":["<f4","AAAAPw=="]'
+        '},{"$ndarray":["<i2",[2],"AAABAA==","C"]},{"$array":["i",4,"AQAAAA=="]},{"$numpy":["str","a"]}]'
+        "]}"
+    )

@@ -208,8 +208,8 @@ def test_submissions_accepted_before_a_checkpoint_are_not_lost() -> None:
                     await job.submit(number)
                 await job.checkpoint()
                 raise Crash
-        async with pipeline.start(checkpoints=Checkpoints(store=store)):
-            pass
+        async with pipeline.start(checkpoints=Checkpoints(store=store)) as job:
+            await job.drain()
         assert ledger.rows == list(range(10))
 
     run(main())
@@ -508,6 +508,7 @@ def test_checkpoint_that_takes_too_long_has_failed() -> None:
                 await job.checkpoint()
             store.seconds = 0.0
             await job.checkpoint()
+            await job.drain()
         assert ledger.committed == 200
 
     run(main())
@@ -522,6 +523,7 @@ def test_sink_that_fails_in_a_checkpoint_costs_that_one_only(moment: str) -> Non
             with pytest.raises(CheckpointError, match=f"'sink'.*{moment}"):
                 await job.checkpoint()
             ledger.fails.clear()
+            await job.drain()
         assert ledger.rows == list(range(200))
         assert ledger.committed == 200
 
@@ -670,6 +672,7 @@ def test_grace_lets_calls_end_and_leaves_windows_open() -> None:
         async with pipeline.start(checkpoints=Checkpoints(store=store)) as job:
             for number in range(10, 20):
                 await job.submit(number)
+            await job.drain()
         assert ledger.rows == [20], "one window, not two halves"
         assert len(calls) == len(set(calls)) == 20, "no call was cut short and made again"
 
@@ -709,6 +712,7 @@ def test_drained_job_can_be_gone_on_with() -> None:
             async with pipeline.start(checkpoints=Checkpoints(store=store)) as job:
                 for number in range(25):
                     await job.submit(start + number)
+                await job.drain()
         assert ledger.rows == [(0, 10), (10, 10), (20, 5), (100, 10), (110, 10), (120, 5)]
 
     run(main())

@@ -23,6 +23,7 @@ from asyncstream import (
     Items,
     Job,
     JobSnapshot,
+    JobState,
     JsonLinesSource,
     KeyedStream,
     ManualClock,
@@ -93,6 +94,8 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     assert_type(pipeline.source(Ticker()), SourceStream[int])
     assert_type(pipeline.source(range(5)), SourceStream[int])
     assert_type(pipeline.source(number for number in range(5)), SourceStream[int])
+    assert_type(pipeline.source(lambda: iter([1, 2])), SourceStream[int])
+    assert_type(pipeline.source(lambda: live), SourceStream[Flight])
     pipeline.source(CsvSource("flights.csv"), name="flights")
     pipeline.source(JsonLinesSource("flights.jsonl"))
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
@@ -181,7 +184,11 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(snapshot, JobSnapshot)
     checkpoints = Checkpoints(store=DirectoryStore("kept"), every=timedelta(seconds=10), keep=2)
     await pipeline.run(checkpoints=checkpoints)
-    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), restore=7)) as job:
+    async with pipeline.start(
+        checkpoints=Checkpoints(store=MemoryStore(), restore=7), cancel_body=True, open_timeout=5
+    ) as job:
+        assert_type(job.state, JobState)
+        assert_type(job.error, BaseException | None)
         assert_type(await job.checkpoint(), CheckpointInfo)
         assert_type(job.checkpoint_metrics(), dict[str, int])
         await job.stop(grace=timedelta(seconds=5))

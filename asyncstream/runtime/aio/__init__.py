@@ -1,9 +1,10 @@
 """
-Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and pushed), then `job`, then
-`checkpoints`.
+Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and pushed), then `run`
+(the parts of one job, from opening to closing), `job` (what the user holds of it), and `checkpoints`.
 """
 
-from asyncstream.runtime.aio.job import Job
+from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.run import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 
-__all__ = ("Job", "JobSnapshot")
+__all__ = ("OPEN_SECONDS", "Job", "JobSnapshot", "JobState")

@@ -36,7 +36,6 @@ from typing import Any
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
 from asyncstream.checkpoint.format import Encoded, Role, encode_state, pack
 from asyncstream.clock import Clock
-from asyncstream.codec import codec
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.errors import CheckpointError, PipelineError, describe_error
 from asyncstream.plan import Graph
@@ -87,7 +86,7 @@ class Checkpointer:
         self._pipeline = pipeline
         self._clock = clock
         self._failed = failed
-        self._codec = codec(settings.codec)
+        self._codec = settings.values_codec()
         self._history = History(settings.store, self._codec)
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
@@ -317,7 +316,7 @@ class Checkpointer:
         name = ""
         try:
             for name, driver in self._wiring.sources.items():
-                captured[name] = ("source", self._held(name, freeze(driver.source.position())))
+                captured[name] = ("source", self._held(name, freeze(driver.position())))
             for name, operator in self._wiring.operators.items():
                 if not (isinstance(operator, SinkOperator) and operator.has_epochs):
                     captured[name] = ("operator", self._held(name, operator.capture()))

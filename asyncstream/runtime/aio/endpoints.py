@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.async_wait.tasks import within
+from asyncstream.connectors.base import Sink, Source, TransactionalSink, fault_of
 from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error
@@ -26,21 +27,63 @@ SINK_LIMIT = 1024
 
 
 @contextmanager
-def naming(step: str, kind: type[SourceError] | type[SinkError]) -> Iterator[None]:
-    """What a source or a sink raises in this block comes out as ours, and names the step."""
+def naming(
+    step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
+) -> Iterator[None]:
+    """
+    What a source or a sink raises in this block comes out as ours, and names the step.
+
+    That goes for everything that user code can raise, so that nothing of it passes for a cancellation of ours
+    or for an end.
+
+    Args:
+        step: its name.
+        kind: of the error.
+        is_awaiting: the block awaits, so that a cancellation may be one of the task.
+    """
     try:
         yield
     except UserFunctionError as error:  # of a function that serves as a sink, which knows no step
         cause = error.__cause__ or error
         raise UserFunctionError(step, error.element, cause) from cause
-    except Exception as error:
-        text = str(error) if isinstance(error, kind) else describe_error(error)
-        raise kind(f"step {step!r}: {text}") from error
+    except (KeyboardInterrupt, SystemExit):  # go up through the loop, to whoever runs it
+        raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_awaiting and _is_cancelled():
             raise
         raise kind(f"step {step!r}: it was cancelled from inside") from error
+    except BaseException as error:
+        if isinstance(error, GeneratorExit) and is_awaiting and _is_abandoned():
+            raise
+        text = str(error) if isinstance(error, kind) else describe_error(error)
+        raise kind(f"step {step!r}: {text}") from error
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that this runs in."""
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())
+
+
+def _is_abandoned() -> bool:
+    """Whether no task runs: then what is going on is a coroutine being collected as garbage."""
+    try:
+        return asyncio.current_task() is None
+    except RuntimeError:
+        return True
+
+
+async def _close_in_time(
+    seconds: float, step: str, kind: type[SourceError] | type[SinkError], end: Source[Any] | Sink[Any]
+) -> None:
+    async def close() -> None:
+        with naming(step, kind):
+            await end.close()
+
+    try:
+        await within(seconds, close())
+    except TimeoutError as error:
+        raise kind(f"step {step!r}: closing it: {error}") from error
 
 
 Batch: TypeAlias = tuple[list[Any], list[int | None]]
@@ -100,6 +143,7 @@ class SinkOperator(Intake):
         self._turn = asyncio.Lock()
         self._flushed = False
         self._done = False
+        self._abandoned = False
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._writing: tuple[list[Any], list[int | None]] = ([], [])
@@ -117,7 +161,7 @@ class SinkOperator(Intake):
     async def run(self) -> None:
         """Write until the input has ended."""
         try:
-            while True:
+            while not self._abandoned:  # it might ignore its cancellation in a write
                 if self._cuts:
                     await self._prepare(self._cuts[0])
                 elif self._values:
@@ -193,11 +237,14 @@ class SinkOperator(Intake):
 
     def is_done(self) -> bool:
         """Whether the input has ended and everything is written and flushed."""
-        return self._done
+        return self._done and not self.waiting()
+
+    def abandon(self) -> None:
+        """Begin no write any more; the task is to be cancelled next."""
+        self._abandoned = True
 
     async def stop(self) -> None:
-        with naming(self.context.name, SinkError):
-            await self.sink.close()
+        await _close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._values.append(value)
@@ -255,6 +302,9 @@ class SourceDriver:
         source: what to read.
         head: the first operator.
         rejected: where what the source could not read as an element goes.
+
+    Attributes:
+        has_left: it is to read no more, though the source is not at its end.
     """
 
     def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
@@ -264,6 +314,7 @@ class SourceDriver:
         self._head = head
         self._rejected = rejected
         self._open = asyncio.Event()
+        self.has_left = False
         self._read = 0
         self._ended = False
 
@@ -278,20 +329,42 @@ class SourceDriver:
         with naming(self.name, SourceError):
             await self.source.seek(position)
 
-    async def stop(self) -> None:
-        with naming(self.name, SourceError):
-            await self.source.close()
+    def leave(self) -> None:
+        """Read no more after what `read` may be giving now; to be cancelled next."""
+        self.has_left = True
+
+    async def stop(self, patience: float) -> None:
+        await _close_in_time(patience, self.name, SourceError, self.source)
+
+    def position(self) -> Any:
+        """Where the source stands."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.position()
+
+    def take_no_more(self) -> bool:
+        """Whether the source will come to its end by itself, now that it was told to."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.end()
+
+    def suspend(self) -> None:
+        """The job was stopped: what the source has and cannot take again, it is to keep."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            self.source.suspend()
 
     async def run(self) -> None:
-        """Read until the source ends."""
-        while True:
+        """Read until the source ends, or is left."""
+        while not self.has_left:
             while not self.gate.is_open():
                 self._open.clear()
                 await self._open.wait()
             with naming(self.name, SourceError):
                 batch = await self.source.read()
             if batch is None:
-                break
+                self.end()
+                return
+            fault = fault_of(batch, self.source.rejects)
+            if fault is not None:
+                raise SourceError(f"step {self.name!r}: {fault}")
             self._read += len(batch.values)
             if batch.rejected:
                 self._rejected.process_batch(batch.rejected, None)
@@ -299,7 +372,6 @@ class SourceDriver:
                 self._head.process_batch(batch.values, batch.timestamps)
             # a source that never waits must not keep everybody else from running
             await asyncio.sleep(0)
-        self.end()
 
     def end(self) -> None:
         """Tell the pipeline that this source is at its end, once."""

@@ -1,51 +1,47 @@
 """
-A running pipeline, in the event loop that is already there.
+A running pipeline, in the event loop that is already there: what the user holds of it.
 
-A `Job` owns every task it starts: one for each source and sink, and the workers of the async steps. The
-first failure anywhere stops everything, and is raised once. Between two callbacks of the loop the whole
-pipeline stands still, so a snapshot is simply taken at such a moment.
+A `Job` owns every task it starts: one for each source and sink, and the workers of the async steps; `run` has
+them. The first failure anywhere stops everything, is logged, and is raised once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.arguments import Duration, duration_seconds, refuse
-from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
-from asyncstream.clock import Clock, SystemClock
+from asyncstream.clock import Clock
 from asyncstream.connectors.submissions import Results, Submissions
-from asyncstream.errors import (
-    AsyncStreamError,
-    InternalError,
-    JobStopped,
-    PipelineError,
-    SinkError,
-    SourceError,
-    UserFunctionError,
-    describe_error,
-)
-from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.flow import Intake
+from asyncstream.errors import JobStopped, PipelineError, describe_error
+from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph, SinkStep, SourceStep
-from asyncstream.runtime.aio.alarms import Alarms
-from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
-from asyncstream.runtime.aio.snapshot import JobSnapshot, restore, take
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.endpoints import SourceDriver
+from asyncstream.runtime.aio.inside import refuse_inside
+from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
+from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 
-__all__ = ("Job",)
+__all__ = ("Job", "JobState")
 
-PATIENCE = 10.0
-"""Seconds that sinks get, after a failure, to write what had reached them."""
+JobState: TypeAlias = Literal[
+    "new", "opening", "running", "draining", "stopping", "finished", "stopped", "failed"
+]
+"""
+Where a job stands:
 
-REST_CHECK = 0.01
-"""Seconds between two looks whether the pipeline has come to rest."""
+    new        not entered yet
+    opening    its sources, sinks and functions are being opened
+    running    it is
+    draining   it reads no more, and finishes what was accepted
+    stopping   it is being stopped; what was accepted and not finished will be in the snapshot
+    finished   every source has come to its end, or was drained, and everything is written
+    stopped    it was stopped, or its block was left by an exception
+    failed     an error ended it: `job.error`
+"""
 
 E = TypeVar("E")
 
@@ -54,9 +50,15 @@ class Job:
     """
     One run of a pipeline: an async context manager.
 
-    Leaving the block drains the job: no new input is read, what was accepted is finished. Leaving it by
-    an exception stops the job at once. `await job.wait()` inside the block lets finite sources come to
-    their end.
+    Leaving the block ends the job. Without checkpoints it is drained, as by `drain`: no new input is read,
+    what was accepted is finished, and open windows fire, for no job will go on with them. With checkpoints it
+    is stopped, as by `stop`: a last checkpoint holds what was accepted and not finished, and windows stay
+    open for the next job; call `await job.drain()` in the block where it is to come to an end instead.
+    Leaving it by an exception stops the job at once. `await job.wait()` inside the block lets finite sources
+    come to their end.
+
+    None of `stop`, `drain`, `wait` and `checkpoint` can be awaited inside a step of the job, nor in a task
+    that a step has started: the job would wait for itself.
 
     Args:
         graph: what to run; has been checked.
@@ -64,6 +66,10 @@ class Job:
         snapshot: where an earlier job was stopped.
         checkpoints: how to keep what must not be lost, and where to go on from.
         name: the pipeline's.
+        cancel_body: cancel the task that runs the block when the job fails; the job's error then leaves the
+            block, as that of a task leaves an `asyncio.TaskGroup`.
+        open_seconds: how long each step may take to open.
+        patience: seconds that the user's code gets to end once it is cancelled or closed.
     """
 
     def __init__(
@@ -74,17 +80,22 @@ class Job:
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | None = None,
         name: str = "pipeline",
+        cancel_body: bool = False,
+        open_seconds: float = OPEN_SECONDS,
+        patience: float = CANCEL_PATIENCE,
     ) -> None:
         if snapshot is not None and checkpoints is not None:
             raise PipelineError("a job goes on from a snapshot= or from checkpoints=, not from both")
-        self._graph = graph
-        self._clock = clock or SystemClock()
-        self._from = snapshot
-        self._checkpointer = (
-            None if checkpoints is None else Checkpointer(checkpoints, graph, name, self._clock, self._fail)
+        self._run = Run(
+            graph,
+            name=name,
+            clock=clock,
+            snapshot=snapshot,
+            checkpoints=checkpoints,
+            open_seconds=open_seconds,
+            patience=patience,
+            told=self._failed,
         )
-        self._finishing: asyncio.Task[None] | None = None
-        self._tasks: dict[asyncio.Task[None], str] = {}
         self._submissions = {
             step.name: step.source
             for step in graph
@@ -95,45 +106,88 @@ class Job:
             for step in graph
             if isinstance(step, SinkStep) and isinstance(step.sink, Results)
         }
-        self._opened: list[SourceDriver | Operator] = []
-        self._draining = False
-        self._cancel_rest: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
-        self._state = "new"
+        self._cancel_body = cancel_body
+        self._body: asyncio.Task[Any] | None = None  # while it is in the block and may be cancelled
+        self._cancelled_body: asyncio.Task[Any] | None = None
+        self._was_stopped = False
 
     async def __aenter__(self) -> Job:
-        if self._state != "new":
+        if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")
-        if self._graph.in_use:
+        if self._run.graph.in_use:
             raise PipelineError("this pipeline is running already; its sources and sinks serve one job")
-        self._graph.in_use = True
-        self._state = "running"
-        self._loop = asyncio.get_running_loop()
-        self._finished: asyncio.Future[None] = self._loop.create_future()
-        self._alarms = Alarms(self._clock, self._fail)
-        self._wiring = Wiring(self._graph)
-        try:
-            await self._open()
-        except BaseException:
-            await self._close()
-            raise
+        await self._run.open()
+        if self._cancel_body:
+            self._body = asyncio.current_task()
+            self._requests = 0 if self._body is None else self._body.cancelling()
+            if self._run.error is not None:
+                self._failed(self._run.error)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._body = None
+        body = self._cancelled_body
+        is_ours = body is not None and await self._take_back_cancellation(body)
+        if is_ours and isinstance(error, asyncio.CancelledError):
+            error = None  # it has done its work
         try:
-            if self._state == "running" and error is None:
-                self._end_sources()
-                await self._outcome()
+            if self._run.phase in ("running", "stopping") and error is None:
+                await self._leave()
         finally:
-            await self._close()
-        if self._error is None or error is self._error:
+            if error is not None and not self._run.finished.done():
+                self._was_stopped = True
+            await self._run.close()
+        failure = self._run.error
+        if failure is None or error is failure:
             return
         # KeyboardInterrupt has gone up through the loop already; what leaves the block is its aftermath
-        if error is None or isinstance(self._error, Exception):
-            raise self._error
+        if error is None or isinstance(failure, Exception):
+            raise failure
+
+    async def _leave(self) -> None:
+        if self._run.checkpointer is None:
+            self._run.end_sources()
+            await self._outcome()
+        elif not self._run.finished.done():
+            await self._stopped(10.0)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._body is not None and isinstance(error, Exception):
+            self._cancelled_body, self._body = self._body, None
+            self._cancelled_body.cancel()
+
+    async def _take_back_cancellation(self, body: asyncio.Task[Any]) -> bool:
+        """Whether nobody but this job has asked for the end of the block."""
+        if not isinstance(self._run.error, Exception):
+            return False
+        try:
+            await asyncio.sleep(0)  # if the block had ended already, its cancellation is still to come
+        except asyncio.CancelledError:
+            pass
+        return body.uncancel() <= self._requests
+
+    # ------------------------------------------------------------------ how it is
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stands; see `JobState`."""
+        run = self._run
+        if run.error is not None:
+            return "failed"
+        if run.phase in ("new", "opening"):
+            return run.phase
+        if self._was_stopped:
+            return "stopped" if run.finished.done() else "stopping"
+        if run.finished.done():
+            return "finished"
+        return "draining" if run.is_draining else "running"
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the job failed with, as soon as it has; it is logged, and raised on leaving the block."""
+        return self._run.error
 
     # ------------------------------------------------------------------ for users
 
@@ -149,20 +203,30 @@ class Job:
             to: name of the `pipeline.submissions()` source; not needed if there is one only.
 
         Raises:
-            JobStopped: if the job takes no more.
+            JobStopped: if the job takes no more; from its error, if it has failed.
         """
         self._check_started()
         submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
+        if self._run.error is not None or self._run.phase == "closed":
+            raise self._takes_no_more()
         try:
             await submissions.submit(value)
-        except JobStopped as stopped:
-            raise stopped from self._error
+        except JobStopped:
+            raise self._takes_no_more() from self._run.error
+
+    def _takes_no_more(self) -> JobStopped:
+        error = self._run.error
+        ending = "" if error is None else f", for it has failed: {describe_error(error)}"
+        stopped = JobStopped(f"the job takes no more elements{ending}")
+        stopped.__cause__ = error
+        return stopped
 
     def results(self, of: str | None = None) -> AsyncIterator[Any]:
         """
         Iterate over the elements that reach a `stream.results()`, as they come.
 
-        Ends when the job does. Several iterators share the elements between them.
+        Ends when the job does, with its error if it has failed. Several iterators share the elements between
+        them.
 
         Args:
             of: name of the `results()` step; not needed if there is one only.
@@ -172,7 +236,7 @@ class Job:
 
     async def wait(self) -> None:
         """Wait until every source has come to its end and everything is written."""
-        self._check_started()
+        self._check_outside("wait")
         await self._outcome()
 
     async def drain(self, timeout: Duration | None = None) -> None:
@@ -187,9 +251,9 @@ class Job:
         Raises:
             TimeoutError: if that was not long enough; the job still runs, `stop` gives what is left.
         """
-        self._check_started()
+        self._check_outside("drain")
         seconds = None if timeout is None else duration_seconds("timeout", timeout)
-        self._end_sources()
+        self._run.end_sources()
         async with asyncio.timeout(seconds):
             await self._outcome()
 
@@ -200,29 +264,40 @@ class Job:
         Event time stays where it is, and open windows stay open: another job goes on with them. Results that
         nobody has taken yet are finished: `job.results()` still gives them.
 
+        Sinks write what has already reached them. A write that takes longer than `timeout` is cancelled, and
+        what the sink has not taken for good by then is in the snapshot: nothing is lost, and nothing is
+        written twice by sinks that know what they have taken (`Sink.taken`), as all of this package do. The
+        one element whose async function was cancelled is written again.
+
         Args:
             timeout: how long sinks may take to write what has already reached them: a `timedelta` or
-                seconds. What they did not write by then is in the snapshot.
-            grace: how long, before that, running calls may go on, and what follows from them; no input is
-                read meanwhile. Ends as soon as nothing is left to wait for.
+                seconds.
+            grace: how long, before that, running calls may go on; no input is read and no call started
+                meanwhile. Ends as soon as nothing is left to wait for. With checkpoints, one is taken at the
+                beginning of it too, for the case that the process is not left alone for so long.
         """
-        self._check_started()
+        self._check_outside("stop")
         seconds = duration_seconds("timeout", timeout, zero=True)
         grace_seconds = duration_seconds("grace", grace, zero=True)
-        if self._state == "running" and grace_seconds:
-            await self._come_to_rest(grace_seconds)
-        if self._state == "running":
-            self._state = "stopping"
-            self._wind_down(seconds)
-        await asyncio.shield(self._finished)
+        if self._run.phase == "running" and grace_seconds:
+            self._run.take_checkpoint_soon()
+            await self._run.come_to_rest(grace_seconds)
+        return await self._stopped(seconds)
+
+    async def _stopped(self, seconds: float) -> JobSnapshot:
+        if not self._run.finished.done():
+            self._was_stopped = True
+        self._run.stop(seconds)
+        await asyncio.shield(self._run.finished)
         snapshot = self.snapshot()
-        await self._close()
+        self._run.suspend_sources()
+        await self._run.close()
         return snapshot
 
     def snapshot(self) -> JobSnapshot:
         """Everything accepted and not finished, at this moment. Disturbs nothing."""
         self._check_started()
-        return take(self._wiring)
+        return take(self._run.wiring)
 
     async def checkpoint(self) -> CheckpointInfo:
         """
@@ -232,224 +307,36 @@ class Job:
             CheckpointError: if it failed; the job goes on.
             PipelineError: if the job was started without `checkpoints=`.
         """
-        self._check_started()
-        if self._checkpointer is None:
+        self._check_outside("checkpoint")
+        if self._run.checkpointer is None:
             raise PipelineError("the job keeps no checkpoints; start it with checkpoints=Checkpoints(...)")
-        return await self._checkpointer.take()
+        return await self._run.checkpointer.take()
 
     def checkpoint_metrics(self) -> dict[str, int]:
         """Counters, and figures of the last checkpoint; empty without `checkpoints=`."""
-        return {} if self._checkpointer is None else self._checkpointer.metrics()
+        return {} if self._run.checkpointer is None else self._run.checkpointer.metrics()
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Counters and gauges of every step, by its name."""
         self._check_started()
-        parts: dict[str, SourceDriver | Operator] = {**self._wiring.sources, **self._wiring.operators}
+        wiring = self._run.wiring
+        parts: dict[str, SourceDriver | Operator] = {**wiring.sources, **wiring.operators}
         return {name: counts for name, part in parts.items() if (counts := part.metrics())}
 
     # ------------------------------------------------------------------ inside
 
     def _check_started(self) -> None:
-        if self._state == "new":
+        if self._run.phase in ("new", "opening"):
             raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
 
-    async def _open(self) -> None:
-        if self._checkpointer is not None:
-            self._from = JobSnapshot(*await self._checkpointer.load(self._wiring))
-        # tail first: an operator may emit as soon as it is open, also while it is restored
-        operators = self._wiring.operators
-        for name, operator in reversed(operators.items()):
-            self._opened.append(operator)  # before it is: also what fails to open is closed
-            with _naming_opened(name, "when it was opened"):
-                operator.open(
-                    OperatorContext(
-                        name,
-                        self._clock,
-                        partial(self._alarms.wake, operator),
-                        self._fail,
-                        partial(self._wiring.is_held, name),
-                    )
-                )
-                if isinstance(operator, Intake):
-                    await operator.start()
-        for driver in self._wiring.sources.values():
-            self._opened.append(driver)
-            await driver.start()
-        if self._from is not None:
-            await restore(self._from, self._graph, self._wiring)
-        for name, operator in operators.items():
-            if isinstance(operator, SinkOperator):
-                self._spawn(name, operator.run())
-        if self._checkpointer is not None:
-            await self._checkpointer.begin()
-        for name, driver in self._wiring.sources.items():
-            self._spawn(name, driver.run())
-
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work, name=f"asyncstream {name}")
-        self._tasks[task] = name
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        name = self._tasks.pop(task)
-        is_source = name in self._wiring.sources
-        if task.cancelled():
-            if self._state == "running" and self._error is None and not (is_source and self._draining):
-                kind = SourceError if is_source else SinkError
-                self._fail(kind(f"step {name!r}: its task was cancelled from outside"))
-        elif (error := task.exception()) is not None:
-            if isinstance(error, Exception) and not isinstance(error, AsyncStreamError):
-                broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
-                broken.__cause__ = error
-                error = broken
-            self._fail(error)
-        if not self._tasks:
-            self._finish()
-
-    def _fail(self, error: BaseException) -> None:
-        """The first error decides: everything winds down, and it is raised to whoever waits for the job."""
-        if self._error is None and self._state != "closed":
-            self._error = error
-            self._wind_down(PATIENCE)
-
-    def _wind_down(self, seconds: float) -> None:
-        """Take in nothing, start nothing, and let sinks write what has reached them, for so long."""
-        for results in self._results.values():
-            results.unbind(self._error)
-        for operator in self._wiring.operators.values():
-            if isinstance(operator, SinkOperator):
-                operator.end_input()
-            elif isinstance(operator, Intake):
-                operator.halt()
-        self._leave_sources()
-        self._alarms.cancel()  # what a timer emitted now, nobody would write
-        self._cancel_rest = self._loop.call_later(seconds, self._cancel_tasks)
-        if not self._tasks:
-            self._finish()
-
-    def _leave_sources(self) -> None:
-        """Read no more, as if more could come."""
-        sources = [task for task, name in self._tasks.items() if name in self._wiring.sources]
-        for task in sources:
-            task.cancel()
-        for submissions in self._submissions.values():
-            submissions.end()
-
-    async def _come_to_rest(self, seconds: float) -> None:
-        """Read no more, and wait until nothing is on its way any more, for so long."""
-        self._draining = True
-        self._leave_sources()
-        until = self._loop.time() + seconds
-        intakes = [part for part in self._wiring.operators.values() if isinstance(part, Intake)]
-        while self._error is None and self._loop.time() < until:
-            if all(intake.is_at_rest() for intake in intakes):
-                return
-            await asyncio.sleep(REST_CHECK)
-
-    def _finish(self) -> None:
-        """Every task has ended: take the last checkpoint, unless the job has failed."""
-        self._alarms.cancel()
-        if self._checkpointer is None or self._error is not None or self._state == "closed":
-            if not self._finished.done():
-                self._finished.set_result(None)
-        elif self._finishing is None:
-            self._finishing = self._loop.create_task(self._take_last(self._checkpointer))
-
-    async def _take_last(self, checkpointer: Checkpointer) -> None:
-        try:
-            await checkpointer.finish(finished=self._state == "running")
-        except Exception as error:
-            self._fail(error)
-        if not self._finished.done():
-            self._finished.set_result(None)
-
-    def _cancel_tasks(self) -> None:
-        if self._checkpointer is not None:
-            self._checkpointer.give_up()  # before the sinks that it may be waiting for
-        for task in self._tasks:
-            task.cancel()
-        # whoever waits for the job does not wait for a sink that ignores this; closing tells its name
-        self._cancel_rest = self._loop.call_later(CANCEL_PATIENCE, self._finish)
+    def _check_outside(self, method: str) -> None:
+        self._check_started()
+        refuse_inside(self._run, method)
 
     async def _outcome(self) -> None:
-        await asyncio.shield(self._finished)
-        if self._error is not None:
-            raise self._error
-
-    def _end_sources(self) -> None:
-        self._draining = True
-        for results in self._results.values():
-            results.unbind()
-        for name, driver in self._wiring.sources.items():
-            if driver.source.end():  # what it has taken is still read
-                continue
-            for task in [task for task, owner in self._tasks.items() if owner == name]:
-                task.cancel()
-                task.add_done_callback(partial(self._source_left, driver))
-
-    def _source_left(self, driver: SourceDriver, task: asyncio.Task[None]) -> None:
-        if self._error is None and task.cancelled():
-            try:
-                driver.end()
-            except Exception as error:
-                self._fail(error)
-
-    async def _close(self) -> None:
-        """End everything, whatever has happened, even if the caller is cancelled meanwhile."""
-        self._state = "closed"
-        if self._closing is None:
-            self._closing = self._loop.create_task(self._close_all(), name="asyncstream close")
-        cancelled: asyncio.CancelledError | None = None
-        while not self._closing.done():
-            try:
-                await asyncio.wait({self._closing})
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-
-    async def _close_all(self) -> None:
-        """From head to tail; the first error found on the way is kept."""
-        stubborn = await end_tasks(self._tasks)
-        if stubborn:
-            names = ", ".join(sorted(repr(self._tasks[task]) for task in stubborn))
-            error = SinkError(f"steps that ignored their cancellation for {CANCEL_PATIENCE} s: {names}")
-            self._error = self._error or error
-        if self._finishing is not None:
-            self._finishing.cancel()
-            await asyncio.wait({self._finishing})
-        if self._checkpointer is not None:
-            await self._checkpointer.close()
-        if self._cancel_rest is not None:
-            self._cancel_rest.cancel()
-        self._alarms.cancel()
-        for part in reversed(self._opened):
-            try:
-                if isinstance(part, SourceDriver):
-                    await part.stop()
-                    continue
-                with _naming_opened(part.context.name, "when it was closed"):
-                    try:
-                        if isinstance(part, Intake):
-                            await part.stop()
-                    finally:
-                        part.close()
-            except BaseException as error:
-                self._error = self._error or error
-        if not self._finished.done():
-            self._finished.set_result(None)
-        self._graph.in_use = False
-
-
-@contextmanager
-def _naming_opened(step: str, when: str) -> Iterator[None]:
-    """What the user's part of an operator raises in this block comes out naming the step."""
-    try:
-        yield
-    except AsyncStreamError:
-        raise
-    except Exception as error:
-        raise UserFunctionError(step, None, error, when=when) from error
+        await asyncio.shield(self._run.finished)
+        if self._run.error is not None:
+            raise self._run.error
 
 
 def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str) -> E:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncstream.errors import PipelineError, describe_error
+from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import freeze
@@ -39,13 +39,15 @@ def take(wiring: Wiring) -> JobSnapshot:
     """
     return JobSnapshot(
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
-        {name: _copied(name, driver.source.position) for name, driver in wiring.sources.items()},
+        {name: _copied(name, driver.position) for name, driver in wiring.sources.items()},
     )
 
 
 def _copied(step: str, state: Callable[[], Any]) -> Any:
     try:
         return freeze(state()).thaw()
+    except SourceError:  # names the step already
+        raise
     except Exception as error:  # of a class that can be pickled and not be made again, or that refuses a copy
         raise PipelineError(f"step {step!r} gives no snapshot: {describe_error(error)}") from error
 

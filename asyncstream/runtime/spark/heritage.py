@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
 from asyncstream.checkpoint.format import encode_state, pack
 from asyncstream.clock import SystemClock
-from asyncstream.codec import codec
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
@@ -139,7 +138,7 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
-    history = History(settings.store, codec(settings.codec))
+    history = History(settings.store, settings.values_codec())
     if settings.restore == "newest":
         return await history.read_newest()
     if settings.restore == "none":
@@ -217,7 +216,7 @@ def save(
 
 
 async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[str, Any]]) -> CheckpointInfo:
-    values = codec(settings.codec)
+    values = settings.values_codec()
     history = History(settings.store, values)
     await history.look()
     encoded = {name: encode_state(name, state, values) for name, (_, state) in states.items()}

@@ -1,0 +1,529 @@
+"""
+The parts of one job and the tasks that drive them: opened, watched, and ended in bounded time.
+
+Theory of operation
+-------------------
+A run has a task for each source and each sink; the workers of async steps are their operators' own. It goes
+through phases, and never back::
+
+    new ── open ──> running ── every task has ended ─────────> finished ── close ──> closed
+                       │                                          ^
+                       ├─ wind_down: stopped, or failed ──────────┤
+                       └─ end_sources: drained ───────────────────┘
+
+*Winding down*: nothing is read, no call is started and none emits; sinks get some time to write what had
+reached them, then they are cancelled. *Draining*: nothing is read, and what was accepted is finished.
+
+Nothing here waits without bound for the user's code when a run ends. What is cancelled is cancelled again
+each second, and after `patience` seconds it is left alone and named in an error; so is what does not close,
+and what does not open in `open_seconds`. Between two callbacks of the loop the whole pipeline stands still,
+so a snapshot is simply taken at such a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
+from asyncstream.checkpoint import Checkpoints
+from asyncstream.clock import Clock, SystemClock
+from asyncstream.connectors.submissions import Results, Submissions
+from asyncstream.errors import (
+    AsyncStreamError,
+    CheckpointError,
+    InternalError,
+    SinkError,
+    SourceError,
+    UserFunctionError,
+    describe_error,
+)
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.flow import Intake
+from asyncstream.plan import Graph
+from asyncstream.runtime.aio.alarms import Alarms
+from asyncstream.runtime.aio.checkpoints import Checkpointer
+from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
+from asyncstream.runtime.aio.inside import enter
+from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
+from asyncstream.runtime.aio.wiring import Wiring
+
+__all__ = ("OPEN_SECONDS", "Phase", "Run")
+
+log = logging.getLogger("asyncstream.job")
+
+PATIENCE = 10.0
+"""Seconds that sinks get, after a failure, to write what had reached them."""
+
+OPEN_SECONDS = 300.0
+"""Seconds that a step gets to open: a large model may have to be loaded."""
+
+SLOW = 30.0
+"""Seconds after which what is waited for is named in the log."""
+
+REST_CHECK = 0.01
+"""Seconds between two looks whether the pipeline has come to rest."""
+
+Phase: TypeAlias = Literal["new", "opening", "running", "stopping", "closed"]
+
+
+class Run:
+    """
+    One run of a graph.
+
+    Args:
+        graph: what to run; has been checked.
+        name: the pipeline's.
+        clock: processing time; the system's if None.
+        snapshot: where an earlier job was stopped.
+        checkpoints: how to keep what must not be lost, and where to go on from.
+        open_seconds: how long a step may take to open.
+        patience: seconds that the user's code gets to end once it is cancelled or closed.
+        told: called with the error when the run fails.
+
+    Attributes:
+        phase: how far it has come.
+        error: the first that happened, or None.
+        is_draining: no more input is read, though nothing has failed.
+        finished: done when every task has ended, and the last checkpoint is taken.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        name: str,
+        clock: Clock | None,
+        snapshot: JobSnapshot | None,
+        checkpoints: Checkpoints | None,
+        open_seconds: float = OPEN_SECONDS,
+        patience: float = CANCEL_PATIENCE,
+        told: Callable[[BaseException], None],
+    ) -> None:
+        self.graph = graph
+        self.phase: Phase = "new"
+        self.error: BaseException | None = None
+        self.is_draining = False
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._from = snapshot
+        self.checkpointer = (
+            None if checkpoints is None else Checkpointer(checkpoints, graph, name, self._clock, self.fail)
+        )
+        self._open_seconds = open_seconds
+        self._patience = patience
+        self._told = told
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._stubborn: set[asyncio.Task[Any]] = set()
+        self._helpers: set[asyncio.Task[Any]] = set()
+        self._opened: list[SourceDriver | Operator] = []
+        self._winding_down = False
+        self._finishing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._warning: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------ opening
+
+    async def open(self) -> None:
+        """
+        Open every part and start the tasks; what has been opened is closed again if that fails.
+
+        Raises:
+            AsyncStreamError: names the step that failed, or took too long.
+        """
+        self.phase = "opening"
+        self.graph.in_use = True
+        self.loop = asyncio.get_running_loop()
+        self.finished: asyncio.Future[None] = self.loop.create_future()
+        self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] = self.loop.create_future()
+        self.alarms = Alarms(self._clock, self.fail)
+        self.wiring = Wiring(self.graph)
+        try:
+            await self._open_in_time()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._note(error)
+            await self.close()
+            raise
+        self.phase = "stopping" if self._winding_down else "running"
+
+    async def _open_in_time(self) -> None:
+        # in a task of its own: who opens this job must be able to give up, whatever a step does
+        opening = self.loop.create_task(self._open_all(), name="asyncstream open")
+        stubborn: set[asyncio.Task[Any]] = set()
+        try:
+            waited: set[asyncio.Future[Any]] = {opening, self._overdue}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not opening.done():
+                stubborn = await end_tasks({opening}, self._patience)
+            if stubborn:
+                log.error(
+                    "pipeline %r: step %r ignored its cancellation while it was opened",
+                    self._name,
+                    self._being_opened,
+                )
+        if self._overdue.done():
+            step, kind = self._overdue.result()
+            error = TimeoutError(f"it did not open within {self._open_seconds:g} s")
+            if kind is UserFunctionError:
+                raise UserFunctionError(step, None, error, when="when it was opened")
+            raise kind(f"step {step!r}: {error}")
+        opening.result()
+        # not before who opened the job has its turn: leaving at once is to read nothing
+        for name, driver in self.wiring.sources.items():
+            self._spawn(name, driver.run())
+
+    async def _open_all(self) -> None:
+        self._context = copy_context()
+        enter(self, "a checkpoint")
+        if self.checkpointer is not None:
+            self._from = JobSnapshot(*await self.checkpointer.load(self.wiring))
+        # tail first: an operator may emit as soon as it is open, also while it is restored
+        operators = self.wiring.operators
+        for name, operator in reversed(operators.items()):
+            self._opened.append(operator)  # before it is: also what fails to open is closed
+            with self._opening(name, SinkError if isinstance(operator, SinkOperator) else UserFunctionError):
+                operator.open(
+                    OperatorContext(
+                        name,
+                        self._clock,
+                        partial(self.alarms.wake, operator),
+                        self.fail,
+                        partial(self.wiring.is_held, name),
+                        self._patience,
+                    )
+                )
+                if isinstance(operator, Intake):
+                    await operator.start()
+        for name, driver in self.wiring.sources.items():
+            self._opened.append(driver)
+            with self._opening(name, SourceError):
+                await driver.start()
+        if self._from is not None:
+            await restore(self._from, self.graph, self.wiring)
+        for name, operator in operators.items():
+            if isinstance(operator, SinkOperator):
+                self._spawn(name, operator.run())
+        if self.checkpointer is not None:
+            enter(self, "a checkpoint")
+            await self.checkpointer.begin()
+
+    @contextmanager
+    def _opening(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
+        """What is awaited in this block is inside `step`, and to be done in time."""
+        enter(self, f"step {step!r}")
+        self._being_opened = step
+        timer = self.loop.call_later(self._open_seconds, self._open_overdue, step, kind)
+        try:
+            with _naming_function(step, "when it was opened"):
+                yield
+        finally:
+            timer.cancel()
+
+    def _open_overdue(self, step: str, kind: type[AsyncStreamError]) -> None:
+        if not self._overdue.done():
+            self._overdue.set_result((step, kind))
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        context = self._context.copy()
+        context.run(enter, self, f"step {name!r}")
+        task = self.loop.create_task(work, name=f"asyncstream {name}", context=context)
+        self._tasks[task] = name
+        task.add_done_callback(self._ended)
+
+    # ------------------------------------------------------------------ the end of tasks, and failure
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        name = self._tasks.pop(task)
+        driver = self.wiring.sources.get(name)
+        if task.cancelled():
+            has_left = driver is not None and driver.has_left
+            if self.phase in ("opening", "running") and self.error is None and not has_left:
+                kind = SinkError if driver is None else SourceError
+                self.fail(kind(f"step {name!r}: its task was cancelled from outside"))
+        elif (error := task.exception()) is not None:
+            if isinstance(error, Exception) and not isinstance(error, AsyncStreamError):
+                broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
+                broken.__cause__ = error
+                error = broken
+            self.fail(error)
+        if not self._tasks:
+            self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """The first error decides: everything winds down, and it is raised to whoever waits for the job."""
+        if self.phase == "closed":
+            return
+        if self._note(error):
+            self.wind_down(PATIENCE)
+            self._told(error)
+
+    def _note(self, error: BaseException) -> bool:
+        """Keep the first error, and say it in the log; later ones are said there only."""
+        first = self.error is None
+        if first:
+            self.error = error
+        if error is not self.error:
+            log.warning("pipeline %r, as it ended: %s", self._name, describe_error(error))
+        elif first and isinstance(error, Exception):
+            text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
+            log.error("pipeline %r failed: %s", self._name, text, exc_info=error)
+        return first
+
+    # ------------------------------------------------------------------ winding down
+
+    def wind_down(self, seconds: float) -> None:
+        """Take in nothing, start nothing, and let sinks write what has reached them, for so long."""
+        self._unbind_results()
+        if self._winding_down:
+            return
+        self._winding_down = True
+        for operator in self.wiring.operators.values():
+            if isinstance(operator, SinkOperator):
+                operator.end_input()
+            elif isinstance(operator, Intake):
+                operator.halt()
+        self.leave_sources()
+        self.alarms.cancel()  # what a timer emitted now, nobody would write
+        self._help(self._end_tasks(seconds))
+        if not self._tasks:
+            self._finish()
+
+    def stop(self, seconds: float) -> None:
+        """Wind down because the user says so."""
+        if self.phase == "running":
+            self.phase = "stopping"
+            self.wind_down(seconds)
+
+    def leave_sources(self) -> None:
+        """Read no more, as if more could come."""
+        for task, name in self._tasks.items():
+            driver = self.wiring.sources.get(name)
+            if driver is not None and not driver.has_left:
+                driver.leave()
+                task.cancel()
+        for submissions in self._ends(Submissions):
+            submissions.end()
+
+    async def _end_tasks(self, seconds: float) -> None:
+        """See that every task ends: sources soon, sinks in so many seconds, and what will not end is left."""
+        until = self.loop.time() + seconds
+        sources = {task for task, name in self._tasks.items() if name in self.wiring.sources}
+        stubborn = await self._cancelled(sources)
+        sinks = set(self._tasks) - sources
+        if sinks:
+            _, sinks = await asyncio.wait(sinks, timeout=max(0.0, until - self.loop.time()))
+        if sinks:
+            if self.checkpointer is not None:
+                self.checkpointer.give_up()  # before the sinks that it may be waiting for
+            for operator in self.wiring.operators.values():
+                if isinstance(operator, SinkOperator):
+                    operator.abandon()
+            stubborn |= await end_tasks(sinks, self._patience)
+        if stubborn:
+            self._leave_alone(stubborn)
+            self._finish()
+
+    async def _cancelled(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Those of these tasks, cancelled once, that do not end when they are cancelled again and again."""
+        if tasks:
+            _, tasks = await asyncio.wait(tasks, timeout=min(1.0, self._patience))
+        return await end_tasks(tasks, self._patience - 1)
+
+    def _leave_alone(self, stubborn: Iterable[asyncio.Task[None]]) -> None:
+        self._stubborn.update(stubborn)
+        names = sorted(self._tasks[task] for task in stubborn)
+        kind = SinkError if any(name in self.wiring.operators for name in names) else SourceError
+        text = ", ".join(map(repr, names))
+        self._note(kind(f"steps that ignored their cancellation for {self._patience:g} s: {text}"))
+
+    # ------------------------------------------------------------------ draining
+
+    def end_sources(self) -> None:
+        """Read no more: what was taken is finished, and event time goes to its end."""
+        if self.is_draining:
+            return
+        self.is_draining = True
+        self._unbind_results()
+        self._warn_if_slow()
+        for name, driver in self.wiring.sources.items():
+            try:
+                has_ended = driver.take_no_more()  # what it has taken is still read
+            except SourceError as error:
+                self.fail(error)
+                return
+            if not has_ended:
+                for task in [task for task, owner in self._tasks.items() if owner == name]:
+                    driver.leave()
+                    task.cancel()
+                    self._help(self._end_source(driver, task))
+
+    def suspend_sources(self) -> None:
+        """Have the sources keep what they have taken and cannot take again: another job goes on with them."""
+        for driver in self.wiring.sources.values():
+            driver.suspend()
+
+    async def _end_source(self, driver: SourceDriver, task: asyncio.Task[None]) -> None:
+        if await self._cancelled({task}):
+            self.fail(
+                SourceError(
+                    f"step {driver.name!r}: reading ignored its cancellation for {self._patience:g} s"
+                )
+            )
+        elif self.error is None:
+            try:
+                driver.end()
+            except Exception as error:
+                self.fail(error)
+
+    async def come_to_rest(self, seconds: float) -> None:
+        """Read no more, start no call, and wait until those that run have ended, for so long."""
+        self.is_draining = True
+        self._unbind_results()
+        self.leave_sources()
+        until = self.loop.time() + seconds
+        intakes = [part for part in self.wiring.operators.values() if isinstance(part, Intake)]
+        for intake in intakes:
+            intake.settle()
+        while self.error is None and self.loop.time() < until:
+            if all(intake.is_at_rest() for intake in intakes):
+                return
+            await asyncio.sleep(REST_CHECK)
+
+    def _unbind_results(self) -> None:
+        for results in self._ends(Results):
+            results.unbind(self.error)
+
+    def _ends(self, kind: type[Any]) -> Iterator[Any]:
+        for step in self.graph:
+            end = getattr(step, "source", None) or getattr(step, "sink", None)
+            if isinstance(end, kind):
+                yield end
+
+    def _warn_if_slow(self) -> None:
+        if self._warning is None:
+            self._warning = self.loop.call_later(SLOW, self._warn)
+
+    def _warn(self) -> None:
+        unfinished = [name for name in self._tasks.values() if name in self.wiring.sources]
+        for name, operator in self.wiring.operators.items():
+            if isinstance(operator, Intake) and not operator.is_at_rest():
+                unfinished.append(name)
+        log.warning(
+            "pipeline %r takes in no more, and has waited %g s for: %s",
+            self._name,
+            SLOW,
+            ", ".join(map(repr, unfinished)) or "its last checkpoint",
+        )
+
+    # ------------------------------------------------------------------ finishing and closing
+
+    def _finish(self) -> None:
+        """Every task has ended: take the last checkpoint, unless the job has failed."""
+        self.alarms.cancel()
+        if self.checkpointer is None or self.error is not None or self.phase == "closed":
+            if not self.finished.done():
+                self.finished.set_result(None)
+        elif self._finishing is None:
+            self._finishing = self.loop.create_task(self._take_last(self.checkpointer))
+
+    async def _take_last(self, checkpointer: Checkpointer) -> None:
+        try:
+            await checkpointer.finish(finished=self.phase == "running")
+        except Exception as error:
+            self.fail(error)
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def take_checkpoint_soon(self) -> None:
+        """Ask for a checkpoint, and do not wait for it."""
+        if self.checkpointer is not None:
+            self._help(self._try_checkpoint(self.checkpointer))
+
+    async def _try_checkpoint(self, checkpointer: Checkpointer) -> None:
+        try:
+            await checkpointer.take()
+        except CheckpointError:
+            pass  # it is in the log, and the last one is still to come
+
+    def _help(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what supervises the others; ended when the run is closed."""
+        task = self.loop.create_task(work)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+
+    async def close(self) -> None:
+        """End everything, whatever has happened, even if the caller is cancelled meanwhile."""
+        self.phase = "closed"
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close_all(), name="asyncstream close")
+        cancelled: asyncio.CancelledError | None = None
+        while not self._closing.done():
+            try:
+                await asyncio.wait({self._closing})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _close_all(self) -> None:
+        """From head to tail; the first error found on the way is kept."""
+        await end_tasks(self._helpers, self._patience)
+        stubborn = await end_tasks(set(self._tasks) - self._stubborn, self._patience)
+        if stubborn:
+            self._leave_alone(stubborn)
+        if self._finishing is not None:
+            await end_tasks({self._finishing}, self._patience)
+        if self.checkpointer is not None:
+            await self._closed(within(self._patience, self.checkpointer.close()))
+        for timer in (self._warning,):
+            if timer is not None:
+                timer.cancel()
+        self.alarms.cancel()
+        for part in reversed(self._opened):
+            if isinstance(part, SourceDriver):
+                enter(self, f"step {part.name!r}")
+                await self._closed(part.stop(self._patience))
+            else:
+                enter(self, f"step {part.context.name!r}")
+                await self._closed(self._close_operator(part))
+        if not self.finished.done():
+            self.finished.set_result(None)
+        self.graph.in_use = False
+
+    async def _close_operator(self, operator: Operator) -> None:
+        with _naming_function(operator.context.name, "when it was closed"):
+            try:
+                if isinstance(operator, Intake):
+                    await operator.stop()
+            finally:
+                operator.close()
+
+    async def _closed(self, work: Coroutine[Any, Any, None]) -> None:
+        """The first error decides, but all is closed."""
+        try:
+            await work
+        except BaseException as error:
+            self._note(error)
+
+
+@contextmanager
+def _naming_function(step: str, when: str) -> Iterator[None]:
+    """What the user's part of an operator raises in this block comes out naming the step."""
+    try:
+        yield
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(step, None, error, when=when) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise UserFunctionError(step, None, error, when=when) from error
