@@ -135,7 +135,15 @@ class Source(ABC, Generic[T]):
 
 
 class Sink(ABC, Generic[T]):
-    """Where results go."""
+    """
+    Where results go.
+
+    Attributes:
+        one_by_one: `write` takes one element after the other, so that if it fails, it does so over the first
+            element that is not `taken`.
+    """
+
+    one_by_one: bool = False
 
     async def open(self) -> None:
         """Called once, before the first `write`."""
@@ -147,7 +155,20 @@ class Sink(ABC, Generic[T]):
 
         Once it returns, a checkpoint no longer holds them: what a sink keeps to itself until later, a crash
         takes away, unless it is a `TransactionalSink`.
+
+        May be cancelled, when a job that is to stop has waited long enough. Elements that are not `taken`
+        then are in the job's snapshot, and are written again.
         """
+
+    def taken(self) -> int:
+        """
+        How many elements of the write under way, or of the last one, the sink has taken for good.
+
+        Asked while a write is under way, and after one that failed or was cancelled: the first elements up to
+        this number are never given to the sink again, the others are. A write that returns has taken all.
+        A sink that does not know gets elements twice, of a write that was cut short.
+        """
+        return 0
 
     async def flush(self) -> None:
         """Called at the end of input, after the last `write`."""

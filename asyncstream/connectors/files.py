@@ -46,12 +46,15 @@ class _FileSink(TransactionalSink[T]):
     With checkpoints, a position is a length of the file, and what is behind it is cut off again.
     """
 
+    one_by_one = True
+
     def __init__(self, path: AnyPath, existing: str) -> None:
         self._path = file_path(path)
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
         self._file: BinaryIO | None = None
         self._needs_head = False  # not yet: until the first checkpoint stands, nothing is written
         self._is_new = False
+        self._taken = 0
 
     async def open(self) -> None:
         await self._open(self._existing)
@@ -116,10 +119,11 @@ class _FileSink(TransactionalSink[T]):
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
+        self._taken = 0
         try:
             if values:
                 self._write_head()
-            for value in values:
+            for self._taken, value in enumerate(values):  # which counts if it fails; it is never cut short
                 try:
                     line = self._encode(value)
                 except Exception as error:
@@ -130,6 +134,9 @@ class _FileSink(TransactionalSink[T]):
                 file.write(line)
         except OSError as error:
             raise self._error(error) from error
+
+    def taken(self) -> int:
+        return self._taken
 
     async def flush(self) -> None:
         try:

@@ -214,7 +214,7 @@ class ListSink(Sink[T]):
         self._target = target
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
-        self._target.extend(values)
+        self._target.extend(values)  # and never waits
 
 
 class CallbackSink(Sink[T]):
@@ -223,21 +223,30 @@ class CallbackSink(Sink[T]):
 
     Args:
         function: a plain or an async function of one element. What it returns is not looked at. The pipeline
-            waits while an async one does.
+            waits while an async one does. An element is taken when the function has returned, so one whose
+            call is cancelled half-way is given to it again by the next job.
     """
+
+    one_by_one = True
 
     def __init__(self, function: Callable[[T], Any]) -> None:
         if not callable(function):
             raise refuse("function", "a function of one element", function)
         self._function = function
+        self._taken = 0
+
+    def taken(self) -> int:
+        return self._taken
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         function = self._function
+        self._taken = 0
         for value in values:
             try:
                 result = function(value)
                 if result is not None and inspect.isawaitable(result):
                     await result
+                self._taken += 1
             except Exception as error:
                 name = getattr(function, "__qualname__", type(function).__qualname__)
                 raise UserFunctionError(name, value, error) from error

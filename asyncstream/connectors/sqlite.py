@@ -16,6 +16,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -32,6 +33,9 @@ AnyPath = str | os.PathLike[str]
 
 _PATIENCE = 30.0
 """Seconds to wait while another connection writes."""
+
+_LOOK = 0.2
+"""Seconds between two looks whether a transaction that waits for another connection has been called off."""
 
 _MOVED = "asyncstream_sinks"
 """The table in which every sink of a database writes down how far it has moved its rows."""
@@ -50,12 +54,87 @@ class _Database:
         """Do `work` in a thread. It goes on to its end there if the caller is cancelled."""
         return await asyncio.to_thread(self._do, work)
 
+    async def commit(self, work: Callable[[sqlite3.Connection], T], safe: bool) -> tuple[T, bool]:
+        """
+        Do `work` in a thread, as a transaction.
+
+        If the caller is cancelled it is either called off, and leaves nothing behind, or it has begun to
+        commit: then it is waited for.
+
+        Args:
+            work: what to do.
+            safe: it is to be on the disk when this returns.
+
+        Returns:
+            What `work` gives; and whether the caller was cancelled too late.
+        """
+        fate = _Fate()
+
+        def whole(connection: sqlite3.Connection) -> T:
+            connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
+            self._begin(connection, fate)
+            try:
+                result = work(connection)
+                if not fate.decide("commit"):
+                    raise sqlite3.OperationalError("called off")
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        doing = asyncio.ensure_future(self.do(whole))
+        was_cancelled = False
+        while not doing.done():
+            try:
+                await asyncio.wait({doing})
+            except asyncio.CancelledError:
+                if fate.decide("call off"):
+                    doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                    raise
+                was_cancelled = True
+        return doing.result(), was_cancelled
+
+    def _begin(self, connection: sqlite3.Connection, fate: _Fate) -> None:
+        """Begin to write when no other connection does any more, unless it is called off before."""
+        until = time.monotonic() + _PATIENCE
+        connection.execute(f"PRAGMA busy_timeout={int(_LOOK * 1000)}")
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not is_busy or fate.is_off() or time.monotonic() > until:
+                        raise
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={int(_PATIENCE * 1000)}")
+
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             return work(self._connection)
 
     async def close(self) -> None:
         await self.do(lambda connection: connection.close())
+
+
+class _Fate:
+    """Whether a transaction commits or is called off: whichever is asked for first, in whatever thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._decided = ""
+
+    def decide(self, what: str) -> bool:
+        """Whether it is this, from now on."""
+        with self._lock:
+            self._decided = self._decided or what
+            return self._decided == what
+
+    def is_off(self) -> bool:
+        return self._decided == "call off"
 
 
 class SqliteSource(Source[dict[str, Any]]):
@@ -149,6 +228,7 @@ class SqliteSink(TransactionalSink[Any]):
         self._staged = f"{table}__staged"
         self._database: _Database | None = None
         self._has_epochs = False
+        self._taken = 0
         self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
 
     async def open(self) -> None:
@@ -234,9 +314,15 @@ class SqliteSink(TransactionalSink[Any]):
         places = ", ".join("?" * len(self._columns))
         statement = f"{insert} INTO {_quoted(table)} ({self._names()}) VALUES ({places})"
         # staged rows need not reach the disk before they are prepared
+        self._taken = 0
         await self._transaction(
-            lambda connection: connection.executemany(statement, rows), safe=not self._has_epochs
+            lambda connection: connection.executemany(statement, rows),
+            safe=not self._has_epochs,
+            taken=len(rows),
         )
+
+    def taken(self) -> int:
+        return self._taken
 
     def _row(self, value: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
@@ -266,28 +352,25 @@ class SqliteSink(TransactionalSink[Any]):
         if database is not None:
             await database.close()
 
-    async def _transaction(self, work: Callable[[sqlite3.Connection], T], *, safe: bool = True) -> T:
+    async def _transaction(
+        self, work: Callable[[sqlite3.Connection], T], *, safe: bool = True, taken: int = 0
+    ) -> T:
         if self._database is None:
             raise SinkError(f"the sink of {self._path} is not open")
 
         def whole(connection: sqlite3.Connection) -> T:
-            connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            return result
+            return work(connection)
 
         try:
-            return await self._database.do(whole)
+            result, was_cancelled = await self._database.commit(work, safe)
         except sqlite3.Error as error:
             raise SinkError(
                 f"cannot write to table {self._table!r} of {self._path}: {describe_error(error)}"
             ) from error
+        self._taken = taken
+        if was_cancelled:
+            raise asyncio.CancelledError
+        return result
 
     def _names(self) -> str:
         return ", ".join(map(_quoted, self._columns))

@@ -109,9 +109,14 @@ class Results(Sink[T], Generic[T]):
         self._error: BaseException | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+        self._taken = 0
+
+    def taken(self) -> int:
+        return self._taken
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         self._results.extend(values)
+        self._taken = len(values)  # whatever it waits for from now on
         self._arrived.set()
         while self._bounded and len(self._results) >= self._limit:
             self._room.clear()

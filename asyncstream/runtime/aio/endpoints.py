@@ -15,7 +15,7 @@ from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, fault_of
 from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error
+from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error, safe_repr
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.state import Frozen, freeze
@@ -144,6 +144,7 @@ class SinkOperator(Intake):
         self._flushed = False
         self._done = False
         self._abandoned = False
+        self._has_begun = False  # the write of what is being written
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._writing: tuple[list[Any], list[int | None]] = ([], [])
@@ -188,10 +189,30 @@ class SinkOperator(Intake):
         self._writing = batch
         self._release_if_drained()
         async with self._turn:
-            with naming(self.context.name, SinkError):
-                await self.sink.write(*batch)
+            self._has_begun = True
+            try:
+                with naming(self.context.name, SinkError):
+                    await self.sink.write(*batch)
+            except BaseException:
+                rest = self._untaken()
+                self._written += len(batch[0]) - len(rest[0])
+                self._writing = rest
+                raise
+            finally:
+                self._has_begun = False
         self._written += len(batch[0])
         self._writing = ([], [])
+
+    def _untaken(self) -> Batch:
+        """What the sink has not taken for good, of the write under way."""
+        values, timestamps = self._writing
+        if not self._has_begun:
+            return self._writing
+        with naming(self.context.name, SinkError, is_awaiting=False):
+            taken = self.sink.taken()
+            if not isinstance(taken, int) or not 0 <= taken <= len(values):
+                raise SinkError(f"taken() gave {safe_repr(taken)}, of a write of {len(values)} elements")
+        return values[taken:], timestamps[taken:]
 
     async def _prepare(self, cut: _Cut) -> None:
         if cut.batch[0]:
@@ -279,7 +300,7 @@ class SinkOperator(Intake):
         return {"written": self._written, "waiting": self.waiting()}
 
     def snapshot(self) -> Any:
-        batches = (self._writing, *(cut.batch for cut in self._cuts), (self._values, self._timestamps))
+        batches = (self._untaken(), *(cut.batch for cut in self._cuts), (self._values, self._timestamps))
         return [list(chain.from_iterable(part)) for part in zip(*batches, strict=True)]
 
     def capture(self) -> Frozen[Any]:
