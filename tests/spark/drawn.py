@@ -137,8 +137,8 @@ def is_of(number: int, row: dict[str, Any]) -> bool:
 
 
 def with_watermarks(drawn: Drawn, batches: Batches) -> Iterator[tuple[int | None, Rows]]:
-    """W(0) and rows(0), W(1) and rows(1), … W(n); times before the epoch are not known to Spark."""
-    largest = 0
+    """W(0) and rows(0), W(1) and rows(1), … W(n), with the watermark of the source that is behind."""
+    largest: dict[int, int] = {}
     for partitions in [*batches, []]:
         rows = [
             {**row, "source": source}
@@ -146,8 +146,12 @@ def with_watermarks(drawn: Drawn, batches: Batches) -> Iterator[tuple[int | None
             for part in drawn.divided(partitions, source)
             for row in part
         ]
-        yield (largest - drawn.delay - 1 if largest > drawn.delay else None), rows
-        largest = max(largest, drawn.largest(rows) or 0)
+        known = len(largest) == drawn.sources
+        yield (min(largest.values()) - drawn.delay - 1 if known else None), rows
+        for source in range(drawn.sources):
+            latest = drawn.largest([row for row in rows if row["source"] == source])
+            if latest is not None:
+                largest[source] = max(latest, largest.get(source, latest))
 
 
 def embedded(drawn: Drawn, batches: Batches, *, streaming: bool) -> list[str]:

@@ -6,8 +6,9 @@ What Spark leaves open is drawn from a seed: in which order a shuffle brings row
 Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps Spark's rules:
 
 * a task gets a fresh copy of its function, through pickle; what outlives it is the worker's loop alone;
-* a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, and a
-  stream ends with a micro-batch without data if the watermark would still move;
+* a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, that
+  of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
+  would still move;
 * state belongs to a partition and a group; a task that is given up leaves it as it was;
 * a group's rows come before timers; a timer fires when its time <= the watermark, and is gone after it.
 
@@ -24,7 +25,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
@@ -128,11 +129,14 @@ class Frame:
     def withWatermark(self, column: str, delay: str) -> Frame:
         assert delay == "0 seconds"
 
+        node = object()
+
         def made(batch: MicroBatch, first: int) -> list[Partition]:
             partitions = self.made(batch, first)
             for arrow in (arrow for partition in partitions for arrow in partition):
-                times = [int(time.timestamp() * 1000) for time in arrow[column].to_pylist()]
-                batch.largest_ms = max([batch.largest_ms, *times])
+                times = [time // 1000 for time in arrow[column].cast("int64").to_pylist()]
+                batch.reached[node] = max([batch.reached.get(node, 0), *times])
+            batch.reached.setdefault(node, 0)
             return partitions
 
         return self._next(made)
@@ -314,7 +318,7 @@ class MicroBatch:
     One micro-batch, or a bounded job.
 
     Attributes:
-        largest_ms: the largest event time so far, this micro-batch's included.
+        reached: the largest event time of each input so far, this micro-batch's included.
         stores: the state, by stateful operator and partition.
     """
 
@@ -324,9 +328,11 @@ class MicroBatch:
         number: int = 0,
         watermark_ms: int = 0,
         stores: dict[Any, Groups] | None = None,
+        reached: Mapping[Any, int] = MappingProxyType({}),
     ) -> None:
         self.number = number
-        self.watermark_ms = self.largest_ms = watermark_ms
+        self.watermark_ms = watermark_ms
+        self.reached = dict(reached)
         self.stores = {} if stores is None else stores
         self._spark = spark
         self._workers = [Worker(), Worker()]
@@ -428,16 +434,17 @@ class Query:
         """Run to the end."""
         frame, spark = self._frame, self._frame.sparkSession
         stores: dict[Any, Groups] = {}
-        number = watermark_ms = largest_ms = 0
-        while number < (frame.batches or 0) or largest_ms > watermark_ms:
-            watermark_ms = largest_ms
+        number = watermark_ms = 0
+        reached: dict[Any, int] = {}
+        while number < (frame.batches or 0) or min(reached.values(), default=0) > watermark_ms:
+            watermark_ms = max(watermark_ms, min(reached.values(), default=0))
             if spark.unsteady and spark.random.random() < 0.1:
                 # the driver ends before it has committed, and the next one begins with what was
                 with MicroBatch(spark, number, watermark_ms, _copied(stores)) as given_up:
                     frame.made(given_up, 0)
-            with MicroBatch(spark, number, watermark_ms, stores) as batch:
+            with MicroBatch(spark, number, watermark_ms, stores, reached) as batch:
                 rows = frame.made(batch, 0)
-                largest_ms = batch.largest_ms
+                reached = batch.reached
             self._write(Frame(spark, partial(_as_they_are, rows), frame.schema), number)
             number += 1
         return self

@@ -153,6 +153,28 @@ def test_column_function_keeps_rows_and_order(spark: SparkSession) -> None:
     assert [row.label for row in out] == [f"k{v % 3}-{v}" for v in range(100)]
 
 
+@pytest.mark.parametrize("persisted", [False, True])
+def test_column_is_asked_for_once_however_often_it_is_used(
+    spark: SparkSession, tmp_path: Path, persisted: bool
+) -> None:
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import LongType
+
+    async def next_number(row: dict[str, Any]) -> int:
+        with (tmp_path / "calls").open("a") as calls:
+            calls.write("x")
+        return (tmp_path / "calls").stat().st_size
+
+    numbered = frame(spark, rows_of(20), 1).withColumn("n", enrich_column(next_number, LongType())("v"))
+    if persisted:
+        numbered = numbered.persist()
+        assert numbered.orderBy("v").count() + len(numbered.union(numbered).collect()) == 60
+    used = numbered.withColumn("twice", sql.when(sql.col("n") > 5, sql.col("n") * 2).otherwise(sql.col("n")))
+    kept = used.where("n > 10 and n is not null").select("v", "n", "twice").where("twice > 0").collect()
+    assert [(row.n, row.twice) for row in kept] == [(n, 2 * n) for n in range(11, 21)]
+    assert (tmp_path / "calls").stat().st_size == 20
+
+
 def test_column_function_must_give_every_row_a_value() -> None:
     from pyspark.sql.types import StringType
 

@@ -24,6 +24,7 @@ from asyncstream import (
 from asyncstream.runtime.spark.assembly import Terms
 from asyncstream.runtime.spark.cut import cut
 from asyncstream.runtime.spark.keyed import KeyGroup
+from asyncstream.runtime.spark.keys import GROUPING
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
@@ -170,16 +171,24 @@ def test_calls_in_the_order_of_a_key_let_no_element_go_ahead_of_its_watermark() 
     ]
 
 
-def test_checkpoint_with_other_key_groups_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("divided", "told"),
+    [
+        ((8,), r"has 8 key groups, and the plan 4: .*key_groups=8"),
+        ((4,), r"of another version of asyncstream.*plan.save_checkpoint.*start_from"),
+        ((4, GROUPING + 1), "of another version of asyncstream"),
+    ],
+)
+def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[int, ...], told: str) -> None:
     pipeline = Pipeline()
     pipeline.source([row(0)]).key_by(key_of).count_window(2).collect().to([], name="out")
     _, stage = cut(pipeline._graph, streaming=True)
-    blob = pickle.dumps(({}, 0, None, 8), 5)
+    blob = pickle.dumps(({}, 0, None, *divided), 5)
     group = KeyGroup(stage, Terms(4, frozenset(), streaming=True), 1)
     group.init(SimpleNamespace(getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,))))
     times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
-    with pytest.raises(PipelineError, match=r"has 8 key groups, and the plan 4: .*key_groups=8"):
+    with pytest.raises(PipelineError, match=told):
         list(group.handleExpiredTimer((0,), times, due))
 
 

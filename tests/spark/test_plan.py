@@ -180,6 +180,8 @@ def test_stream_needs_the_state_store_that_spark_wants(spark: SparkSession, tmp_
     try:
         with pytest.raises(PipelineError, match="RocksDB"):
             planned(a_stream(spark, tmp_path), lambda s: counted(timed(s)))
+        spark.conf.set(name, "com.vendor.state.RocksDBStateStoreProvider")
+        planned(a_stream(spark, tmp_path), lambda s: counted(timed(s)))
     finally:
         spark.conf.set(name, before)
 
@@ -188,7 +190,9 @@ def test_stream_needs_the_state_store_that_spark_wants(spark: SparkSession, tmp_
     ("given", "shuffle_partitions", "resolved"),
     [
         ({}, 2, (16, 2)),
-        ({}, 200, (128, 128)),
+        ({}, 48, (96, 48)),
+        ({}, 128, (128, 128)),
+        ({}, 200, (200, 200)),
         ({"key_groups": 3}, 200, (3, 3)),
         ({"key_groups": 300, "partitions": 7}, 200, (300, 7)),
     ],

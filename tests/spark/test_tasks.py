@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,14 +13,23 @@ from uuid import uuid4
 
 import pytest
 
-from asyncstream import AsyncFunction, CallTimeout, Pipeline, UserFunctionError
+from asyncstream import (
+    AsyncFunction,
+    CallTimeout,
+    KeyedContext,
+    KeyedProcessFunction,
+    Pipeline,
+    Stream,
+    UserFunctionError,
+)
 from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import NOW, Exit, Leaving, Terms
 from asyncstream.runtime.spark.cut import Route, cut
+from asyncstream.runtime.spark.heritage import route_of
 from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.loop import LoopThread, settle
-from asyncstream.runtime.spark.parcels import pack, unpack
+from asyncstream.runtime.spark.parcels import BATCH, PAYLOAD, Packer, pack, packed, unpack
 from asyncstream.runtime.spark.rows import RowWriter
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
 from asyncstream.windowing import WindowResult
@@ -210,8 +221,97 @@ def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark(
     assert exit_.take() == []
 
 
+ALIVE: list[list[Any]] = [[]]
+"""Weak references to all that was unpickled."""
+
+
+class Parcelled:
+    """Tells when it is unpickled."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        ALIVE[0].append(weakref.ref(self))
+
+
 def leaving(*values: Any) -> Leaving:
     return Leaving(Route(0, StepOutput("ask"), "out"), 0, 0, list(values), [None] * len(values))
+
+
+def test_no_payload_is_large_unless_an_element_is() -> None:
+    elements = [b"x" * (size * 1000) for size in (1, 1, 1, 2_000, 1, 700, 700, 700, *[1] * 2_000, 3_000)]
+    parts = list(packed(leaving(*elements)._replace(timestamps=list(range(len(elements))))))
+    assert max(count for count, _ in parts) > 100
+    assert all(len(payload) <= PAYLOAD or count == 1 for count, payload in parts)
+    unpacked = [unpack(payload) for _, payload in parts]
+    assert [value for values, _ in unpacked for value in values] == elements
+    assert [time for _, times in unpacked for time in times] == list(range(len(elements)))
+    assert [len(values) for values, _ in unpacked] == [count for count, _ in parts]
+
+
+def test_heritage_stays_in_one_piece() -> None:
+    states = Leaving(Route(route_of(1), StepOutput("ask"), "out"), 0, 0, [b"x" * 3_000_000, 5], [None, None])
+    ((count, payload),) = packed(states)
+    assert (count, unpack(payload)[0][1]) == (2, 5)
+
+
+def test_batches_of_parcels_are_of_a_size_that_can_be_held() -> None:
+    packer = Packer(0, event_time=True)
+    batches = list(packer.batches([leaving(*map(os.urandom, [500_000] * 100))], 5, {0: 1}))
+    assert len(batches) > 2
+    assert all(batch.nbytes < 2 * BATCH for batch in batches)
+    assert sum(sum(batch.column("count").to_pylist()) for batch in batches) == 100 + 1
+
+
+def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
+    """The elements of a batch of parcels, all at once, take many times what the parcels do."""
+    pipeline = Pipeline()
+    alive: list[Any] = []
+    most: list[int] = []
+
+    class Look(KeyedProcessFunction[Parcelled, int]):
+        def process_element(self, value: Parcelled, ctx: KeyedContext, out: Any) -> None:
+            most.append(sum(reference() is not None for reference in alive))
+            out(value.number)
+
+    source: Stream[Any] = pipeline.source([])
+    source.key_by(lambda row: 0).process(Look()).to([], name="out")
+    _, stage = cut(pipeline._graph, streaming=False)
+    route = next(route.number for route in stage.exits)
+    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), 1)
+    entry = stage.entries[0]
+    ALIVE[:] = [alive]
+    items = [Leaving(entry, NOW, 0, [Parcelled(number)], [None]) for number in range(200)]
+    (batch_of_parcels,) = Packer(0, event_time=False).batches(items, 0, None)
+    alive.clear()
+    rows = [row for found in run_stage(task, iter([batch_of_parcels])) for row in found.to_pylist()]
+    assert sum(row["count"] for row in rows if row["route"] == route) == 200
+    assert max(most) < 5
+
+
+def test_few_large_elements_are_packed_before_there_are_many() -> None:
+    import pyarrow as pa
+
+    pipeline = Pipeline()
+    pipeline.source([]).map(dict).key_by(lambda row: 0).count_window(2).collect().to([], name="out")
+    stage, _ = cut(pipeline._graph, streaming=False)
+    route = next(route.number for route in stage.exits)
+    entries = tuple(route.number for route in stage.entries)
+    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=entries)
+    came = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal came
+        for _ in range(40):
+            came += 1
+            yield pa.record_batch({"doc": pa.array(["x" * 2_000_000])})
+
+    running: Any = run_stage(task, batches())
+    next(running)
+    assert came < 20
+    assert len(list(running)) >= 3
 
 
 def test_error_that_cannot_be_unpickled_travels_as_its_text() -> None:

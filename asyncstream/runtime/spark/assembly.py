@@ -48,6 +48,7 @@ class Terms:
         streaming: micro-batches, rather than one bounded job.
         processing_time: keyed steps of a stream are told of it.
         counts: what is counted and told to Spark.
+        clocks: the steps that give the event time by which keyed steps go.
     """
 
     key_groups: int
@@ -55,6 +56,7 @@ class Terms:
     streaming: bool
     processing_time: bool = False
     counts: tuple[Count, ...] = ()
+    clocks: frozenset[str] = frozenset()
 
 
 class Leaving(NamedTuple):
@@ -138,6 +140,10 @@ class _Follower(WatermarkStrategy, WatermarkGenerator):
     def __init__(self) -> None:
         self.largest_ms = MIN_TIMESTAMP
 
+    @property
+    def has_begun(self) -> bool:
+        return self.largest_ms > MIN_TIMESTAMP
+
     def generator(self) -> WatermarkGenerator:
         return self
 
@@ -163,6 +169,7 @@ class Assembly:
 
     def __init__(self, stage: Stage, terms: Terms, lend: Lend | None, spread: int, watermark: int) -> None:
         self.stage = stage
+        self._clocks = terms.clocks
         self._followers: list[tuple[_Follower, int]] = []
         self.operators = {step.name: self._made(step, lend) for step in stage.steps}
         groups = KeyGroups(terms.key_groups)
@@ -194,7 +201,7 @@ class Assembly:
         elif isinstance(operator, AssignEventTime):
             follower = _Follower()
             delay = delay_ms(operator.strategy)
-            if delay is not None:
+            if delay is not None and step.name in self._clocks:
                 self._followers.append((follower, delay))
             return AssignEventTime(operator.timestamp, follower, on_error=operator.on_error)
         return operator
@@ -219,8 +226,13 @@ class Assembly:
         return [leaving for exit_ in self.exits for leaving in exit_.take()]
 
     def event_time_ms(self) -> int:
-        """How far event time has come here, less the delay that was asked for; 0 if that is not known."""
-        return max((follower.largest_ms - delay for follower, delay in self._followers), default=0)
+        """
+        How far event time has come here, less the delay that was asked for; `MIN_TIMESTAMP`: not known.
+
+        Of several steps that give event time, the one counts that is behind the others.
+        """
+        reached = [follower.largest_ms - delay for follower, delay in self._followers if follower.has_begun]
+        return min(reached, default=MIN_TIMESTAMP)
 
 
 def delay_ms(strategy: WatermarkStrategy) -> int | None:

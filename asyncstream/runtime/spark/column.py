@@ -45,6 +45,11 @@ def enrich_column(
         with_plane = enrich_column(look_up, StringType(), concurrency=200)
         df.withColumn("plane", with_plane("tailnum"))
 
+    Every row has one call, and one answer that all expressions on the column share: Spark is told that the
+    function may answer otherwise the next time. There are more calls only where Spark runs a task again:
+    after a failure, for each action on a DataFrame that is not persisted and for each side of its join or
+    union with itself, and for `orderBy`, which first takes a sample of the rows. `df.persist()` spares them.
+
     Args:
         fn: an `async def` of a dict that holds the columns it is applied to, or an `AsyncFunction`.
         returns: the type of the column.
@@ -77,7 +82,8 @@ def enrich_column(
 
     # PySpark tells by these what kind of function it is
     values.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}
-    function = arrow_udf(values, returns)
+    # or Spark would ask again for a filter on the result, and keep rows by another answer than they show
+    function = arrow_udf(values, returns).asNondeterministic()
     return lambda *of: function(columns.struct(*of))
 
 

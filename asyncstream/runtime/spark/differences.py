@@ -14,6 +14,7 @@ from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import delay_ms
+from asyncstream.runtime.spark.clocks import SHIFT_YEARS, timed_inputs
 from asyncstream.runtime.spark.cut import StageKind, cut
 from asyncstream.windowing.policies import PolicyWindowOperator
 
@@ -32,13 +33,11 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
     stages = cut(graph, streaming=True)
     if not any(stage.kind is StageKind.KEYED for stage in stages):
         return  # nobody looks at event time
-    delays: dict[int | None, str] = {}
     for number, stage in enumerate(stages):
         for step in stage.steps:
             operator = step.make()
             if isinstance(operator, AssignEventTime):
                 _check_event_time(step.name, operator, first=number == 0)
-                delays[delay_ms(operator.strategy)] = step.name
             elif operator.waits_for_clock and not processing_time:
                 raise not_asked_to(step.name)
             elif _has_own_watermark(operator) and any(
@@ -48,11 +47,20 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
                     f"step {step.name!r}: policy windows in event time follow a watermark of their own, and "
                     "a stream on Spark has one for all; no keyed step can follow them"
                 )
-    if len(delays) > 1:
-        raise PipelineError(
-            f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
-            "has one watermark for all, so give them the same delay"
-        )
+    names = [step.name for stage in stages for step in stage.steps]
+    for timed in timed_inputs(graph):
+        delays = {_delay_of(graph, name): name for name in names if name in timed.steps}
+        if len(delays) > 1:
+            raise PipelineError(
+                f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
+                "has one watermark for all that an input is read for, so give them the same delay"
+            )
+
+
+def _delay_of(graph: Graph, name: str) -> int | None:
+    step = graph[name]
+    operator = step.make() if isinstance(step, OperatorStep) else None
+    return delay_ms(operator.strategy) if isinstance(operator, AssignEventTime) else None
 
 
 def not_asked_to(step: str) -> PipelineError:
@@ -85,8 +93,11 @@ def differences(graph: Graph, *, streaming: bool, processing_time: bool = False)
         found.append("there is no order of arrival across partitions; within a key elements keep theirs")
     if keyed and streaming:
         found.append(
-            "watermarks move and timers fire between micro-batches only, and the watermark follows "
-            "the fastest partition"
+            "watermarks move and timers fire between micro-batches only; an input's watermark follows its "
+            "fastest partition, and all keyed steps the slowest input"
+        )
+        found.append(
+            f"Spark knows no time before 1970: the watermark that it shows is {SHIFT_YEARS} years later"
         )
         found.append("the end of a stream does not close open windows")
         found.append(
@@ -118,7 +129,7 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
     elif isinstance(operator, AdvanceWhenQuiet):
         yield f"{step.name}: has no effect, since Spark's watermark moves with elements only"
     elif isinstance(operator, AssignEventTime) and step.details.get("idle_after") is not None:
-        yield f"{step.name}: idle_after has no effect, since no input holds back Spark's watermark"
+        yield f"{step.name}: idle_after has no effect, since Spark's watermark waits for all inputs"
 
 
 def _has_own_watermark(operator: Operator) -> bool:

@@ -14,9 +14,9 @@ Positions of sources go neither way: what Spark reads begins behind what the che
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
@@ -51,11 +51,22 @@ class Heritage:
         states: for each stage, and in it for each key group, what its steps remember of that group.
         unwritten: elements and timestamps that sinks had not written, by the number of the route to them.
         watermark_ms: the one that the pipeline had reached.
+        clocks: the one that each step had reached which gives event time, as far as it is known.
     """
 
     states: Mapping[int, Mapping[int, States]]
     unwritten: Mapping[int, tuple[list[Any], list[int | None]]]
     watermark_ms: int
+    clocks: Mapping[str, int]
+
+    def reached(self, steps: Iterable[str]) -> int:
+        """The watermark of inputs to which these steps give event time."""
+        known = [self.clocks[step] for step in steps if step in self.clocks]
+        return max(min(known, default=MIN_TIMESTAMP), self.watermark_ms)
+
+    def without_states(self) -> Heritage:
+        """What is left for inputs but the first, whose task takes up all states."""
+        return replace(self, states={0: {}}, unwritten={})
 
     def of_first_stage(self) -> States:
         """What its steps remember."""
@@ -134,7 +145,15 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
         for route in routes
         if isinstance(graph[route.reader], SinkStep) and route.reader in states
     }
-    return Heritage(divided, unwritten, _watermark(stages[0], states))
+    clocks = _clocks(stages[0], states)
+    quiet = (
+        states[step.name]
+        for step in stages[0].steps
+        if isinstance(step.make(), AdvanceWhenQuiet) and step.name in states
+    )
+    # as far as the slowest source, or as the clock has moved it since
+    watermark_ms = max(min(clocks.values(), default=MIN_TIMESTAMP), MIN_TIMESTAMP, *quiet)
+    return Heritage(divided, unwritten, watermark_ms, clocks)
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
@@ -167,16 +186,13 @@ def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int])
     return entries
 
 
-def _watermark(first: Stage, states: States) -> int:
-    """How far event time had come: as far as the slowest source, or as the clock has moved it since."""
-    assigned, quiet = [], [MIN_TIMESTAMP]
-    for step in first.steps:
-        operator = step.make()
-        if step.name in states and isinstance(operator, AssignEventTime):
-            assigned.append(states[step.name][1])
-        elif step.name in states and isinstance(operator, AdvanceWhenQuiet):
-            quiet.append(states[step.name])
-    return max(min(assigned, default=MIN_TIMESTAMP), *quiet)
+def _clocks(first: Stage, states: States) -> dict[str, int]:
+    """How far event time had come at each step that gives it."""
+    return {
+        step.name: states[step.name][1]
+        for step in first.steps
+        if step.name in states and isinstance(step.make(), AssignEventTime)
+    }
 
 
 # ------------------------------------------------------------------ out

@@ -10,7 +10,7 @@ One micro-batch, for one group, in the order in which the embedded engine would 
     what W(N) made timers emit in the stage before   W(N): timers fire   rows(N)   the next blob
 
 `W(N)` is Spark's watermark less one millisecond: Spark's is max - delay, Flink's and ours max - delay - 1.
-For the same reason our timer for t is Spark's for t + 1.
+For the same reason our timer for t is Spark's for t + 1. Both are as `clocks` shows them to Spark.
 
 A stream that follows processing time besides runs in Spark's other mode, in which only the clock fires timers
 and every trigger makes a micro-batch, with rows or without. Groups that wait for event time are then woken in
@@ -30,12 +30,14 @@ from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
+from asyncstream.runtime.spark.clocks import LATEST_MS, before, to_spark
 from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
 from asyncstream.runtime.spark.heritage import States, route_of, take_up
+from asyncstream.runtime.spark.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.loop import settle
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
-from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, pack, unpack
+from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, packed, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -52,17 +54,39 @@ class _Kept(NamedTuple):
         watermark_ms: the last one that these operators saw.
         timer_ms: the timer that is registered with Spark.
         key_groups: how many there are, which says what keys are in this one.
+        grouping: the rule by which keys were divided; 0 is that of checkpoints which do not tell.
     """
 
     operators: States
     watermark_ms: int
     timer_ms: int | None
     key_groups: int
+    grouping: int = 0
+
+    def check(self, key_groups: int) -> None:
+        """
+        Raises:
+            PipelineError: if keys are divided otherwise by now.
+        """
+        if self.key_groups != key_groups:
+            raise PipelineError(
+                f"this stream's checkpoint has {self.key_groups} key groups, and the plan {key_groups}: what "
+                "belongs to a key would be looked for in another one; say "
+                f"on_spark(..., key_groups={self.key_groups})"
+            )
+        if self.grouping != GROUPING:
+            raise PipelineError(
+                "this stream's checkpoint is of another version of asyncstream, which divided keys into "
+                "groups by another rule: what belongs to a key would be looked for in the wrong group. Save "
+                "it with that version, plan.save_checkpoint(...), and go on from there with a new "
+                "checkpointLocation and on_spark(..., start_from=...)"
+            )
 
 
 def remembered(graph: Graph, blob: bytes) -> States:
     """What the steps of a stage remember of a key group, as snapshots."""
     kept = _Kept(*pickle.loads(blob))
+    kept.check(kept.key_groups)
     snapshots: States = {}
     for name, state in kept.operators.items():
         step = graph[name]
@@ -109,27 +133,25 @@ class KeyGroup:
                 yield row
         if parcels:
             with telling_the_cause():
-                yield from self._advance(key[0], parcels, timerValues, None)
+                yield from self._advance(group_of(key[0]), parcels, timerValues, None)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         with telling_the_cause():
-            yield from self._advance(key[0], [], timerValues, expiredTimerInfo.getExpiryTimeInMs())
+            fired_ms = expiredTimerInfo.getExpiryTimeInMs()
+            yield from self._advance(group_of(key[0]), [], timerValues, fired_ms)
 
     def close(self) -> None:
         """Nothing is open between two groups."""
 
     def _advance(self, group: int, parcels: list[Row], times: Any, fired_ms: int | None) -> Iterator[Row]:
-        spark_ms = times.getCurrentWatermarkInMs()
-        watermark_ms = spark_ms - 1 if spark_ms > 0 else MIN_TIMESTAMP  # 0: there is none yet
         blob = self._state.get()
         groups = self._terms.key_groups
-        kept = _Kept({}, MIN_TIMESTAMP, None, groups) if blob is None else _Kept(*pickle.loads(blob[0]))
-        if kept.key_groups != groups:
-            raise PipelineError(
-                f"this stream's checkpoint has {kept.key_groups} key groups, and the plan {groups}: what "
-                "belongs to a key would be looked for in another one; say "
-                f"on_spark(..., key_groups={kept.key_groups})"
-            )
+        kept = _Kept({}, MIN_TIMESTAMP, None, groups, GROUPING)
+        if blob is not None:
+            kept = _Kept(*pickle.loads(blob[0]))
+            kept.check(groups)
+        # the checkpoint that the query began with may have been ahead of Spark
+        watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
         inherited: States | None = None
         if parcels and parcels[0].route == self._heritage:
             (inherited, start_ms), _ = unpack(parcels.pop(0).payload)
@@ -155,7 +177,7 @@ class KeyGroup:
                     operators[name].take_over(state)
             else:
                 take_up(operators, [inherited])
-            before = tally(self._terms.counts, operators)
+            counted = tally(self._terms.counts, operators)
             for row in early:
                 if inherited is not None:  # calls that were under way come with the watermarks between them
                     assembly.advance_watermark(row.watermark)
@@ -169,8 +191,8 @@ class KeyGroup:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             states = {name: operator.hand_over() for name, operator in operators.items()}
-            self._keep(_Kept(states, watermark_ms, timer_ms, groups))
-            counts = grown(self._terms.counts, operators, before)
+            self._keep(_Kept(states, watermark_ms, timer_ms, groups, GROUPING))
+            counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():
                 operator.close()
@@ -201,12 +223,12 @@ class KeyGroup:
         due = [due_ms for operator in operators.values() if (due_ms := operator.due_ms()) is not None]
         due_ms = min(due, default=MAX_TIMESTAMP)
         # a stream never gets to the end of time, which is where Java's numbers end, too
-        waits = due_ms < MAX_TIMESTAMP
+        waits = due_ms < LATEST_MS
         if self._terms.processing_time:
             wakes = [*self._wakes.values(), *([now_ms] if waits else [])]
             return max(min(wakes), now_ms + 1) if wakes else None
-        # a timer that is due already waits for the next watermark; Spark knows of no time before the epoch
-        return max(due_ms, watermark_ms + 1, 0) + 1 if waits else None
+        # a timer that is due already waits for the next watermark
+        return to_spark(max(due_ms, watermark_ms + 1)) + 1 if waits else None
 
     def _register(self, timer_ms: int | None, registered_ms: int | None, fired_ms: int | None) -> None:
         if timer_ms == registered_ms:
@@ -221,9 +243,10 @@ class KeyGroup:
 
         make = Row(*COLUMNS)
         origin = (self._number << 32) + group
-        for sequence, leaving in enumerate(assembly.take()):
-            number, count = leaving.route.number, len(leaving.values)
-            yield make(number, leaving.group, origin, sequence, leaving.watermark, count, pack(leaving))
+        parcels = ((leaving, *part) for leaving in assembly.take() for part in packed(leaving))
+        for sequence, (leaving, count, payload) in enumerate(parcels):
+            number, label = leaving.route.number, label_of(leaving.group)
+            yield make(number, label, origin, sequence, leaving.watermark, count, payload)
         for number, count in counts.items():
             yield make(OBSERVED, number, origin, 0, NOW, count, b"")
 

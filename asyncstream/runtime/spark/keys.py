@@ -1,5 +1,12 @@
 """
 Which key group a key belongs to: the same one in every process, on every machine, after every restart.
+
+Hashes are mixed, so that keys which have a pattern (multiples of the number of groups, ids shifted left,
+times of whole minutes) are spread as evenly as all others.
+
+Spark hashes the number of a group once more to find its partition, which leaves half of two hundred
+partitions empty. So it is not shown the number but a label, of which its hash makes that number: group g goes
+to partition g modulo their number, however many there are.
 """
 
 from __future__ import annotations
@@ -12,7 +19,10 @@ from zlib import crc32
 
 from asyncstream.codec import JsonCodec
 
-__all__ = ("KeyGroups",)
+__all__ = ("GROUPING", "KeyGroups", "group_of", "label_of")
+
+GROUPING = 1
+"""The rule by which keys have groups; one number more whenever it changes. State is divided by it."""
 
 CACHED = 100_000
 """Keys whose group is remembered, so that a key is hashed once and not with every element."""
@@ -50,21 +60,72 @@ def _stable_hash(key: Any) -> int:
     # Python's own hash of text differs from process to process; that of numbers does not, and equal numbers
     # of different types have the same one
     if isinstance(key, str):
-        return crc32(key.encode("utf-8", "surrogatepass"))
+        return _mixed(crc32(key.encode("utf-8", "surrogatepass")))
     if isinstance(key, bytes):
-        return crc32(key)
+        return _mixed(crc32(key))
     if isinstance(key, Number):
-        return hash(key)
+        return _mixed(hash(key) if key == key else 0)  # not a number has a hash by its address
     if isinstance(key, tuple):
-        mixed = 0
+        mixed = len(key)
         for part in key:
-            mixed = (mixed * 1_000_003 ^ _stable_hash(part)) & 0xFFFFFFFF
+            mixed = _mixed(mixed ^ _stable_hash(part))
         return mixed
     # equal keys of these kinds may look different inside: 1 and 1.0, or one instant in two time zones
     if isinstance(key, frozenset):
-        return sum(map(_stable_hash, key))
+        return _mixed(sum(map(_stable_hash, key)))
     if isinstance(key, datetime) and key.tzinfo is not None:
         key = key.astimezone(UTC)
     elif is_dataclass(key) and not isinstance(key, type):
         return _stable_hash(tuple(getattr(key, field.name) for field in fields(key) if field.compare))
-    return crc32(JsonCodec().encode(key))
+    return _mixed(crc32(JsonCodec().encode(key)))
+
+
+def _mixed(number: int) -> int:
+    """Sixty-four bits of which each depends on all of `number`'s; after Steele's SplitMix64."""
+    number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return number ^ number >> 31
+
+
+# Spark's hash of an int is Murmur3 (x86, 32 bits) of its four bytes with the seed 42: steps that can all be
+# taken back.
+
+SEED = 42
+WORD = 0xFFFFFFFF
+FIRST, SECOND, THIRD, FOURTH, FIFTH = 0xCC9E2D51, 0x1B873593, 5, 0x85EBCA6B, 0xC2B2AE35
+
+
+def label_of(group: int) -> int:
+    """The int of Spark's whose hash is `group`."""
+    number = _unshifted(group & WORD, 16)
+    number = _unshifted(number * _inverse(FIFTH) & WORD, 13)
+    number = _unshifted(number * _inverse(FOURTH) & WORD, 16) ^ 4
+    number = _rotated((number - 0xE6546B64) * _inverse(THIRD) & WORD, 32 - 13) ^ SEED
+    number = _rotated(number * _inverse(SECOND) & WORD, 32 - 15) * _inverse(FIRST) & WORD
+    return number - (number >> 31 << 32)
+
+
+def group_of(label: int) -> int:
+    """The group that goes by `label`: Spark's hash of it."""
+    number = _rotated(label * FIRST & WORD, 15) * SECOND & WORD
+    number = _rotated(number ^ SEED, 13) * THIRD + 0xE6546B64 & WORD ^ 4
+    number = (number ^ number >> 16) * FOURTH & WORD
+    number = (number ^ number >> 13) * FIFTH & WORD
+    return number ^ number >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    return (number << bits | number >> 32 - bits) & WORD
+
+
+def _unshifted(number: int, bits: int) -> int:
+    """Takes back `number ^ number >> bits`."""
+    found = number
+    for _ in range(32 // bits):
+        found = number ^ found >> bits
+    return found
+
+
+def _inverse(factor: int) -> int:
+    return pow(factor, -1, 1 << 32)

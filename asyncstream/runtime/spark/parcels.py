@@ -4,11 +4,12 @@ How elements travel between stages: packed by route and key group, one row for m
 Spark sees these columns and nothing of the elements:
 
     route       which reader they are for; negative: a count, or a stage's heritage
-    group       the key group, by which Spark brings together what belongs together
+    group       the label of the key group, by which Spark brings together what belongs together
     origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
     watermark   the one that held where they were emitted: what timers emitted comes before this micro-batch's
     count       how many elements there are
-    event_time  how far event time had come in that task; of a stream's first stage only
+    event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
+                stage only
     payload     the elements and their timestamps, pickled
 """
 
@@ -23,6 +24,8 @@ from asyncstream.codec import ForeignError
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.assembly import NOW, Leaving
+from asyncstream.runtime.spark.clocks import to_spark
+from asyncstream.runtime.spark.keys import label_of
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.run import Entering
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("CLOCK", "COLUMNS", "Packer", "entering", "pack", "parcel_type", "unpack", "unpacked")
+__all__ = ("CLOCK", "COLUMNS", "Packer", "entering", "pack", "packed", "parcel_type", "unpack", "unpacked")
 
 COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payload")
 """The columns of a parcel, but for the event time."""
@@ -38,8 +41,11 @@ COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payloa
 CLOCK = -1
 """The route of a parcel that is empty and only carries event time."""
 
-LATEST_MS = (2**63 - 1) // 1000
-"""The end of Spark's time, which counts microseconds."""
+PAYLOAD = 1 << 20
+"""Bytes that Spark holds in one piece, at most, unless a single element is larger."""
+
+BATCH = 16 << 20
+"""Bytes of payloads in an Arrow batch, at most."""
 
 
 def parcel_type(*, event_time: bool = False) -> StructType:
@@ -54,6 +60,21 @@ def parcel_type(*, event_time: bool = False) -> StructType:
     if event_time:
         fields.append(types.StructField("event_time", types.TimestampType(), nullable=False))
     return types.StructType(fields)
+
+
+def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
+    """The payloads for some elements, none of them large, each with the number of its elements."""
+    payload = pack(leaving)
+    count = len(leaving.values)
+    if len(payload) <= PAYLOAD or count == 1 or leaving.route.number < OBSERVED:  # heritage is in one piece
+        yield count, payload
+        return
+    size = max(1, count * PAYLOAD // len(payload) * 3 // 4)
+    del payload
+    for start in range(0, count, size):
+        end = start + size
+        part = leaving._replace(values=leaving.values[start:end], timestamps=leaving.timestamps[start:end])
+        yield from packed(part)
 
 
 def pack(leaving: Leaving) -> bytes:
@@ -115,32 +136,38 @@ class Packer:
         self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None
     ) -> Iterator[pa.RecordBatch]:
         """
-        At most one batch.
+        Batches of a size that Spark and a worker can hold.
 
         Args:
             counts: what the task has counted, by number, with the last batch: nothing follows, so event
                 time must be told even if there is nothing else.
         """
-        import pyarrow as pa
-
         rows: list[tuple[Any, ...]] = []
+        size = 0
         for item in leaving:
-            number, count = item.route.number, len(item.values)
-            rows.append((number, item.group, self._next(), item.watermark, count, pack(item)))
+            number, label = item.route.number, label_of(item.group)
+            for count, payload in packed(item):
+                rows.append((number, label, self._next(), item.watermark, count, payload))
+                size += len(payload)
+                if size >= BATCH:
+                    yield self._batch(rows, event_time_ms)
+                    rows, size = [], 0
         for number, count in (counts or {}).items():
             rows.append((OBSERVED, number, self._next(), NOW, count, b""))
         if counts is not None and self._has_event_time:
             rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
         if rows:
-            routes, groups, *others = zip(*rows, strict=True)
-            columns = [routes, groups, [self._origin] * len(rows), *others]
-            if self._has_event_time:
-                # before the epoch counts as not known: it is where Spark's watermark begins
-                columns.append([min(max(event_time_ms, 0), LATEST_MS) * 1000] * len(rows))
-            arrays = [
-                pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            yield self._batch(rows, event_time_ms)
+
+    def _batch(self, rows: list[tuple[Any, ...]], event_time_ms: int) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        routes, groups, *others = zip(*rows, strict=True)
+        columns = [routes, groups, [self._origin] * len(rows), *others]
+        if self._has_event_time:
+            columns.append([to_spark(event_time_ms) * 1000] * len(rows))
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def handed_on(self, batch: pa.RecordBatch, rows: list[int]) -> pa.RecordBatch:
         """Some rows of a batch of parcels, as they are."""

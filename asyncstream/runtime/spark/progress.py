@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.runtime.spark.clocks import SHIFT_YEARS
 from asyncstream.runtime.spark.extra import need_pyspark
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQue
     return lines
 
 
+def _ours(watermark: str) -> str:
+    """A watermark as the pipeline knows it; those of other queries are of this millennium."""
+    year, rest = watermark[:4], watermark[4:]
+    later = year.isdigit() and int(year) > 2 * SHIFT_YEARS - 1000
+    return f"{int(year) - SHIFT_YEARS:04}{rest}" if later else watermark
+
+
 def progress_line(progress: Any) -> str:
     """What a `StreamingQueryProgress` says, in a line."""
     seconds = progress.batchDuration / 1000
@@ -55,7 +63,7 @@ def progress_line(progress: Any) -> str:
     )
     watermark = (progress.eventTime or {}).get("watermark")
     if watermark is not None:
-        line += f", watermark {watermark}"
+        line += f", watermark {_ours(watermark)}"
     counts = {
         name: count
         for row in (progress.observedMetrics or {}).values()

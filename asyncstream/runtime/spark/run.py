@@ -96,8 +96,13 @@ class StageRun:
             self._error = error
         self._changed.set()
 
-    async def feed(self, items: Iterable[Entering]) -> tuple[list[Leaving], int]:
-        """Accept elements. Gives what has left the stage by then, and how far event time has come."""
+    async def feed(self, items: Iterable[Entering], enough: bool = False) -> tuple[list[Leaving], int]:
+        """
+        Accept elements. Gives what has left the stage by then, and how far event time has come.
+
+        Args:
+            enough: it is worth packing what has left, even if it is but a few elements.
+        """
         for routes, values, timestamps, watermark, inherited in items:
             if inherited is not None:
                 self._inherited.append(inherited)
@@ -119,7 +124,7 @@ class StageRun:
                     head.process_batch(values[start:end], timestamps and timestamps[start:end])
         await asyncio.sleep(0)  # calls that were just accepted may start before the next batch is read
         await self._until(self._gate.is_open)
-        ready = sum(exit_.count for exit_ in self._assembly.exits) >= self._enough
+        ready = enough or sum(exit_.count for exit_ in self._assembly.exits) >= self._enough
         return self._assembly.take() if ready else [], self._assembly.event_time_ms()
 
     async def finish(self) -> tuple[list[Leaving], int]:

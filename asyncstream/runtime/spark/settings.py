@@ -19,7 +19,7 @@ GROUPS_OF_A_PARTITION = 8
 """If the user does not say: few enough that what each costs does not count, enough to spread keys evenly."""
 
 MOST_GROUPS = 128
-"""If the user does not say."""
+"""If the user does not say, and Spark shuffles into no more partitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class PlanSettings:
 
     Attributes:
         key_groups: into how many groups keys are divided; a stream with a checkpoint cannot change it. None:
-            eight for each partition of Spark's setting `spark.sql.shuffle.partitions`, at most 128.
+            eight for each partition of Spark's setting `spark.sql.shuffle.partitions`, or fewer so that there
+            are at most 128, but the same number for each.
         partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
             `spark.sql.shuffle.partitions`, which a stream always uses, but not more than there are groups.
         start_from: go on from a checkpoint of the embedded engine.
@@ -65,6 +66,9 @@ class PlanSettings:
         """How many key groups there are, and partitions of a bounded job; Spark shuffles into so many."""
         groups = self.key_groups
         if groups is None:
-            groups = min(GROUPS_OF_A_PARTITION * shuffle_partitions, MOST_GROUPS)
+            # a partition that has one more than others would be the one that all wait for
+            groups = shuffle_partitions * max(
+                1, min(GROUPS_OF_A_PARTITION, MOST_GROUPS // shuffle_partitions)
+            )
         # more partitions than there are groups would be empty
         return groups, min(shuffle_partitions, groups) if self.partitions is None else self.partitions

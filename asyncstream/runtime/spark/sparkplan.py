@@ -21,6 +21,7 @@ from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, SinkStep, SourceStep, as_text
 from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import Terms, delay_ms
+from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.cut import Stage, StageKind, cut
 from asyncstream.runtime.spark.differences import differences, refuse_unknown
 from asyncstream.runtime.spark.extra import need_pyspark, shuffle_partitions
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = ("SparkPlan",)
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+NOT_ENOUGH = "HDFSBackedStateStoreProvider"
+"""Spark's other provider. Vendors have more than one of RocksDB, which go by other names."""
 
 
 class SparkPlan(Mapping[str, "DataFrame"]):
@@ -84,19 +88,24 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         }
         refuse_unknown(graph, streaming=self._streaming, processing_time=settings.processing_time)
         keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
-        if keyed and spark.conf.get("spark.sql.streaming.stateStore.providerClass", "") != ROCKSDB:
+        provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass", NOT_ENOUGH)
+        if keyed and (provider or NOT_ENOUGH).endswith(NOT_ENOUGH):
             raise PipelineError(
                 "windows and process functions on a stream need Spark's RocksDB state store: "
                 f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
             )
         # a bounded job has no use for watermarks but the last, and Spark none for one that no state reads
-        self._has_event_time = keyed and self._follows_event_time()
+        self._timed = timed_inputs(graph)
+        clocks = frozenset(step for timed in self._timed for step in timed.steps) if keyed else frozenset()
+        self._has_event_time = any(self._follows(clocks))
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
         counts = () if settings.observe is None else counts_of(steps)
         key_groups, self._partitions = settings.resolved(shuffle_partitions(spark))
-        self._terms = Terms(key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts)
+        self._terms = Terms(
+            key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts, clocks
+        )
         self._token = uuid4().hex
         self._heritage = (
             None
@@ -206,7 +215,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
         commits = self._spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
         spark_ms = commits.agg(columns.max(known)).head()[0]
-        return spark_ms - 1 if spark_ms else MIN_TIMESTAMP  # 0: there is none yet
+        return before(spark_ms or 0)
 
     def describe(self) -> str:
         """The steps, the stages that Spark runs them in, and what differs from the same pipeline embedded."""
@@ -228,12 +237,11 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _route_to(self, sink: str) -> int:
         return next(r.number for stage in self._stages for r in stage.exits if r.reader == sink)
 
-    def _follows_event_time(self) -> bool:
-        operators = (step.make() for step in self._stages[0].steps)
-        return any(
-            isinstance(operator, AssignEventTime) and delay_ms(operator.strategy) is not None
-            for operator in operators
-        )
+    def _follows(self, clocks: frozenset[str]) -> Iterator[bool]:
+        """Whether each of these steps tells of a watermark that Spark can have."""
+        for step in self._stages[0].steps:
+            operator = step.make() if step.name in clocks else None
+            yield isinstance(operator, AssignEventTime) and delay_ms(operator.strategy) is not None
 
     def _run_stages(self) -> DataFrame:
         frame = self._first()
@@ -249,37 +257,36 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         return frame
 
     def _first(self) -> DataFrame:
-        stage = self._stages[0]
         frames = []
-        for number, (name, frame) in enumerate(self._inputs.items()):
-            source = StepOutput(name)
-            routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
-            task = StageTask(
-                self._token_of(0),
-                stage,
-                self._terms,
-                number,
-                source=tuple(sorted(routes)),
-                event_time=self._has_event_time,
-            )
-            frames.append(self._map(frame, task))
-        if self._heritage is not None:
-            task = StageTask(
-                self._token_of(0),
-                stage,
-                self._terms,
-                number=-1,  # so that its parcels come before all others
-                source=(),
-                heritage=self._heritage,
-                event_time=self._has_event_time,
-            )
-            frames.append(self._map(one_row(self._spark, streaming=self._streaming), task))
-        frame = reduce(lambda one, other: one.union(other), frames)
-        if self._has_event_time:
-            # The delay is in the column already. Selecting the others leaves Spark with the watermark, but
-            # with no column by which to drop late rows before the operators see them.
-            frame = frame.withWatermark("event_time", "0 seconds").select(*COLUMNS)
-        return frame
+        heritage = self._heritage
+        for timed in self._timed:
+            together = [self._from_source(name) for name in self._inputs if name in timed.inputs]
+            if heritage is not None:
+                known_ms = heritage.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
+                task = self._first_task(number=-1, source=(), heritage=heritage, known_ms=known_ms)
+                together.append(self._map(one_row(self._spark, streaming=self._streaming), task))
+                heritage = heritage.without_states()
+            frame = reduce(_united, together)
+            if self._has_event_time:
+                # The delay is in the column already. Selecting the others leaves Spark with the watermark,
+                # but with no column by which to drop late rows before the operators see them.
+                if timed.steps:
+                    frame = frame.withWatermark("event_time", "0 seconds")
+                frame = frame.select(*COLUMNS)
+            frames.append(frame)
+        return reduce(_united, frames)
+
+    def _from_source(self, name: str) -> DataFrame:
+        stage, source = self._stages[0], StepOutput(name)
+        routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
+        number = list(self._inputs).index(name)
+        return self._map(self._inputs[name], self._first_task(number=number, source=tuple(sorted(routes))))
+
+    def _first_task(self, **more: Any) -> StageTask:
+        # a heritage is number -1, so that its parcels come before all others
+        return StageTask(
+            self._token_of(0), self._stages[0], self._terms, event_time=self._has_event_time, **more
+        )
 
     def _token_of(self, stage: int) -> str:
         return f"{self._token}/{stage}"
@@ -312,6 +319,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         mine = parcels.where(f"route = {output.route}").select("payload")
         write = partial(write_rows, output)
         return mine.mapInArrow(lambda batches: write(batches), output.schema)
+
+
+def _united(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.union(other)
 
 
 def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:

@@ -28,8 +28,11 @@ __all__ = ("Output", "StageTask", "run_stage", "write_rows")
 PACKED = 50_000
 """Elements that a task packs at a time: what a parcel costs Spark is shared by more of them."""
 
+PACKED_BYTES = 16 << 20
+"""Bytes that go into a task before what has come out is packed, however few elements it is."""
+
 UNPACKED = 100
-"""Held parcels that are unpacked at a time, so that elements are not in memory twice."""
+"""Held parcels whose elements enter together. Each is unpacked when the one before has been taken in."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class StageTask:
         heritage: taken up in place of rows.
         output: the last stage writes rows itself if there is only one output.
         event_time: parcels say how far event time has come.
+        known_ms: the watermark that the checkpoint had reached, with `heritage`.
     """
 
     token: str
@@ -70,6 +74,7 @@ class StageTask:
     heritage: Heritage | None = None
     output: Output | None = None
     event_time: bool = False
+    known_ms: int = MIN_TIMESTAMP
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -97,19 +102,24 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             loop.call(run.open())
             if task.heritage is not None:
                 yield from writer.write(task.heritage.leaving(), 0)
+            entered = 0
             for batch in batches:
                 items, others = reader.entering(batch)
                 if others:
                     yield from writer.hand_on(batch, others)
-                if items:
-                    yield from writer.write(*loop.call(run.feed(items)))
+                if items is not None:
+                    entered += batch.nbytes
+                    enough = entered >= PACKED_BYTES
+                    leaving, event_time_ms = loop.call(run.feed(items, enough))
+                    entered = 0 if leaving else entered
+                    yield from writer.write(leaving, event_time_ms)
             for batch in reader.held_for_others():
                 yield from writer.hand_on(batch, list(range(batch.num_rows)))
             for items in reader.held():
-                yield from writer.write(*loop.call(run.feed(items)))
+                yield from writer.write(*loop.call(run.feed(items, enough=True)))
             leaving, event_time_ms = loop.call(run.finish())
-            if task.heritage is not None:
-                event_time_ms = max(event_time_ms, task.heritage.watermark_ms + 1)
+            if task.known_ms > MIN_TIMESTAMP:
+                event_time_ms = max(event_time_ms, task.known_ms + 1)
             yield from writer.write(leaving, event_time_ms, run.counts())
         finally:
             loop.call(run.close())
@@ -142,8 +152,8 @@ class _Reader:
         self._held: list[tuple[Any, ...]] = []
         self._for_others: list[pa.RecordBatch] = []
 
-    def entering(self, batch: pa.RecordBatch) -> tuple[list[Entering], list[int]]:
-        """What enters at once, and the numbers of the rows that are for others and go on at once."""
+    def entering(self, batch: pa.RecordBatch) -> tuple[Iterable[Entering] | None, list[int]]:
+        """What enters at once, if anything does, and the rows that are for others and go on at once."""
         import pyarrow as pa
 
         if self._heritage is not None:
@@ -161,7 +171,8 @@ class _Reader:
         if self._disordered and others:
             self._for_others.append(batch.take(pa.array(others, pa.int64())))
             others = []
-        return list(unpacked(columns, mine)), others
+        # one parcel at a time: a batch of them may be a gigabyte of elements
+        return (unpacked(columns, mine) if mine else None), others
 
     def held_for_others(self) -> Iterator[pa.RecordBatch]:
         """The rows that are for others, in order again after a shuffle that did not keep it."""
@@ -171,16 +182,20 @@ class _Reader:
             order = [(name, "ascending") for name in ("watermark", "origin", "sequence")]
             yield from pa.Table.from_batches(self._for_others).sort_by(order).to_batches()
 
-    def held(self) -> Iterator[list[Entering]]:
+    def held(self) -> Iterator[Iterator[Entering]]:
         """What enters at the end, some parcels at a time."""
-        self._held.sort()
+        self._held.sort(reverse=True)
         now: int | None = None
-        for start in range(0, len(self._held), UNPACKED):
-            items = []
-            for watermark, _, _, route, payload in self._held[start : start + UNPACKED]:
-                items.append(entering(route, payload, None if watermark == now else watermark))
+
+        def some() -> Iterator[Entering]:
+            nonlocal now
+            for _ in range(min(UNPACKED, len(self._held))):
+                watermark, _, _, route, payload = self._held.pop()
+                yield entering(route, payload, None if watermark == now else watermark)
                 now = watermark
-            yield items
+
+        while self._held:
+            yield some()
 
 
 class _Parcels:

@@ -1,0 +1,71 @@
+"""How evenly keys are spread over key groups, and groups over Spark's partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.runtime.spark.keys import KeyGroups, group_of, label_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COUNT = 6_400
+
+
+@pytest.mark.parametrize("groups", [3, 16, 128, 200])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        range(COUNT),
+        range(0, 16 * COUNT, 16),
+        range(0, 1000 * COUNT, 1000),
+        range(1_700_000_040_000, 1_700_000_040_000 + 60_000 * COUNT, 60_000),
+        [number << 22 for number in range(COUNT)],
+        [-number << 40 for number in range(COUNT)],
+        [number / 1024 for number in range(COUNT)],
+        [f"{number * 16:08x}" for number in range(COUNT)],
+        [(number * 16, 0) for number in range(COUNT)],
+        [("shop", number << 20) for number in range(COUNT)],
+        [frozenset({number * 64}) for number in range(COUNT)],
+        [date(2000, 1, 1) + timedelta(7 * number) for number in range(COUNT)],
+    ],
+    ids=str,
+)
+def test_keys_with_a_pattern_are_spread_evenly(keys: Iterable[Any], groups: int) -> None:
+    found = Counter(map(KeyGroups(groups).of, keys))
+    even = COUNT / groups
+    assert len(found) == groups
+    # six standard deviations of what is drawn by lot
+    assert max(abs(count - even) for count in found.values()) < 6 * even**0.5
+
+
+def test_what_is_not_a_number_has_one_group() -> None:
+    nan = float("nan")
+    assert KeyGroups(1000).of(nan) == KeyGroups(1000).of(nan * 2)
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_label_leads_back_to_its_group(group: int) -> None:
+    label = label_of(group)
+    assert -(2**31) <= label < 2**31
+    assert group_of(label) == group
+
+
+def test_spark_finds_the_number_of_the_group_by_its_label(spark: SparkSession) -> None:
+    from pyspark.sql import functions as columns
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    labels = spark.createDataFrame(
+        [(label_of(group),) for group in range(200)],
+        StructType([StructField("label", IntegerType(), nullable=False)]),
+    )
+    assert [row[0] for row in labels.select(columns.hash("label")).collect()] == list(range(200))
+    shuffled = labels.repartition(200, "label")
+    assert len(set(shuffled.select(columns.spark_partition_id()).collect())) == 200
