@@ -8,7 +8,7 @@ when, is the runtime's business.
 
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.history import History
-from asyncstream.checkpoint.matching import match
+from asyncstream.checkpoint.matching import fit, match
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.checkpoint.stores import CheckpointStore, DirectoryStore, MemoryStore, SqliteStore
 
@@ -21,5 +21,6 @@ __all__ = (
     "MemoryStore",
     "SqliteStore",
     "StepInfo",
+    "fit",
     "match",
 )

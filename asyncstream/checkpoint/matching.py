@@ -1,17 +1,19 @@
 """
-Finds, for what a checkpoint holds, the steps of a pipeline that it is for: steps may have come, gone, and
-been renamed since.
+Finds, for what a checkpoint holds, the steps of a pipeline that it is for, and makes it fit them: steps may
+have come, gone, been renamed, and changed since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.settings import Checkpoints
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.state.schema import Schema, adapted
 
-__all__ = ("match",)
+__all__ = ("fit", "match")
 
 
 def match(
@@ -38,11 +40,12 @@ def match(
             if old not in settings.allow_dropped:
                 missing.append(old)
             continue
-        if kinds[name] != step.kind or not is_right(name, step):
+        if (kinds[name] != step.kind and name not in settings.migrate) or not is_right(name, step):
             was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
             raise CheckpointError(
                 f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is none; give the step "
-                "another name, and name the old one in allow_dropped"
+                "another name, and name the old one in allow_dropped, or make its state fit, "
+                "migrate={step: function}"
             )
         if name in names.values():
             raise CheckpointError(f"checkpoint {info.id}: it has state for {name!r} under two names")
@@ -54,3 +57,36 @@ def match(
             "that it may be lost, allow_dropped=[...]"
         )
     return names
+
+
+def fit(
+    info: CheckpointInfo, settings: Checkpoints, old: str, name: str, state: Any, now: Schema | None
+) -> Any:
+    """
+    The state of one step, as the step of the pipeline can restore it.
+
+    Args:
+        old: the step's name in the checkpoint.
+        name: its name in the pipeline.
+        state: what the checkpoint holds of it.
+        now: what the step remembers today; None: it is not compared.
+
+    Raises:
+        CheckpointError: if the state is not the step's own.
+    """
+    migrate = settings.migrate.get(name)
+    if migrate is not None:
+        try:
+            return migrate(state)
+        except Exception as error:
+            raise CheckpointError(
+                f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"
+            ) from error
+    try:
+        return adapted(name, state, info.steps[old].schema, now)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"checkpoint {info.id}: {error}; make its state fit, migrate={{{name!r}: function}}, or give the "
+            f"step another name and let its state go, allow_dropped=[{old!r}], or say which step it was, "
+            f"renamed={{{old!r}: new}}, or undo the change"
+        ) from error

@@ -4,11 +4,11 @@ What a user says about checkpoints, checked when it is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from asyncstream.arguments import Duration, count, duration_seconds, refuse
+from asyncstream.arguments import Duration, count, duration_seconds, function, refuse
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
 from asyncstream.errors import PipelineError
@@ -36,6 +36,9 @@ class Checkpoints:
         restore: where to start: "newest" goes on from the newest whole checkpoint, if there is one; "none"
             starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
         renamed: for steps that had another name when the checkpoint was taken: their new names, by the old.
+        migrate: for steps that have changed so much that they cannot use what they remembered: functions that
+            make of the old state one of the new step, by the step's present name. A state is what
+            `asyncstream checkpoint show` shows; None makes the step start from nothing.
         allow_dropped: names of steps that are there no more, and whose state, elements included, may be lost.
     """
 
@@ -48,6 +51,7 @@ class Checkpoints:
     timeout: Duration = 300.0
     restore: Literal["newest", "none"] | int = "newest"
     renamed: Mapping[str, str] = field(default_factory=dict)
+    migrate: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     allow_dropped: Iterable[str] = ()
 
     def __post_init__(self) -> None:
@@ -68,6 +72,10 @@ class Checkpoints:
             count("restore", self.restore)
         if isinstance(self.allow_dropped, str):
             raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
+        if not isinstance(self.migrate, Mapping):
+            raise refuse("migrate", "functions by the names of steps", self.migrate)
+        for name, convert in self.migrate.items():
+            function(f"migrate[{name!r}]", convert)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
 

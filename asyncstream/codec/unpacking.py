@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -99,6 +99,9 @@ class Unpacker:
         made: Any = object.__new__(kind)
         for name, value in values.items():
             object.__setattr__(made, name, self.unpack(value))
+        for field in fields(kind):
+            if field.name not in values and (field.init or _has_default(field)):  # the class has got it since
+                object.__setattr__(made, field.name, _default_of(field, path))
         return made
 
     def error(self, packed: list[Any]) -> BaseException:
@@ -156,3 +159,18 @@ _UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {
     "$dataclass": Unpacker.dataclass,
     "$error": Unpacker.error,
 }
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default_of(field: Field[Any], path: str) -> Any:
+    """What a field holds that was not there when its object was kept."""
+    if field.default is not MISSING:
+        return field.default
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    raise CodecError(
+        f"the dataclass {path} has a new field {field.name!r}, which older values lack; give it a default"
+    )

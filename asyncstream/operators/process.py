@@ -33,9 +33,17 @@ from asyncstream.state import (
     ValueDescriptor,
     ValueState,
 )
+from asyncstream.state.schema import Schema, described
 from asyncstream.timers import Timer, TimerService
 
-__all__ = ("Emitter", "KeyedContext", "KeyedProcessFunction", "KeyedProcessOperator", "TimeDomain")
+__all__ = (
+    "Emitter",
+    "KeyedContext",
+    "KeyedProcessFunction",
+    "KeyedProcessOperator",
+    "TimeDomain",
+    "process_schema",
+)
 
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
@@ -395,3 +403,25 @@ class KeyedProcessOperator(Operator):
         except BaseException as error:
             out.flush()
             raise self.blame(Timer(timestamp, key, None), error) from error
+
+
+def process_schema(function: KeyedProcessFunction[Any, Any]) -> Schema:
+    """
+    The schema of what `function` remembers, as far as it can be told before it runs.
+
+    That are the descriptors among its attributes and its class's. State that it asks for otherwise is
+    compared when it does: one of another kind is refused then.
+    """
+    held = [_descriptors_of(part) for part in (*reversed(type(function).__mro__), function)]
+    found = {state.name: state for states in held for state in states}
+    return Schema(
+        parts={name: {"type": type(state).__name__} for name, state in found.items()},
+        settings={
+            "function": type(function).__name__,
+            "ttl": {name: described(state.ttl) for name, state in found.items() if state.ttl is not None},
+        },
+    )
+
+
+def _descriptors_of(holder: object) -> list[StateDescriptor]:
+    return [part for part in getattr(holder, "__dict__", {}).values() if isinstance(part, StateDescriptor)]

@@ -12,12 +12,14 @@ time does not jump to its end while an idle input may still come back, for all i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
+from asyncstream.state.schema import Schema
 
-__all__ = ("Port", "Union")
+__all__ = ("Port", "Union", "union_schema")
 
 
 class Port(Operator):
@@ -103,3 +105,18 @@ class Union(Operator):
         if self._last > self._watermark:
             self._watermark = self._last
             super().advance_watermark(self._last)
+
+
+def union_schema(inputs: Sequence[str]) -> Schema:
+    """The schema of a union of these inputs, by name: each finds its watermark again, wherever it stands."""
+    names = [
+        f"{name} ({inputs[:place].count(name) + 1})" if name in inputs[:place] else name
+        for place, name in enumerate(inputs)
+    ]
+    return Schema(parts=dict.fromkeys(names, "an input"), convert=partial(_rearranged, names))
+
+
+def _rearranged(names: Sequence[str], state: Any, was: Schema) -> Any:
+    last, ports = state
+    known = dict(zip(was.parts, ports, strict=True))
+    return [last, [known.get(name, [MIN_TIMESTAMP, False]) for name in names]]

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
 from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator, process_schema
 from asyncstream.pipeline.stream import SideStreams, Stream, no_key, routed_to, shown_on_error
 from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
@@ -31,8 +31,9 @@ from asyncstream.windowing import (
     WindowPlan,
     WindowResult,
     window_operator,
+    window_schema,
 )
-from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_window
+from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_schema, policy_window
 
 __all__ = ("Extent", "KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "policy_step")
 
@@ -74,7 +75,10 @@ class KeyedStream(Stream[T], Generic[K, T]):
         details = {"function": type(function).__name__} | shown_on_error(on_error)
         sides = function.sides
         required = routed_to(on_error) + (sides or ())
-        output = self._step("process", name, make, details, required=required, key_by=self._key_by)
+        schema = process_schema(function)
+        output = self._step(
+            "process", name, make, details, required=required, key_by=self._key_by, schema=schema
+        )
         return SideStreams(self._graph, output, sides)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
@@ -181,8 +185,10 @@ class WindowedStream(Generic[K, T]):
         }
         make = partial(window_operator, self._key_by, plan)
         own = () if process is None else process.sides
-        stream = self._stream
-        output = stream._step(kind, name, make, details, required=own or (), key_by=self._key_by)
+        stream, schema = self._stream, window_schema(plan)
+        output = stream._step(
+            kind, name, make, details, required=own or (), key_by=self._key_by, schema=schema
+        )
         return WindowResults(stream._graph, output, None if own is None else (LATE, *own))
 
 
@@ -221,7 +227,8 @@ def policy_step(
     make = partial(policy_window, length, slide, key_by=key, **options)
     settings = make().settings  # a wrong argument is refused now, not when the pipeline runs
     details = {"length": length, "slide": slide, **options}
-    output = stream._step("policy_window", name, make, details, key_by=key or no_key)
+    schema = policy_schema(settings)
+    output = stream._step("policy_window", name, make, details, key_by=key or no_key, schema=schema)
     return PolicyResults(stream._graph, output, (settings.late, SKIPPED, EXPIRED))
 
 

@@ -25,8 +25,9 @@ from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
-from asyncstream.operators.union import Union
+from asyncstream.operators.union import Union, union_schema
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+from asyncstream.state.schema import Schema, described
 
 if TYPE_CHECKING:
     from asyncstream.pipeline.keyed import Extent, KeyedStream, PolicyResults, WindowedStream
@@ -122,7 +123,8 @@ class Stream(Generic[T]):
         if not others:
             raise PipelineError("union: expected at least one other stream, got none")
         inputs = (self._output, *(other._output for other in others))
-        return Stream(self._graph, self._step("union", name, partial(Union, len(inputs)), {}, inputs=inputs))
+        make, schema = partial(Union, len(inputs)), union_schema([str(output) for output in inputs])
+        return Stream(self._graph, self._step("union", name, make, {}, inputs=inputs, schema=schema))
 
     def event_time(
         self,
@@ -153,7 +155,9 @@ class Stream(Generic[T]):
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
         make = partial(AssignEventTime, timestamp, watermarks, idle_ms, on_error_choice(on_error))
         details = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
-        output = self._step("event_time", name, make, details, required=routed_to(on_error))
+        settings = {"watermarks": described(watermarks), "idle_after_ms": idle_ms}
+        schema = Schema({"watermarks": type(watermarks).__name__}, settings=settings)
+        output = self._step("event_time", name, make, details, required=routed_to(on_error), schema=schema)
         return Stream(self._graph, output)
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
@@ -166,8 +170,10 @@ class Stream(Generic[T]):
         Args:
             after: how long without an element (processing time; a `timedelta` or seconds).
         """
-        make = partial(AdvanceWhenQuiet, duration_ms("after", after))
-        return Stream(self._graph, self._step("advance_when_quiet", name, make, {"after": after}))
+        after_ms = duration_ms("after", after)
+        make, schema = partial(AdvanceWhenQuiet, after_ms), Schema(settings={"after_ms": after_ms})
+        step = self._step("advance_when_quiet", name, make, {"after": after}, schema=schema)
+        return Stream(self._graph, step)
 
     # ------------------------------------------------------------------ async calls
 
@@ -308,10 +314,12 @@ class Stream(Generic[T]):
         inputs: tuple[Output, ...] | None = None,
         required: tuple[str, ...] = (),
         key_by: Callable[[Any], Any] | None = None,
+        schema: Schema | None = None,
     ) -> Output:
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
-        self._graph.add(OperatorStep(name, kind, inputs or (self._output,), make, shown, required, key_by))
+        inputs = inputs or (self._output,)
+        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, key_by, schema))
         return Output(name)
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
@@ -348,7 +356,10 @@ class Stream(Generic[T]):
         if settings.on_timeout == "route":
             required += ("timed_out",)
         make = partial(AsyncWaitOperator, settings)
-        output = self._step(kind, name, make, details, required=required, key_by=settings.key_by)
+        schema = Schema(settings={"order": settings.order.value})  # elements wait in the same form in each
+        output = self._step(
+            kind, name, make, details, required=required, key_by=settings.key_by, schema=schema
+        )
         return AsyncResults(self._graph, output)
 
 

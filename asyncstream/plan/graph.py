@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from asyncstream.arguments import text
-from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
+from asyncstream.state.schema import Schema
 
 __all__ = ("Graph", "OperatorStep", "Output", "SinkStep", "SourceStep", "Step")
 
@@ -48,6 +49,13 @@ class SourceStep:
     required: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def schema(self) -> Schema | None:
+        """What its position means; None: it has none."""
+        if type(self.source).position is Source.position:
+            return None
+        return Schema({"source": type(self.source).__name__})
+
 
 @dataclass(frozen=True, eq=False)
 class OperatorStep:
@@ -60,6 +68,7 @@ class OperatorStep:
         required: tags that must have a reader, because elements would vanish without one.
         key_by: gives the key of an element, where one operator must see all elements of a key, in order;
             None: any operator of this step may work on any element.
+        schema: what its operator remembers; None: nothing.
     """
 
     name: str
@@ -69,6 +78,7 @@ class OperatorStep:
     details: Mapping[str, object] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     key_by: Callable[[Any], Any] | None = None
+    schema: Schema | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +90,14 @@ class SinkStep:
     inputs: tuple[Output, ...]
     kind: str = "sink"
     details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema | None:
+        """What waits to be written, or where a transactional sink stands; None: nobody misses it."""
+        if self.kind == "discard":
+            return None
+        is_bound = isinstance(self.sink, TransactionalSink)
+        return Schema({"sink": type(self.sink).__name__} if is_bound else {})
 
 
 Step: TypeAlias = SourceStep | OperatorStep | SinkStep
@@ -143,6 +161,10 @@ class Graph:
                     f"give each its own, or read one step twice, or write a union"
                 )
         self._steps[step.name] = step
+
+    def unnamed_with_state(self) -> list[str]:
+        """The unnamed steps that remember something: it would be found again only by chance."""
+        return [step.name for step in self if step.name in self.unnamed and step.schema is not None]
 
     def readers(self, output: Output) -> list[Step]:
         """The steps that read this output, once for each of their inputs that does."""

@@ -3,7 +3,7 @@ Keyed state: values that an operator keeps for each key, and for each namespace 
 
 Read `descriptors` (what the user names), `handles` (what user code reads and writes), `ttl` (how entries
 expire), then `keyed` (the store behind them); `division` is for runtimes that spread keys over several
-places.
+places, and `schema` for code that changes between two runs.
 """
 
 from asyncstream.state.descriptors import (
@@ -28,6 +28,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
+from asyncstream.state.schema import Change, Schema, adapted, compare, described
 
 __all__ = (
     "IMMUTABLE",
@@ -37,6 +38,7 @@ __all__ = (
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",
+    "Change",
     "Common",
     "Each",
     "Frozen",
@@ -49,11 +51,15 @@ __all__ = (
     "MapState",
     "ReducingDescriptor",
     "ReducingState",
+    "Schema",
     "State",
     "StateDescriptor",
     "TimeToLive",
     "ValueDescriptor",
     "ValueState",
+    "adapted",
+    "compare",
+    "described",
     "detached",
     "divide",
     "freeze",

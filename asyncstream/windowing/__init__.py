@@ -35,6 +35,7 @@ from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunc
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.operator import LATE, WindowOperator
 from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.triggers import (
     AfterWatermark,
     ContinuousEventTimeTrigger,
@@ -102,4 +103,5 @@ __all__ = (
     "WindowPlan",
     "WindowResult",
     "window_operator",
+    "window_schema",
 )

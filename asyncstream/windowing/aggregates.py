@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from asyncstream.arguments import function, plain_methods, refuse
 from asyncstream.errors import MissingExtra
+from asyncstream.state.schema import attributes
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.fused import CALLED, Inline, fused
 
@@ -53,6 +54,9 @@ class FieldAggregate(AggregateFunction[Any, Any]):
     def __init__(self, of: Field = None) -> None:
         self.of = of
         self.value_of = _reader(of)
+
+    def state_schema(self) -> Any:
+        return attributes(self, without=("value_of",))
 
 
 class Count(FieldAggregate):

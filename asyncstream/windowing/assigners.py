@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from asyncstream import arguments
 from asyncstream.arguments import Duration, duration_ms, refuse
 from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.state.schema import attributes
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -65,6 +66,10 @@ class WindowAssigner:
     def default_trigger(self) -> Trigger:
         """The trigger where the user names none: at the window's end."""
         return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
+
+    def state_schema(self) -> Any:
+        """Which windows these are, as plain JSON: contents of others are not taken up."""
+        return attributes(self, without=("needs_timestamp",))
 
     def anchored(self, now_ms: int) -> WindowAssigner:
         """The assigner to use from the first element on, which came at processing time `now_ms`."""

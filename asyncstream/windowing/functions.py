@@ -27,6 +27,7 @@ from asyncstream.state import (
     ValueState,
     detached,
 )
+from asyncstream.state.schema import attributes
 from asyncstream.windowing.windows import Window
 
 __all__ = ("AggregateFunction", "ProcessWindowFunction", "Reduce", "WindowContext", "can_merge")
@@ -77,6 +78,14 @@ class AggregateFunction(Generic[In, Out]):
     def load(self, kept: Any) -> Any:
         """The accumulator that `save` made into `kept`."""
         return detached(kept)
+
+    def state_schema(self) -> Any:
+        """
+        What accumulators mean, as plain JSON: those kept under another one are not taken up.
+
+        By default the class with its attributes; override it to leave out what changes nothing about them.
+        """
+        return attributes(self)
 
 
 def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:

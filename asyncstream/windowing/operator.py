@@ -354,11 +354,19 @@ class WindowOperator(Operator):
             result = ask(timestamp, window, self._scope)
             if result is not TriggerResult.CONTINUE:
                 self._follow(result, key, window, cell)
-            if event_time == self._event_time and timestamp == self._cleanup_ms(window):
-                self._clean_up(key, window, cell)
+            if event_time == self._event_time:
+                self._age(timestamp, key, window, cell)
         except BaseException as error:
             self._emitter.flush()
             raise self.blame(Timer(timestamp, key, window), error) from error
+
+    def _age(self, timestamp: int, key: Any, window: Window, cell: tuple[Any, Window]) -> None:
+        """Let a window go that is late; its timers may have been set for another allowed lateness."""
+        cleanup_ms = self._cleanup_ms(window)
+        if timestamp == cleanup_ms or (timestamp > cleanup_ms and cell in self._contents):
+            self._clean_up(key, window, cell)
+        elif timestamp == window.max_timestamp and cleanup_ms != MAX_TIMESTAMP:
+            self._register(cleanup_ms, key, window)
 
     def _cleanup_ms(self, window: Window) -> int:
         last = window.max_timestamp

@@ -256,6 +256,31 @@ def test_equal_sets_are_equal_bytes() -> None:
     assert JSON.encode(set(forwards)) == JSON.encode(set(backwards))
 
 
+@dataclass(slots=True)
+class Grown:
+    old: int
+    number: int = 7
+    made: list[int] = field(default_factory=list)
+    unset: int = field(init=False)
+
+
+@dataclass
+class Demanding:
+    old: int
+    new: int
+
+
+def test_fields_that_a_dataclass_has_got_since_have_their_defaults() -> None:
+    one, other = (JSON.decode(b'{"$dataclass":["tests.codec.test_json:Grown",{"old":1}]}') for _ in range(2))
+    assert (one.old, one.number, one.made, hasattr(one, "unset")) == (1, 7, [], False)
+    assert one.made is not other.made
+
+
+def test_a_new_field_without_a_default_is_refused() -> None:
+    with pytest.raises(CodecError, match=r"Demanding has a new field 'new', .* give it a default"):
+        JSON.decode(b'{"$dataclass":["tests.codec.test_json:Demanding",{"old":1}]}')
+
+
 def test_restoring_a_dataclass_does_not_run_its_code() -> None:
     counter = Counter(3)
     counter.total = 9

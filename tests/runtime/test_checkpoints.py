@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -834,13 +833,26 @@ def test_snapshot_and_checkpoints_are_two_ways_to_go_on() -> None:
     run(main())
 
 
-def test_steps_that_remember_and_have_no_name_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_that_remember_and_have_no_name_are_refused() -> None:
     async def main() -> None:
         pipeline = Pipeline()
-        pipeline.source([1], name="s").map(abs).async_map(sleeping(1.0)).to(Ledger(), name="t")
-        with caplog.at_level(logging.WARNING):
-            await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))
-        assert "named by their position: async_map;" in caplog.text
+        stream = pipeline.source([1]).map(abs).async_map(sleeping(1.0))
+        stream.to(Ledger())
+        stream.filter(bool).discard()  # nobody misses what waits to be thrown away
+        with pytest.raises(PipelineError, match=r"'source', 'async_map', 'sink'; give each a name="):
+            pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
+        await pipeline.run()
+
+    run(main())
+
+
+def test_what_is_thrown_away_is_in_no_checkpoint() -> None:
+    async def main() -> None:
+        pipeline, store = Pipeline(), MemoryStore()
+        pipeline.source([1, 2], name="s").discard()
+        await pipeline.run(checkpoints=Checkpoints(store=store))
+        newest = (await store.numbers())[-1]
+        assert list(unpack_info(await store.load(newest)).steps) == ["s"]
 
     run(main())
 

@@ -193,6 +193,7 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.checkpoint_metrics(), dict[str, int])
         await job.stop(grace=timedelta(seconds=5))
     pipeline.run_blocking(checkpoints=Checkpoints(store=SqliteStore("kept.sqlite"), codec="pickle"))
+    pipeline.run_blocking(checkpoints=Checkpoints(store=MemoryStore(), migrate={"w": lambda state: state}))
     assert_type(pipeline.guarantees(), list[Guarantee])
     async with pipeline.start(snapshot=snapshot):
         pass

@@ -33,12 +33,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, fit, match
 from asyncstream.checkpoint.format import Encoded, Role, encode_state, pack
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.errors import CheckpointError, PipelineError, describe_error
-from asyncstream.plan import Graph
+from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Frozen, freeze
@@ -81,6 +81,10 @@ class Checkpointer:
         for new in settings.renamed.values():
             if new not in graph:
                 raise PipelineError(f"renamed: the pipeline has no step {new!r}")
+        for name in settings.migrate:
+            if name not in graph:
+                raise PipelineError(f"migrate: the pipeline has no step {name!r}")
+        _check_names(graph)
         self._settings = settings
         self._graph = graph
         self._pipeline = pipeline
@@ -123,8 +127,12 @@ class Checkpointer:
         if found is not None:
             info, kept = found
             self._is_first = info.id != numbers[-1]
+            sinks = {step.name for step in self._graph if isinstance(step, SinkStep)}
             for old, name in self._names(info).items():
-                states[info.steps[old].role][name] = kept[old]
+                was = info.steps[old]
+                # elements that wait for a sink are no matter of its own
+                now = None if was.role == "operator" and name in sinks else self._graph[name].schema
+                states[was.role][name] = fit(info, self._settings, old, name, kept[old], now)
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, info.id)
         for name, operator in self._sinks():
             operator.join_epochs(states["sink"].get(name))
@@ -143,22 +151,12 @@ class Checkpointer:
         operator = self._wiring.operators.get(name)
         return isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
 
-    def _warn_of_unstable_names(self, info: CheckpointInfo) -> None:
-        unnamed = [name for name in info.steps if name in self._graph.unnamed]
-        if unnamed:
-            log.warning(
-                "pipeline %r keeps checkpoints, but these steps are named by their position: %s; give them "
-                "name=, or what they remember is not found again once a step is added before them",
-                self._pipeline,
-                ", ".join(unnamed),
-            )
-
     # ------------------------------------------------------------------ taking them
 
     async def begin(self) -> None:
         """Take the first checkpoint, if there is none to go on from, and then one every so often."""
         if self._is_first:
-            self._warn_of_unstable_names(await self._take(finished=False))
+            await self._take(finished=False)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="asyncstream checkpoints")
 
     async def take(self) -> CheckpointInfo:
@@ -318,6 +316,8 @@ class Checkpointer:
             for name, driver in self._wiring.sources.items():
                 captured[name] = ("source", self._held(name, freeze(driver.position())))
             for name, operator in self._wiring.operators.items():
+                if self._graph[name].schema is None:
+                    continue
                 if not (isinstance(operator, SinkOperator) and operator.has_epochs):
                     captured[name] = ("operator", self._held(name, operator.capture()))
         except CheckpointError:
@@ -351,7 +351,9 @@ class Checkpointer:
             state = _thawed(name, frozen) if frozen.is_live else self._encoded(name, _thawed(name, frozen))
             if state is not None:
                 states[name] = state
-                steps[name] = StepInfo(role, self._graph[name].kind, sum(len(data) for _, data in state))
+                step = self._graph[name]
+                schema = None if step.schema is None else step.schema.plain()
+                steps[name] = StepInfo(role, step.kind, sum(len(data) for _, data in state), schema)
         info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps)
         data = pack(info, states)
         return data, replace(info, size=len(data))
@@ -387,3 +389,27 @@ def _thawed(step: str, frozen: Frozen[Any]) -> Any:
             f"step {step!r} cannot be kept in a checkpoint: of what it remembers, no copy can be made: "
             f"{describe_error(error)}"
         ) from error
+
+
+def _check_names(graph: Graph) -> None:
+    """
+    Refuse to keep the state of steps that have no name to find it by.
+
+    Raises:
+        PipelineError: if there are such.
+    """
+    unnamed = graph.unnamed_with_state()
+    if unnamed:
+        raise PipelineError(
+            f"checkpoints find what steps remember by their names, and these have none of their own: "
+            f"{', '.join(map(repr, unnamed))}; give each a name=, e.g. "
+            f"{_EXAMPLES.get(graph[unnamed[0]].kind, 'name=')}, that stays when steps come and go"
+        )
+
+
+_EXAMPLES = {
+    "source": '.source(events, name="events")',
+    "sink": '.to(sink, name="results")',
+    "aggregate": '.aggregate(n=Count(), name="counts")',
+}
+"""How a step is given a name."""

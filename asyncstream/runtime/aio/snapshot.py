@@ -11,7 +11,7 @@ from typing import Any
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import freeze
+from asyncstream.state import adapted, freeze
 
 __all__ = ("JobSnapshot", "restore", "take")
 
@@ -24,13 +24,16 @@ class JobSnapshot:
     Attributes:
         operators: what each step remembers, by its name.
         sources: where each source stands, by its name.
+        schemas: what each of them consists of, by the step's name, as plain JSON; a step that is not there is
+            not compared with what it is now.
     """
 
     operators: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
+    schemas: dict[str, Any] = field(default_factory=dict)
 
 
-def take(wiring: Wiring) -> JobSnapshot:
+def take(graph: Graph, wiring: Wiring) -> JobSnapshot:
     """
     What these parts remember now; shares nothing with them.
 
@@ -40,6 +43,7 @@ def take(wiring: Wiring) -> JobSnapshot:
     return JobSnapshot(
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
         {name: _copied(name, driver.position) for name, driver in wiring.sources.items()},
+        {step.name: step.schema.plain() for step in graph if step.schema is not None},
     )
 
 
@@ -58,6 +62,7 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
 
     Raises:
         PipelineError: if the snapshot holds state of steps that the graph does not have.
+        CheckpointError: if a step has changed and cannot use what it remembered.
     """
     unknown = [
         name
@@ -71,10 +76,14 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
     for name, driver in wiring.sources.items():
         position = snapshot.sources.get(name)
         if position is not None:
-            await driver.seek(position)
+            await driver.seek(_adapted(name, position, snapshot, graph))
     # tail first: an operator may emit while it is restored
     for name, operator in reversed(wiring.operators.items()):
         state = snapshot.operators.get(name)
         if state is not None:
-            operator.restore(state)
+            operator.restore(_adapted(name, state, snapshot, graph))
             operator.resume()
+
+
+def _adapted(name: str, state: Any, snapshot: JobSnapshot, graph: Graph) -> Any:
+    return adapted(name, state, snapshot.schemas.get(name), graph[name].schema)

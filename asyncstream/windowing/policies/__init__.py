@@ -72,7 +72,13 @@ from asyncstream.windowing.policies.operator import (
     PolicyWindowOperator,
     policy_window,
 )
-from asyncstream.windowing.policies.settings import LATE, PolicySettings, SourceTerms, policy_settings
+from asyncstream.windowing.policies.settings import (
+    LATE,
+    PolicySettings,
+    SourceTerms,
+    policy_schema,
+    policy_settings,
+)
 from asyncstream.windowing.policies.trigger import (
     CountTrigger,
     TimeTrigger,
@@ -91,6 +97,7 @@ __all__ = (
     "EXPIRED",
     "PolicySettings",
     "SourceTerms",
+    "policy_schema",
     "policy_settings",
     "WindowManager",
     "Event",

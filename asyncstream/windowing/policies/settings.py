@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from asyncstream.arguments import Duration, choice, count, duration_ms, refuse
 from asyncstream.errors import PipelineError
+from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
     EvictionPolicy,
@@ -29,7 +30,7 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkTimeTrigger,
 )
 
-__all__ = ("LATE", "Extent", "PolicySettings", "SourceTerms", "policy_settings")
+__all__ = ("LATE", "Extent", "PolicySettings", "SourceTerms", "policy_schema", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
@@ -222,3 +223,13 @@ def _check_checkpoints(interval: Duration | None, timeout_ms: int) -> None:
             f"checkpoints every {interval_ms} ms acknowledge too late for a source that sends again"
             f" after {timeout_ms} ms"
         )
+
+
+def policy_schema(settings: PolicySettings) -> Schema:
+    """The schema of what policy windows remember: elements, counts, and each stream's watermark."""
+    form = ("length_count", "length_ms", "slide_count", "slide_ms", "event_time", "streams")
+    rest = ("lag_ms", "watermark_interval_ms", "idle_after_ms")
+    return Schema(
+        {name: described(getattr(settings, name)) for name in form},
+        settings={name: getattr(settings, name) for name in rest},
+    )

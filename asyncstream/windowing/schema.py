@@ -1,0 +1,73 @@
+"""
+What a window step's state consists of, and how it becomes that of a step with other aggregates.
+
+All window operators give and take the same snapshots, so one conversion serves them all: the accumulators of
+named aggregates are found by their names, wherever they stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from asyncstream.state.schema import Schema, described
+from asyncstream.windowing.aggregates import Aggregates
+from asyncstream.windowing.assigners import GlobalWindows
+from asyncstream.windowing.plan import WindowPlan
+
+__all__ = ("window_schema",)
+
+
+def window_schema(plan: WindowPlan) -> Schema:
+    """
+    The schema of the state that operators of this plan keep.
+
+    Of a trigger the form holds what kinds it is made of, since each kind keeps state of its own; its figures
+    are settings. On a global window, though, trigger and evictor say what a window is.
+    """
+    aggregate = plan.aggregate
+    trigger, evictor = described(plan.effective_trigger), described(plan.evictor)
+    form: dict[str, Any] = {"window": described(plan.assigner)}
+    settings: dict[str, Any] = {"allowed_lateness_ms": plan.allowed_lateness_ms}
+    if isinstance(plan.assigner, GlobalWindows):
+        form |= {"trigger": trigger, "evictor": evictor}
+    else:
+        form |= {"trigger": _kinds(trigger), "evictor": evictor is not None}
+        settings |= {"trigger": trigger, "evictor": evictor}
+    if plan.process is not None:
+        settings["function"] = type(plan.process).__name__
+    if aggregate is None or plan.evictor is not None:  # all elements are kept, whatever is made of them
+        settings["aggregate"] = described(aggregate)
+        return Schema(form, {}, settings)
+    if not isinstance(aggregate, Aggregates):
+        form["aggregate"] = described(aggregate)
+        return Schema(form, {}, settings)
+    form["aggregate"] = "by name"
+    parts = {name: described(part) for name, part in aggregate.parts.items()}
+    return Schema(form, parts, settings, partial(_rearranged, aggregate))
+
+
+def _rearranged(aggregates: Aggregates, state: Any, was: Schema) -> Any:
+    """A snapshot whose accumulators stand where `aggregates` has theirs; new ones have seen nothing."""
+    places = {name: place for place, name in enumerate(was.parts)}
+    if list(places) == list(aggregates.parts):
+        return state
+    parts = [(places.get(name), part) for name, part in aggregates.parts.items()]
+    contents = [
+        [
+            key,
+            window,
+            [part.save(part.create()) if place is None else held[place] for place, part in parts],
+        ]
+        for key, window, held in state["contents"]
+    ]
+    return {**state, "contents": contents}
+
+
+def _kinds(trigger: Any) -> Any:
+    """Of a described trigger, the types that it is made of."""
+    if not isinstance(trigger, Mapping) or "type" not in trigger:
+        return None
+    inside = {name: _kinds(part) for name, part in trigger.items() if name != "type"}
+    return {"type": trigger["type"], **{name: part for name, part in inside.items() if part is not None}}
