@@ -3,7 +3,12 @@ Files of lines as sources: JSON lines and CSV.
 
 Both read one line after the other from a buffered file, so memory is bounded by one batch and one
 line, whatever the size of the file. They know the byte at which the next line begins: that is their
-position, and a replay goes on exactly there.
+position, and a replay goes on exactly there. With it goes a fingerprint of what is before it (`identity`), so
+that a file that was rotated, replaced or cut meanwhile is not read on as if it were the same.
+
+What is after the last line end is a record if the file is `complete`. In a file that is still being written
+it may be half a record, with half a number, half a line end or half a character, and only the user can know.
+If a line was read as a whole and goes on later, that is an error: its beginning was delivered.
 
 Reading happens in the event loop. A batch from a local disk takes less time than handing it to a thread and
 back, and a read that nobody can interrupt need not be undone when it is cancelled.
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import logging
 import os
 from abc import abstractmethod
 from collections import Counter
@@ -23,8 +29,10 @@ import orjson
 
 from asyncstream.arguments import choice, count, function, refuse
 from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.identity import difference, fingerprint, has_shrunk
 from asyncstream.connectors.lines import (
     AnyPath,
+    LineGrew,
     Lines,
     Malformed,
     Place,
@@ -40,6 +48,8 @@ from asyncstream.errors import SourceError, describe_error
 
 __all__ = ("CsvSource", "JsonLinesSource")
 
+log = logging.getLogger("asyncstream.sources")
+
 T = TypeVar("T")
 
 _END: Final = object()
@@ -49,17 +59,29 @@ _NOTHING: Final = object()
 class _FileSource(Source[T]):
     """What JSON lines and CSV have in common; they differ in `_next`."""
 
-    def __init__(self, path: AnyPath, on_malformed: str, batch: int, max_line_bytes: int) -> None:
+    def __init__(
+        self,
+        path: AnyPath,
+        complete: bool,
+        if_changed: str,
+        on_malformed: str,
+        batch: int,
+        max_line_bytes: int,
+    ) -> None:
         self._path = file_path(path)
+        self._complete = choice("complete", complete, (True, False))
+        self._starts_over = choice("if_changed", if_changed, ("fail", "start_over")) == "start_over"
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._batch = count("batch", batch)
         self._limit = count("max_line_bytes", max_line_bytes)
         self._lines: Lines | None = None
+        self._first: Place = (0, 0)  # behind what comes before the first element
 
     async def open(self) -> None:
         try:
-            self._lines = Lines(open_file(self._path, "rb"), self._limit)
+            self._lines = Lines(open_file(self._path, "rb"), self._limit, complete=self._complete)
             self._begin(self._lines)
+            self._first = self._lines.mark()
         except OSError as error:
             await self.close()
             raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
@@ -98,9 +120,15 @@ class _FileSource(Source[T]):
                         break
                     raise self._error(malformed) from malformed.__cause__
                 if value is _END:
+                    self._check_size(lines)
                     break
                 if value is not _NOTHING:
                     values.append(value)
+        except LineGrew as error:
+            raise SourceError(
+                f"{self._path}, {error}: it was read as a whole line, for the file ended there, and now goes "
+                "on; pass complete=False for a file that is still being written"
+            ) from error
         except OSError as error:
             raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
         return SourceBatch(values, None, rejected) if values or rejected else None
@@ -112,19 +140,45 @@ class _FileSource(Source[T]):
     def _error(self, malformed: Malformed) -> SourceError:
         return SourceError(f"{self._path}, line {malformed.line_number}: {malformed.reason}")
 
-    def position(self) -> dict[str, int] | None:
+    def position(self) -> dict[str, Any] | None:
         if self._lines is None:
             return None
-        offset, lines = self._lines.mark()
-        return {"offset": offset, "lines": lines}
+        lines = self._lines
+        offset, count = lines.mark()
+        try:
+            self._check_size(lines)
+            return {"offset": offset, "lines": count, **fingerprint(lines.file, offset)}
+        except OSError as error:
+            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
 
-    async def seek(self, position: dict[str, int]) -> None:
+    def _check_size(self, lines: Lines) -> None:
+        """The file that is open may have been cut; then there is no going on in it."""
+        offset, _ = lines.mark()
+        size = os.fstat(lines.file.fileno()).st_size
+        if size < offset:
+            raise SourceError(f"{self._path} was cut to {size} bytes, when {offset} had been read")
+
+    async def seek(self, position: dict[str, Any]) -> None:
         lines = self._opened()
         offset = position["offset"]
-        size = os.fstat(lines.file.fileno()).st_size
-        if offset > size:
-            raise SourceError(f"cannot go on at byte {offset} of {self._path}: it has only {size}")
-        lines.go_to((offset, position["lines"]))
+        try:
+            found = difference(lines.file, offset, position)
+            shrunk = found is None and has_shrunk(lines.file, position)
+            if found is None and offset > self._first[0]:
+                lines.go_to((offset, position["lines"]))
+        except OSError as error:
+            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        if found is not None:
+            if not self._starts_over:
+                raise SourceError(
+                    f"cannot go on at byte {offset} of {self._path}: {found}. Put the file back that was "
+                    "read, or pass if_changed='start_over' to read this one from its beginning"
+                )
+            log.warning("%s is read from its beginning, not from byte %d: %s", self._path, offset, found)
+        elif "head" not in position:
+            log.warning("%s: the position is of an earlier version; only the size was checked", self._path)
+        elif shrunk:
+            log.warning("%s is shorter than it was: something behind byte %d is gone", self._path, offset)
 
     def _opened(self) -> Lines:
         if self._lines is None:
@@ -143,6 +197,11 @@ class JsonLinesSource(_FileSource[Any]):
 
     Args:
         path: the file.
+        complete: what is after the last line end is a record too. False: the file is still being written, and
+            what has no line end yet is no record yet; the source ends before it, and a job that goes on from
+            there reads it once it is whole.
+        if_changed: where a job goes on from a checkpoint, and the file is no longer the one that was read:
+            "fail" with `SourceError`, or "start_over" from its beginning.
         on_malformed: "fail" with `SourceError`, after all elements before the line were delivered; or
             "reject": the line goes to the source's `rejected` output as a `RejectedLine`.
         batch: how many values one read brings at most.
@@ -153,11 +212,13 @@ class JsonLinesSource(_FileSource[Any]):
         self,
         path: AnyPath,
         *,
+        complete: bool = True,
+        if_changed: Literal["fail", "start_over"] = "fail",
         on_malformed: Literal["fail", "reject"] = "fail",
         batch: int = 1000,
         max_line_bytes: int = 16 * 2**20,
     ) -> None:
-        super().__init__(path, on_malformed, batch, max_line_bytes)
+        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
 
     def _next(self, lines: Lines, begin: Place) -> Any:
         try:
@@ -174,7 +235,8 @@ class CsvSource(_FileSource[dict[str, Any]]):
     Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
 
     A record that cannot be read, say because a quote is never closed, costs its first line: reading goes on
-    with the line after it.
+    with the line after it. In a file that is not `complete`, a quote that is never closed looks like one
+    whose end is still to be written.
 
     Args:
         path: the file.
@@ -182,6 +244,11 @@ class CsvSource(_FileSource[dict[str, Any]]):
         types: functions that make a value of a field's text, by column. Where one raises, the record is
             malformed.
         delimiter: what stands between two fields; one character.
+        complete: what is after the last line end is a record too. False: the file is still being written, and
+            what has no line end yet is no record yet; the source ends before it, and a job that goes on from
+            there reads it once it is whole.
+        if_changed: where a job goes on from a checkpoint, and the file is no longer the one that was read:
+            "fail" with `SourceError`, or "start_over" from its beginning.
         on_malformed: "fail" with `SourceError`, after all elements before the record were delivered; or
             "reject": the record goes to the source's `rejected` output as a `RejectedLine`.
         batch: how many values one read brings at most.
@@ -196,11 +263,13 @@ class CsvSource(_FileSource[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         types: Mapping[str, Callable[[str], Any]] | None = None,
         delimiter: str = ",",
+        complete: bool = True,
+        if_changed: Literal["fail", "start_over"] = "fail",
         on_malformed: Literal["fail", "reject"] = "fail",
         batch: int = 1000,
         max_line_bytes: int = 2**20,
     ) -> None:
-        super().__init__(path, on_malformed, batch, max_line_bytes)
+        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
         self._given_columns = None if columns is None else column_names(columns)
         self._types = {
             column: function(f"types[{column!r}]", convert) for column, convert in dict(types or {}).items()
@@ -227,6 +296,8 @@ class CsvSource(_FileSource[dict[str, Any]]):
             )
 
     def _next(self, lines: Lines, begin: Place) -> Any:
+        if not self._columns:  # there was no header, and who knows what has been written since
+            return _END
         begin, fields = self._record(lines, begin)
         if not fields:
             return _END
@@ -248,6 +319,9 @@ class CsvSource(_FileSource[dict[str, Any]]):
                     return begin, fields
                 begin = lines.mark()  # it was an empty line
         except (UnicodeDecodeError, csv.Error, TooLong) as error:
+            if lines.at_end and not lines.complete:  # inside quotes: its end is still to be written
+                lines.go_to(begin)
+                return begin, []
             self._skip_line(lines, begin)
             raise Malformed(begin, why_malformed(error)) from error
         return begin, []

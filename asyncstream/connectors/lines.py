@@ -20,6 +20,7 @@ __all__ = (
     "BOM",
     "EXCERPT_BYTES",
     "AnyPath",
+    "LineGrew",
     "Lines",
     "Malformed",
     "Place",
@@ -35,6 +36,7 @@ __all__ = (
 AnyPath = str | os.PathLike[str]
 
 BOM: Final = b"\xef\xbb\xbf"
+_LINE_FEED: Final = 10
 _BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
 EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
 
@@ -76,17 +78,29 @@ class TooLong(Exception):
     """A line, or a CSV record of several lines, is longer than the limit."""
 
 
+class LineGrew(Exception):
+    """A line that was taken as a whole, for the file ended there, goes on."""
+
+
 class Lines:
     """
     The lines of a file one by one: as bytes by `take`, or as text by iterating, as `csv.reader` does.
 
     Args:
+        file: at its beginning.
         limit: the most bytes between a `mark` and the end of the line that is taken.
+        complete: what is after the last line end is a line too; otherwise it is not there yet.
+
+    Attributes:
+        at_end: whether the end of the file was met since the last `mark`.
     """
 
-    def __init__(self, file: BinaryIO, limit: int) -> None:
+    def __init__(self, file: BinaryIO, limit: int, *, complete: bool = True) -> None:
         self.file = file
         self.limit = limit
+        self.complete = complete
+        self.at_end = False
+        self._is_open_end = False  # the last line taken had no end
         self._offset = 0
         self._lines = 0
         self._limit_offset = limit
@@ -94,26 +108,61 @@ class Lines:
     def mark(self) -> Place:
         """The place before the next line, from where on the limit counts."""
         self._limit_offset = self._offset + self.limit
+        self.at_end = False
         return self._offset, self._lines
 
     def go_to(self, place: Place) -> None:
         self._offset, self._lines = place
-        self.file.seek(self._offset)
+        self.file.seek(0)
+        is_behind_mark = self._offset == len(BOM) and self.file.read(len(BOM)) == BOM
+        self.file.seek(max(self._offset - 1, 0))
+        self._is_open_end = self._offset > 0 and self.file.read(1) != b"\n" and not is_behind_mark
         self.mark()
 
     def take(self) -> bytes:
-        """The next line with its end, empty at the end of the file. A line that is too long is skipped."""
+        """
+        The next line with its end, empty at the end of the file. A line that is too long is skipped.
+
+        Raises:
+            TooLong: for such a line.
+            LineGrew: if the line before was none.
+        """
+        if self._is_open_end:
+            self._end_line()
         begin = self._offset
         line = self.file.readline(max(self._limit_offset - begin, 0) + 1)
-        if not line:
-            return line
-        self._offset += len(line)
+        end = begin + len(line)
+        is_too_long = end > self._limit_offset
+        if not line or line[-1] != _LINE_FEED:
+            last = line
+            while is_too_long and last and last[-1] != _LINE_FEED:
+                last = self.file.readline(_BUFFER_BYTES)
+                end += len(last)
+            if not last or last[-1] != _LINE_FEED:  # the end of the file
+                self.at_end = True
+                if not self.complete:
+                    self.file.seek(begin)
+                    return b""
+                self._is_open_end = self._is_open_end or (end > begin and line != BOM)
+        if end == begin:
+            return b""
+        self._offset = end
         self._lines += 1
-        if self._offset > self._limit_offset:
-            while not line.endswith(b"\n") and (line := self.file.readline(_BUFFER_BYTES)):
-                self._offset += len(line)
+        if is_too_long:
             raise TooLong(f"longer than {self.limit} bytes")
         return line.removeprefix(BOM) if begin == 0 else line
+
+    def _end_line(self) -> None:
+        """Take the line end, if by now there is one, of the last line, which had none."""
+        found = self.file.read(2)
+        length = 1 if found.startswith(b"\n") else 2 if found == b"\r\n" else 0
+        self.file.seek(self._offset + length)
+        if length:
+            self._offset += length
+            self._limit_offset += length
+            self._is_open_end = False
+        elif found not in (b"", b"\r"):
+            raise LineGrew(f"line {self._lines}")
 
     def __iter__(self) -> Lines:
         return self

@@ -1,0 +1,74 @@
+"""
+Whether a file is still the one that was read or written up to some byte.
+
+A position in a file means something only in that file. So it goes along with a fingerprint of what is before
+it: of the file's first bytes and of the last ones before the position. Both stay as they are while the file
+is appended to, and change when it is rotated, replaced, cut or rewritten. What lies between the two is not
+looked at: the fingerprint of a file of any size takes two short reads. Inode and size are hints only: a file
+that was copied is the same file, and a new one may get the inode of an old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
+
+__all__ = ("difference", "fingerprint", "has_shrunk")
+
+EXTENT: Final = 4096
+"""Bytes that are looked at, at either end of what is before a position."""
+
+
+def fingerprint(file: BinaryIO, offset: int) -> dict[str, Any]:
+    """What a position keeps of the first `offset` bytes of `file`, whose own place stays where it is."""
+    status = os.fstat(file.fileno())
+    return {**_digests(file, offset), "inode": f"{status.st_ino:x}", "size": status.st_size}
+
+
+def difference(file: BinaryIO, offset: int, known: Mapping[str, Any]) -> str | None:
+    """
+    Why the first `offset` bytes of `file` are not those that `known` is the fingerprint of; None if they are.
+
+    Args:
+        file: its own place stays where it is.
+        offset: a number of bytes.
+        known: a fingerprint, or something without one: then the size alone is looked at.
+    """
+    status = os.fstat(file.fileno())
+    if status.st_size < offset:
+        found = f"it has only {status.st_size}"
+    elif "head" not in known:
+        return None
+    else:
+        digests = _digests(file, offset)
+        if digests["head"] != known["head"]:
+            found = "it begins with other bytes than it did"
+        elif digests["tail"] != known["tail"]:
+            found = "the bytes before that place are not those that were there"
+        else:
+            return None
+    if "inode" not in known:
+        return found
+    is_same = known["inode"] == f"{status.st_ino:x}"
+    return f"{found}; the file was {'changed where it is' if is_same else 'replaced by another one'}"
+
+
+def has_shrunk(file: BinaryIO, known: Mapping[str, Any]) -> bool:
+    """Whether the file was larger when the fingerprint was taken."""
+    return os.fstat(file.fileno()).st_size < int(known.get("size", 0))
+
+
+def _digests(file: BinaryIO, offset: int) -> dict[str, str]:
+    extent = min(EXTENT, offset)
+    place = file.tell()
+    try:
+        return {"head": _digest(file, 0, extent), "tail": _digest(file, offset - extent, extent)}
+    finally:
+        file.seek(place)
+
+
+def _digest(file: BinaryIO, begin: int, length: int) -> str:
+    file.seek(begin)
+    return hashlib.blake2b(file.read(length), digest_size=16).hexdigest()
