@@ -11,7 +11,7 @@ import asyncio
 import csv
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import orjson
@@ -29,8 +29,9 @@ from asyncstream.connectors.lines import (
 from asyncstream.connectors.lines import (
     RejectedLine as RejectedLine,  # where checkpoints of earlier versions look for it
 )
+from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, describe_error, safe_repr
+from asyncstream.errors import SinkError, describe_error
 
 __all__ = ("CsvSink", "JsonLinesSink")
 
@@ -127,9 +128,7 @@ class _FileSink(TransactionalSink[T]):
                 try:
                     line = self._encode(value)
                 except Exception as error:
-                    raise SinkError(
-                        f"cannot write {safe_repr(value)} to {self._path}: {describe_error(error)}"
-                    ) from error
+                    raise SinkError(why_unwritten(value, self._path, error)) from error
                 # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
                 file.write(line)
         except OSError as error:
@@ -190,31 +189,41 @@ class _FileSink(TransactionalSink[T]):
 
 class JsonLinesSink(_FileSink[Any]):
     """
-    Writes one JSON value per line: whatever orjson encodes, which includes dataclasses, datetimes and UUIDs.
+    Writes one JSON value per line: plain values, dates, numpy, dataclasses and other records, and the results
+    of windows as flat objects; `asyncstream.connectors.rows` says how each is written.
 
     Args:
         path: the file; its directory must exist.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" or "overwrite". Not asked
             where a job goes on from a checkpoint: then it goes on with its file.
     """
 
     def __init__(
-        self, path: AnyPath, *, existing: Literal["refuse", "append", "overwrite"] = "refuse"
+        self,
+        path: AnyPath,
+        *,
+        default: Default | None = None,
+        existing: Literal["refuse", "append", "overwrite"] = "refuse",
     ) -> None:
         super().__init__(path, existing)
+        self._write_json = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
 
     def _encode(self, value: Any) -> bytes:
-        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        return self._write_json(value)
 
 
-class CsvSink(_FileSink[Mapping[str, Any]]):
+class CsvSink(_FileSink[Any]):
     """
-    Writes mappings as CSV, with a header; None becomes an empty field.
+    Writes mappings and other records, such as dataclasses and the results of windows, as CSV with a header.
+    None becomes an empty field, a list JSON; `asyncstream.connectors.rows` says how other values are written.
 
     Args:
         path: the file; its directory must exist.
-        columns: the keys to write, in order. An element must have all of them; others are left out.
+        columns: the keys to write, in order. An element must have all of them; others are left out. Of a
+            window's result: `key`, `start`, `end`, the names of its aggregates.
         delimiter: what stands between two fields; one character.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" (its header must name
             the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
             with its file.
@@ -226,10 +235,12 @@ class CsvSink(_FileSink[Mapping[str, Any]]):
         *,
         columns: Sequence[str],
         delimiter: str = ",",
+        default: Default | None = None,
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
     ) -> None:
         super().__init__(path, existing)
         self._columns = column_names(columns)
+        self._rows = RowWriter(self._columns, default)
         # writerow gives what write gave: here the line itself
         self._writer = csv.writer(_Encoder(), delimiter=delimiter_of(delimiter), lineterminator=_CRLF)
 
@@ -246,8 +257,8 @@ class CsvSink(_FileSink[Mapping[str, Any]]):
             )
         super()._go_behind(file)
 
-    def _encode(self, value: Mapping[str, Any]) -> bytes:
-        return self._row([value[column] for column in self._columns])
+    def _encode(self, value: Any) -> bytes:
+        return self._row(self._rows.row(value))
 
     def _row(self, fields: Sequence[Any]) -> bytes:
         line: bytes = self._writer.writerow(fields)

@@ -17,13 +17,15 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from asyncstream.arguments import choice, count, refuse, text
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
+from asyncstream.errors import SinkError, SourceError, describe_error
 
 __all__ = ("SqliteSink", "SqliteSource")
 
@@ -36,6 +38,9 @@ _PATIENCE = 30.0
 
 _LOOK = 0.2
 """Seconds between two looks whether a transaction that waits for another connection has been called off."""
+
+_NATIVE = frozenset({bytes, bytearray, memoryview})
+"""Types that SQLite stores as they are, besides numbers and texts."""
 
 _MOVED = "asyncstream_sinks"
 """The table in which every sink of a database writes down how far it has moved its rows."""
@@ -198,12 +203,15 @@ class SqliteSource(Source[dict[str, Any]]):
 
 class SqliteSink(TransactionalSink[Any]):
     """
-    Writes mappings as rows of a table: at once, or exactly once in a job with checkpoints.
+    Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
+    once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
 
     Args:
         path: the database file; made if it is not there.
         table: the table; made with these columns, of no type, if it is not there.
-        columns: the keys to write. An element must have all of them; others are left out.
+        columns: the keys to write. An element must have all of them; others are left out. Of a window's
+            result: `key`, `start`, `end`, the names of its aggregates.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         on_conflict: what to do with a row that breaks a constraint of the table, its primary key say: "fail",
             "ignore" the new row, or "replace" the old one.
     """
@@ -214,6 +222,7 @@ class SqliteSink(TransactionalSink[Any]):
         table: str,
         *,
         columns: Sequence[str],
+        default: Default | None = None,
         on_conflict: Literal["fail", "ignore", "replace"] = "fail",
     ) -> None:
         self._path = _path(path)
@@ -222,6 +231,7 @@ class SqliteSink(TransactionalSink[Any]):
         if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
             raise refuse("columns", "a list of different names", columns)
         self._columns = names
+        self._rows = RowWriter(names, default, _NATIVE)
         self._insert = "INSERT"
         if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":
             self._insert += f" OR {on_conflict.upper()}"
@@ -315,22 +325,24 @@ class SqliteSink(TransactionalSink[Any]):
         statement = f"{insert} INTO {_quoted(table)} ({self._names()}) VALUES ({places})"
         # staged rows need not reach the disk before they are prepared
         self._taken = 0
-        await self._transaction(
-            lambda connection: connection.executemany(statement, rows),
-            safe=not self._has_epochs,
-            taken=len(rows),
-        )
+        try:
+            await self._transaction(
+                lambda connection: connection.executemany(statement, rows),
+                safe=not self._has_epochs,
+                taken=len(rows),
+            )
+        except OverflowError as error:  # SQLite's integers have 64 bits
+            widest = max(zip(map(_widest, rows), values, strict=True), key=itemgetter(0))[1]
+            raise SinkError(why_unwritten(widest, f"table {self._table!r}", error)) from error
 
     def taken(self) -> int:
         return self._taken
 
-    def _row(self, value: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _row(self, value: Any) -> list[Any]:
         try:
-            return tuple([value[column] for column in self._columns])
+            return self._rows.row(value)
         except Exception as error:
-            raise SinkError(
-                f"cannot write {safe_repr(value)} to table {self._table!r}: {describe_error(error)}"
-            ) from error
+            raise SinkError(why_unwritten(value, f"table {self._table!r}", error)) from error
 
     async def prepare(self, epoch: int) -> int:
         def work(connection: sqlite3.Connection) -> int:
@@ -378,6 +390,10 @@ class SqliteSink(TransactionalSink[Any]):
 
 def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _widest(row: Sequence[Any]) -> int:
+    return max((abs(cell) for cell in row if type(cell) is int), default=0)
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,258 @@
+"""
+How results become lines and rows: the same in JSON lines, CSV and SQLite.
+
+A *record* is a result as values by name. Mappings are records; dataclasses, NamedTuples, pydantic models,
+attrs classes and msgspec structs have the names of their fields. A `WindowResult` becomes one flat record:
+
+    key, start, end, then the named aggregates; where the result is no dict of names: value
+
+`start` and `end` are datetimes in UTC, None for a global window. CSV and SQLite may also pick `start_ms` and
+`end_ms`, as integers.
+
+What JSON has no word for is written as follows. Decimal, UUID, paths and IP addresses: text, exactly.
+datetime, date and time: ISO 8601. timedelta: seconds. An enum: its value. bytes: Base64, in SQLite a BLOB. A
+set: a list, in order of how its members are written. Numbers and arrays of numpy: numbers and lists. An
+exception: its type and message. Records: objects. In CSV and SQLite, lists and objects are JSON in one field.
+Whatever else there is needs `default`, a function that makes one of these of it, or raises `TypeError`; where
+JSON has no word for a value, it is asked before these rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import PurePath
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import orjson
+
+from asyncstream.arguments import function
+from asyncstream.errors import describe_error, safe_repr
+from asyncstream.windowing import WindowResult
+
+__all__ = ("Default", "JsonWriter", "RowWriter", "record_of", "why_unwritten")
+
+Default: TypeAlias = Callable[[Any], Any]
+"""Makes of a value of your own one that can be written; raises `TypeError` for others."""
+
+_AS_TEXT: Final = (Decimal, UUID, PurePath, IPv4Address, IPv4Network, IPv6Address, IPv6Network)
+_SIMPLE: Final = frozenset({type(None), bool, int, float, str})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def record_of(value: Any) -> Mapping[str, Any] | None:
+    """The values of a result by name, or None if it has no names."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, WindowResult):
+        return _flat(value)
+    kind = type(value)
+    for names in (
+        _field_names(value),
+        getattr(kind, "_fields", None) if isinstance(value, tuple) else None,
+        getattr(kind, "__struct_fields__", None),  # msgspec
+    ):
+        if names is not None:
+            return {name: getattr(value, name) for name in names}
+    fields = getattr(kind, "model_fields", None)
+    if isinstance(fields, Mapping) and hasattr(value, "model_dump"):  # pydantic
+        more = getattr(value, "model_extra", None) or {}
+        return {**{name: getattr(value, name) for name in fields}, **more}
+    return None
+
+
+def _field_names(value: Any) -> list[str] | None:
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    return None if attributes is None else [attribute.name for attribute in attributes]
+
+
+def _flat(result: WindowResult) -> dict[str, Any]:
+    record = {"key": result.key, "start": _moment(result.start_ms), "end": _moment(result.end_ms)}
+    values = result.value
+    if not (type(values) is dict and all(type(name) is str for name in values)):
+        return {**record, "value": values}
+    for name in record:
+        if name in values:
+            raise ValueError(f"a window's own column {name!r} and an aggregate have one name; rename that")
+    return record | values
+
+
+def _moment(timestamp_ms: int | None) -> datetime | int | None:
+    """As a datetime; before the year 1 and after 9999, where there is none, the milliseconds."""
+    if timestamp_ms is None:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return timestamp_ms
+
+
+# ------------------------------------------------------------------ JSON
+
+
+class JsonWriter:
+    """
+    Writes values as JSON.
+
+    Args:
+        default: what makes values of the user's own types ones that can be written.
+        options: of orjson.
+
+    Raises:
+        PipelineError: if `default` is no plain function.
+    """
+
+    def __init__(self, default: Default | None = None, options: int = 0) -> None:
+        self._default = None if default is None else function("default", default)
+        self._options = options | orjson.OPT_SERIALIZE_NUMPY
+
+    def write(self, value: Any) -> bytes:
+        """
+        The JSON of a value.
+
+        Raises:
+            TypeError: if a part of it is of a kind that cannot be written.
+        """
+        try:
+            return orjson.dumps(value, self.plain, self._options)
+        except orjson.JSONEncodeError as error:
+            raise (error.__cause__ or error) from None  # what `plain` raised says more than that it raised
+
+    def own(self, value: Any) -> Any:
+        """What the user's function makes of a value, if it knows it."""
+        if self._default is not None:
+            try:
+                return self._default(value)
+            except TypeError:
+                pass
+        return value
+
+    def plain(self, value: Any) -> Any:
+        """A value that orjson has no word for as one that it has."""
+        made = self.own(value)
+        if made is not value:
+            return made
+        if isinstance(value, _AS_TEXT):
+            return str(value)
+        if isinstance(value, timedelta):
+            return value.total_seconds()
+        if isinstance(value, bytes | bytearray | memoryview):
+            return b64encode(value).decode("ascii")
+        if isinstance(value, set | frozenset):
+            return sorted(value, key=self.write)
+        if isinstance(value, BaseException):
+            return describe_error(value)
+        if isinstance(value, datetime | date | time):  # their subclasses, those of pandas say
+            return value.isoformat() if value == value else None  # what pandas calls not a time
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+            return _of_numpy(value, numpy)
+        record = record_of(value)
+        if record is not None:
+            return dict(record)
+        if isinstance(value, Sequence):
+            return list(value)
+        raise TypeError(
+            f"a {type(value).__module__}.{type(value).__qualname__} is not written, {safe_repr(value, 60)}: "
+            "give the sink default=, a function that makes something else of it"
+        )
+
+
+def _of_numpy(value: Any, numpy: Any) -> Any:
+    if isinstance(value, numpy.ndarray):
+        return (
+            list(value)
+            if value.ndim
+            else value[()]
+            if value.dtype.char == "O"
+            else _of_numpy(value[()], numpy)
+        )
+    if value.dtype.names is not None:
+        return {name: value[name] for name in value.dtype.names}
+    if isinstance(value, numpy.datetime64):
+        return None if numpy.isnat(value) else str(value)
+    if isinstance(value, numpy.timedelta64):
+        return None if numpy.isnat(value) else float(value / numpy.timedelta64(1, "s"))
+    return float(value) if value.dtype.kind == "f" else value.item()
+
+
+# ------------------------------------------------------------------ rows
+
+
+class RowWriter:
+    """
+    Makes rows of results.
+
+    Args:
+        columns: the names of the values to write, in order.
+        default: what makes values of the user's own types ones that can be written.
+        native: types that are written as they are, besides None, bool, int, float and str.
+
+    Raises:
+        PipelineError: if `default` is no plain function.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], default: Default | None, native: frozenset[type] = frozenset()
+    ) -> None:
+        self._columns = columns
+        self._native = _SIMPLE | native
+        self._json = JsonWriter(default)
+
+    def row(self, value: Any) -> list[Any]:
+        """
+        One row.
+
+        Raises:
+            KeyError: if the result has no value of one of the names; its note says which there are.
+            TypeError: if a value is of a kind that cannot be written.
+        """
+        record = value if type(value) is dict else record_of(value)
+        if record is None:
+            raise TypeError("expected a mapping, or something that has fields")
+        native = self._native
+        try:
+            cells = [record[column] for column in self._columns]
+        except KeyError:
+            cells = [_found(record, value, column) for column in self._columns]
+        return [cell if type(cell) in native else self._cell(cell) for cell in cells]
+
+    def _cell(self, value: Any) -> Any:
+        value = self._json.own(value)
+        if isinstance(value, Enum):
+            value = value.value
+        if type(value) in self._native:
+            return value
+        for kind in (str, int, float):  # of which numpy's numbers are subclasses, and many others
+            if isinstance(value, kind):
+                return kind.__str__(value) if kind is str else kind(value)
+        if isinstance(value, datetime) and value == value:
+            return value.isoformat(" ")
+        written = value if isinstance(value, Mapping | list) else self._json.plain(value)
+        return written if type(written) in self._native else self._json.write(written).decode()
+
+
+def _found(record: Mapping[str, Any], value: Any, column: str) -> Any:
+    if column in record:
+        return record[column]
+    if isinstance(value, WindowResult) and column in ("start_ms", "end_ms"):
+        return getattr(value, column)
+    error = KeyError(column)
+    error.add_note(f"there are: {', '.join(map(repr, record)) or 'none'}")
+    raise error
+
+
+def why_unwritten(value: Any, target: str, error: Exception) -> str:
+    """The message of the error for a value that could not be written to `target`."""
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return f"cannot write {safe_repr(value)} to {target}: {describe_error(error)}{notes}"

@@ -1,0 +1,328 @@
+"""Results of every kind, written by every sink that writes text or rows."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import enum
+import json
+import sqlite3
+from collections import deque, namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import ip_address
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import attrs
+import numpy as np
+import pydantic
+import pytest
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Collect,
+    Count,
+    CsvSink,
+    FailedCall,
+    JsonLinesSink,
+    Mean,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    SqliteSink,
+    Sum,
+    TumblingWindows,
+    WindowResult,
+)
+from asyncstream.connectors.lines import RejectedLine
+
+
+class Colour(enum.Enum):
+    RED = "r"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Name(str):
+    pass
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@dataclass(slots=True)
+class Order:
+    id: int
+    price: Any
+    tags: Any = field(default_factory=list)
+
+
+class Model(pydantic.BaseModel):
+    id: int
+    price: Any = None
+    tags: Any = ()
+
+
+@attrs.define
+class Attrs:
+    id: int
+    price: Any = None
+    tags: Any = ()
+
+
+class Money:
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+WINTER = datetime(2024, 1, 1, 12, tzinfo=timezone(timedelta(hours=1)))
+
+CELLS: dict[str, tuple[Any, ...]] = {
+    # the value, then what it is in JSON, in CSV and in SQLite
+    "none": (None, None, "", None),
+    "bool": (True, True, "True", 1),
+    "int": (3, 3, "3", 3),
+    "float": (1.5, 1.5, "1.5", 1.5),
+    "text": ("ü,", "ü,", "ü,", "ü,"),
+    "text of a subclass": (Name("n"), "n", "n", "n"),
+    "decimal": (Decimal("1.10"), "1.10", "1.10", "1.10"),
+    "uuid": (UUID(int=5), str(UUID(int=5)), str(UUID(int=5)), str(UUID(int=5))),
+    "path": (PurePosixPath("a/b"), "a/b", "a/b", "a/b"),
+    "address": (ip_address("10.0.0.1"), "10.0.0.1", "10.0.0.1", "10.0.0.1"),
+    "datetime": (
+        WINTER,
+        "2024-01-01T12:00:00+01:00",
+        "2024-01-01 12:00:00+01:00",
+        "2024-01-01 12:00:00+01:00",
+    ),
+    "date": (date(2024, 1, 1), "2024-01-01", "2024-01-01", "2024-01-01"),
+    "time": (time(1, 2), "01:02:00", "01:02:00", "01:02:00"),
+    "duration": (timedelta(minutes=1), 60.0, "60.0", 60.0),
+    "enum": (Colour.RED, "r", "r", "r"),
+    "enum of ints": (Level.LOW, 1, "1", 1),
+    "bytes": (b"ab", "YWI=", "YWI=", b"ab"),
+    "list": ([1, "a"], [1, "a"], '[1,"a"]', '[1,"a"]'),
+    "tuple": ((1, (2,)), [1, [2]], "[1,[2]]", "[1,[2]]"),
+    "deque": (deque([1]), [1], "[1]", "[1]"),
+    "set": ({"b", "a"}, ["a", "b"], '["a","b"]', '["a","b"]'),
+    "set of decimals": (frozenset({Decimal(1)}), ["1"], '["1"]', '["1"]'),
+    "dict": ({"a": Decimal(1)}, {"a": "1"}, '{"a":"1"}', '{"a":"1"}'),
+    "other mapping": (MappingProxyType({"a": 1}), {"a": 1}, '{"a":1}', '{"a":1}'),
+    "named tuple": (Point(1, 2.5), {"x": 1, "y": 2.5}, '{"x":1,"y":2.5}', '{"x":1,"y":2.5}'),
+    "dataclass": (
+        Order(1, Decimal(2)),
+        {"id": 1, "price": "2", "tags": []},
+        '{"id":1,"price":"2","tags":[]}',
+        '{"id":1,"price":"2","tags":[]}',
+    ),
+    "model": (Model(id=1), {"id": 1, "price": None, "tags": []}, *['{"id":1,"price":null,"tags":[]}'] * 2),
+    "attrs": (Attrs(1), {"id": 1, "price": None, "tags": []}, *['{"id":1,"price":null,"tags":[]}'] * 2),
+    "error": (ValueError("bad"), "ValueError: bad", "ValueError: bad", "ValueError: bad"),
+    "float64": (np.float64(0.5), 0.5, "0.5", 0.5),
+    "float32": (np.float32(0.5), 0.5, "0.5", 0.5),
+    "float16": (np.float16(0.5), 0.5, "0.5", 0.5),
+    "longdouble": (np.longdouble(0.5), 0.5, "0.5", 0.5),
+    "int64": (np.int64(7), 7, "7", 7),
+    "uint8": (np.uint8(7), 7, "7", 7),
+    "numpy bool": (np.bool_(True), True, "True", 1),
+    "numpy text": (np.str_("a"), "a", "a", "a"),
+    "datetime64": (np.datetime64("2024-01-01T00:00:00"), *["2024-01-01T00:00:00"] * 3),
+    "timedelta64": (np.timedelta64(1500, "ms"), 1.5, "1.5", 1.5),
+    "array": (np.arange(3), [0, 1, 2], "[0,1,2]", "[0,1,2]"),
+    "strided array": (np.arange(6).reshape(2, 3)[:, ::2], [[0, 2], [3, 5]], "[[0,2],[3,5]]", "[[0,2],[3,5]]"),
+    "array without an axis": (np.array(1.5), 1.5, "1.5", 1.5),
+    "array of objects": (np.array([Decimal(1), None]), ["1", None], '["1",null]', '["1",null]'),
+    "structured": (np.array([(1, 2.5)], "i4,f8")[0], {"f0": 1, "f1": 2.5}, *['{"f0":1,"f1":2.5}'] * 2),
+}
+
+
+def write(sink: Any, values: Sequence[Any]) -> None:
+    pipeline = Pipeline()
+    pipeline.source(list(values), name="values").to(sink, name="out")
+    asyncio.run(pipeline.run())
+
+
+def json_rows(path: Path, values: Sequence[Any], **options: Any) -> list[Any]:
+    write(JsonLinesSink(path / "out.jsonl", existing="overwrite", **options), values)
+    return [json.loads(line) for line in (path / "out.jsonl").read_text().splitlines()]
+
+
+def csv_rows(path: Path, values: Sequence[Any], *columns: str, **options: Any) -> list[list[str]]:
+    write(CsvSink(path / "out.csv", columns=columns, existing="overwrite", **options), values)
+    with (path / "out.csv").open(newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def sqlite_rows(path: Path, values: Sequence[Any], *columns: str, **options: Any) -> list[tuple[Any, ...]]:
+    (path / "out.db").unlink(missing_ok=True)
+    write(SqliteSink(path / "out.db", "t", columns=columns, **options), values)
+    connection = sqlite3.connect(path / "out.db")
+    try:
+        return list(connection.execute("SELECT * FROM t"))
+    finally:
+        connection.close()
+
+
+def test_value_of_every_kind_is_written_by_every_sink(tmp_path: Path) -> None:
+    values = [{"v": value} for value, *_ in CELLS.values()]
+    in_json, in_csv, in_sqlite = (
+        json_rows(tmp_path, values),
+        csv_rows(tmp_path, values, "v"),
+        sqlite_rows(tmp_path, values, "v"),
+    )
+    for row, (name, (_, *expected)) in enumerate(CELLS.items()):
+        assert [in_json[row]["v"], in_csv[row][0], in_sqlite[row][0]] == expected, name
+
+
+@pytest.mark.parametrize("record", [Order(1, Decimal(2), {3}), Model(id=1, price=2), Attrs(1, 2)])
+def test_record_of_every_kind_is_a_row(tmp_path: Path, record: Any) -> None:
+    (found,) = json_rows(tmp_path, [record])
+    assert list(found) == ["id", "price", "tags"]
+    assert csv_rows(tmp_path, [record], "price", "id") == [["2", "1"]]
+    assert sqlite_rows(tmp_path, [record], "id") == [(1,)]
+
+
+def test_named_tuple_is_a_row(tmp_path: Path) -> None:
+    assert json_rows(tmp_path, [Pair(1, [2])]) == [{"a": 1, "b": [2]}]
+    assert csv_rows(tmp_path, [Pair(1, [2])], "b", "a") == [["[2]", "1"]]
+
+
+def test_result_of_a_window_is_a_flat_row(tmp_path: Path) -> None:
+    def results(sink: Any) -> None:
+        pipeline = Pipeline()
+        data: list[dict[str, Any]] = [{"k": "a", "t": 1000, "x": 2}, {"k": "a", "t": 2000, "x": 3}]
+        (
+            pipeline.source(data)
+            .event_time(lambda row: row["t"], BoundedOutOfOrderness(0.001))
+            .key_by(lambda row: row["k"])
+            .window(TumblingWindows(60))
+            .aggregate(n=Count(), mean=Mean("x"), all=Collect("x"))
+            .to(sink)
+        )
+        asyncio.run(pipeline.run())
+
+    results(JsonLinesSink(tmp_path / "out.jsonl"))
+    line = (tmp_path / "out.jsonl").read_text()
+    assert line == (
+        '{"key":"a","start":"1970-01-01T00:00:00+00:00","end":"1970-01-01T00:01:00+00:00",'
+        '"n":2,"mean":2.5,"all":[2,3]}\n'
+    )
+    columns = ["key", "start", "end", "n", "mean", "all", "start_ms", "end_ms"]
+    results(CsvSink(tmp_path / "out.csv", columns=columns))
+    with (tmp_path / "out.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert list(row.values()) == [
+        *("a", "1970-01-01 00:00:00+00:00", "1970-01-01 00:01:00+00:00", "2", "2.5", "[2,3]", "0", "60000")
+    ]
+    results(SqliteSink(tmp_path / "out.db", "t", columns=columns))
+    connection = sqlite3.connect(tmp_path / "out.db")
+    assert list(connection.execute('SELECT key, n, mean, "all", start_ms, end_ms, start FROM t')) == [
+        ("a", 2, 2.5, "[2,3]", 0, 60000, "1970-01-01 00:00:00+00:00")
+    ]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("result", "row"),
+    [
+        (WindowResult("k", None, None, 7), {"key": "k", "start": None, "end": None, "value": 7}),
+        (WindowResult("k", None, None, {1: 2}), None),
+        (
+            WindowResult(("a", 1), -(2**62), 2**62, [Decimal(1)]),
+            {"key": ["a", 1], "start": -(2**62), "end": 2**62, "value": ["1"]},
+        ),
+    ],
+)
+def test_other_results_of_windows(tmp_path: Path, result: Any, row: Any) -> None:
+    if row is None:
+        with pytest.raises(SinkError, match="Dict key must be str"):
+            json_rows(tmp_path, [result])
+    else:
+        assert json_rows(tmp_path, [result]) == [row]
+
+
+def test_aggregate_with_the_name_of_a_windows_column_is_refused(tmp_path: Path) -> None:
+    result = WindowResult("k", 0, 1, {"start": 3})
+    with pytest.raises(SinkError, match=r"step 'out'.*'start' and an aggregate have one name"):
+        json_rows(tmp_path, [result])
+    with pytest.raises(SinkError, match="'start' and an aggregate have one name"):
+        csv_rows(tmp_path, [result], "key")
+
+
+def test_failed_calls_and_rejected_lines_are_written(tmp_path: Path) -> None:
+    failed = FailedCall({"id": 1}, ValueError("bad"), 2, None, 5, 6)
+    (letter,) = json_rows(tmp_path, [failed])
+    assert letter == {
+        "value": {"id": 1},
+        "error": "ValueError: bad",
+        "attempts": 2,
+        "timestamp": None,
+        "first_ms": 5,
+        "last_ms": 6,
+    }
+    assert csv_rows(tmp_path, [failed], "value", "error") == [['{"id":1}', "ValueError: bad"]]
+    rejected = RejectedLine("a.csv", 3, "x", "2 fields")
+    assert sqlite_rows(tmp_path, [rejected], "line_number", "reason") == [(3, "2 fields")]
+
+
+def cents(value: Any) -> Any:
+    if isinstance(value, Money):
+        return value.cents
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError
+
+
+def test_own_types_are_written_by_default(tmp_path: Path) -> None:
+    values = [{"v": Money(5)}, {"v": [Money(6)]}, {"v": Decimal("1.5")}, {"v": {Decimal(1)}}]
+    assert [row["v"] for row in json_rows(tmp_path, values, default=cents)] == [5, [6], 1.5, [1.0]]
+    assert csv_rows(tmp_path, values, "v", default=cents) == [["5"], ["[6]"], ["1.5"], ["[1.0]"]]
+    assert sqlite_rows(tmp_path, values, "v", default=cents) == [(5,), ("[6]",), (1.5,), ("[1.0]",)]
+    for sink in (
+        lambda **options: JsonLinesSink(tmp_path / "x", **options),
+        lambda **options: CsvSink(tmp_path / "x", columns=["a"], **options),
+        lambda **options: SqliteSink(tmp_path / "x", "t", columns=["a"], **options),
+    ):
+        with pytest.raises(PipelineError, match="default: expected a function"):
+            sink(default=3)
+
+
+@pytest.mark.parametrize(
+    "value", [Money(1), [Money(1)], {"a": {"b": Money(1)}}, Sum(), lambda: 1, 1j, iter(())]
+)
+def test_value_that_cannot_be_written_is_named_with_its_step(tmp_path: Path, value: Any) -> None:
+    for written in (json_rows, csv_rows, sqlite_rows):
+        columns = () if written is json_rows else ("n", "v")
+        with pytest.raises(SinkError, match=r"step 'out'.*cannot write \{'n': 2, .*is not written.*default="):
+            written(tmp_path, [{"n": 1, "v": 0}, {"n": 2, "v": value}], *columns)
+    assert (tmp_path / "out.jsonl").read_text() == '{"n":1,"v":0}\n'
+    assert (tmp_path / "out.csv").read_text() == "n,v\n1,0\n"
+    connection = sqlite3.connect(tmp_path / "out.db")
+    assert list(connection.execute("SELECT * FROM t")) == []
+    connection.close()
+
+
+def test_missing_column_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    for record in ({"a": 1, "b": 2}, Pair(1, 2)):
+        for written in (csv_rows, sqlite_rows):
+            with pytest.raises(SinkError, match=r"step 'out'.*KeyError: 'c'; there are: 'a', 'b'"):
+                written(tmp_path, [record], "a", "c")
+
+
+def test_integer_too_large_for_sqlite_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        SinkError, match=r"step 'out'.*cannot write \{'n': 9223372036854775808\} to table 't'"
+    ):
+        sqlite_rows(tmp_path, [{"n": 1}, {"n": 2**63}], "n")
