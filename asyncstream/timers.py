@@ -155,8 +155,9 @@ class TimerService:
     """
     The event-time and processing-time timers of one operator, and the time as they know it.
 
-    `restore` brings no watermark: in a service just made it is before all time until the next one comes. A
-    timer that was due when the snapshot was taken waits for that one.
+    `restore` brings no watermark: in a service just made it is before all time until a driver says by
+    `restore_watermark` how far it had come, or the next one comes. A timer that was due when the snapshot
+    was taken waits for the next one.
 
     Attributes:
         watermark: the event time reached, milliseconds since the epoch. While event timers fire it is
@@ -203,6 +204,10 @@ class TimerService:
         """Event time has reached `timestamp`: fire what is due."""
         self.watermark = timestamp
         self.event.advance(timestamp, self._on_event_time)
+
+    def restore_watermark(self, timestamp: int) -> None:
+        """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""
+        self.watermark = timestamp
 
     def advance_clock(self, now_ms: int) -> None:
         """

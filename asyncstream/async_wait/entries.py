@@ -5,6 +5,7 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
     ["finished", value, timestamp, results]     its call has ended; it waits for its turn
     ["emitted", result, timestamp]              a result on its way out
     ["watermark", timestamp]  ["idle", bool]  ["end"]
+    ["reached", timestamp]                      the last watermark that was emitted
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Routed, Se
 from asyncstream.elements import EndOfInput, IdleStatus, Watermark
 from asyncstream.errors import InternalError, safe_repr
 
-__all__ = ("UNCALLED", "Finished", "entry_of", "inbox_item")
+__all__ = ("REACHED", "UNCALLED", "Finished", "entry_of", "inbox_item")
+
+
+REACHED: Final = "reached"
+"""The kind of the entry that says how far event time had come behind the operator."""
 
 
 class Finished:

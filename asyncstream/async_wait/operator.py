@@ -62,7 +62,7 @@ from itertools import repeat
 from typing import Any
 
 from asyncstream.async_wait.deadlines import Deadlines
-from asyncstream.async_wait.entries import UNCALLED, Finished, entry_of, inbox_item
+from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of, inbox_item
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
@@ -144,6 +144,7 @@ class AsyncWaitOperator(Intake):
         self._settled = False
         self._soiled = 0
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
+        self._is_restored = False
         self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._function: Callable[[Any], Awaitable[Any]] = (
@@ -608,12 +609,25 @@ class AsyncWaitOperator(Intake):
         # not the end of input: the sources say it again, and after a drain they go on
         entries = [entry for entry in (*passed, *held, *waiting) if entry not in _ENDS]
         if self._watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
-            entries.insert(0, ["watermark", self._watermark])
+            entries.insert(0, [REACHED, self._watermark])
         return entries
 
     def restore(self, state: Any) -> None:
         call_all = self.settings.replay == "all"
+        reached = [entry[1] for entry in state if entry[0] == REACHED]
+        entries = [entry for entry in state if entry[0] != REACHED]
+        self._watermark = max([self._watermark, *reached])
+        self._is_restored = True
         if self._lanes is not None:
-            state = self._lanes.in_order(state)
-        self._inbox.extend(inbox_item(entry, call_all=call_all) for entry in state)
+            entries = list(self._lanes.in_order(entries))
+        self._inbox.extend(inbox_item(entry, call_all=call_all) for entry in entries)
         self._accepted()
+
+    def resume(self) -> None:
+        if self._watermark > MIN_TIMESTAMP:
+            super().restore_watermark(self._watermark)
+
+    def restore_watermark(self, timestamp: int) -> None:
+        if not self._is_restored:  # else upstream is ahead of what has been emitted here
+            self._watermark = timestamp
+            super().restore_watermark(timestamp)

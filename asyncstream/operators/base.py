@@ -12,7 +12,8 @@ It is driven by these and nothing else:
 * `advance_clock(now_ms)`: processing time advances (only after `context.wake_at` asked for it);
 * `end_input()`: nothing follows. A `Watermark(MAX_TIMESTAMP)` came before it if the input ended by itself.
 
-`open` comes before all of them, `close` after; `restore` between `open` and the first element. What an
+`open` comes before all of them, `close` after; `restore` between `open` and the first element, then
+`restore_watermark` if there was a watermark. What an
 operator pushes downstream while it handles one of these calls comes before the call's own effect is
 passed on, so a watermark never overtakes the results that it caused.
 
@@ -107,6 +108,16 @@ class Operator:
         for output in self.outputs():
             output.advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        """
+        Event time had come this far when the snapshot was taken that was restored.
+
+        It is known again what is late. Nothing happens: a timer that was due then waited for the next
+        watermark, and still does. Operators that remember their own watermark do not pass this on.
+        """
+        for output in self.outputs():
+            output.restore_watermark(timestamp)
+
     def set_idle(self, idle: bool) -> None:
         """While idle, this input does not hold back the watermark downstream."""
         for output in self.outputs():
@@ -161,8 +172,8 @@ class Operator:
         """
         Called once when this and all operators downstream are restored.
 
-        An operator whose output has a watermark of its own says it again here, for those downstream to know
-        what is late.
+        An operator whose output has a watermark of its own tells those downstream of it here, by
+        `restore_watermark`, for them to know what is late.
         """
 
     def close(self) -> None:
@@ -222,6 +233,9 @@ class Discard(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         pass
 
+    def restore_watermark(self, timestamp: int) -> None:
+        pass
+
     def set_idle(self, idle: bool) -> None:
         pass
 
@@ -250,6 +264,10 @@ class Fanout(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         for reader in self.readers:
             reader.advance_watermark(timestamp)
+
+    def restore_watermark(self, timestamp: int) -> None:
+        for reader in self.readers:
+            reader.restore_watermark(timestamp)
 
     def set_idle(self, idle: bool) -> None:
         for reader in self.readers:

@@ -348,6 +348,10 @@ class KeyedProcessOperator(Operator):
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self._timers.restore_watermark(timestamp)
+        super().restore_watermark(timestamp)
+
     def advance_clock(self, now_ms: int) -> None:
         self._timers.advance_clock(now_ms)
         self._emitter.flush()

@@ -98,6 +98,9 @@ class AssignEventTime(Operator):
         if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
             super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        """Watermarks from upstream end here."""
+
     def _heard(self) -> None:
         self._heard_ms = self.context.clock.now_ms()
         if self._idle:
@@ -135,7 +138,7 @@ class AssignEventTime(Operator):
 
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:
-            super().advance_watermark(self._watermark)
+            super().restore_watermark(self._watermark)
 
 
 def _instant(stamp: object) -> int:
@@ -186,6 +189,11 @@ class AdvanceWhenQuiet(Operator):
             return
         super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        if timestamp > self._watermark:  # of a step that has been added since
+            self._watermark = self._at_heard = timestamp
+            super().restore_watermark(timestamp)
+
     def advance_clock(self, now_ms: int) -> None:
         if self._ended:
             return
@@ -208,4 +216,4 @@ class AdvanceWhenQuiet(Operator):
 
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:
-            super().advance_watermark(self._watermark)
+            super().restore_watermark(self._watermark)

@@ -108,6 +108,11 @@ class PlainWindowOperator(Operator):
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        self._at_hand = NONE_AT_HAND
+        super().restore_watermark(timestamp)
+
     def snapshot(self) -> Any:
         save = self._aggregate.save
         contents: list[Any] = []

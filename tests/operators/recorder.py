@@ -12,11 +12,13 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 W = "watermark"
 IDLE = "idle"
 END = "end"
+RESTORED = "restored"
 
 
 class Recorder(Operator):
     """
-    Keeps elements as `(value, timestamp)` and control elements as `(W, t)`, `(IDLE, bool)` and `(END,)`.
+    Keeps elements as `(value, timestamp)` and control elements as `(W, t)`, `(IDLE, bool)`, `(END,)`; what a
+    restored operator says of event time as `(RESTORED, t)`.
 
     Attributes:
         batches: how many elements each push brought.
@@ -38,6 +40,9 @@ class Recorder(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         self.seen.append((W, timestamp))
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self.seen.append((RESTORED, timestamp))
+
     def set_idle(self, idle: bool) -> None:
         self.seen.append((IDLE, idle))
 
@@ -45,7 +50,7 @@ class Recorder(Operator):
         self.seen.append((END,))
 
     def values(self) -> list[Any]:
-        return [entry[0] for entry in self.seen if entry[0] not in (W, IDLE, END)]
+        return [entry[0] for entry in self.seen if entry[0] not in (W, IDLE, END, RESTORED)]
 
 
 def record(operator: Operator, clock: ManualClock | None = None, wakes: list[int] | None = None) -> Recorder:

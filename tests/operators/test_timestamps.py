@@ -20,7 +20,7 @@ from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
-from tests.operators.recorder import END, IDLE, Recorder, W, record
+from tests.operators.recorder import END, IDLE, RESTORED, Recorder, W, record
 
 
 def same(value: Any) -> Any:
@@ -301,5 +301,5 @@ def test_watermark_of_a_silence_is_part_of_the_snapshot() -> None:
     copy.resume()
     copy.advance_watermark(100)
 
-    assert watermarks(recorder.seen) == [140]
+    assert recorder.seen == [(RESTORED, 140)]
     assert watermarks_at(copy, recorder, clock, 1100) == [240]

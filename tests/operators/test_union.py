@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.operators.union import Union
-from tests.operators.recorder import END, IDLE, Recorder, W, record
+from tests.operators.recorder import END, IDLE, RESTORED, Recorder, W, record
 
 
 def union_of(inputs: int) -> tuple[Union, Recorder]:
@@ -47,16 +47,57 @@ def test_idle_input_is_not_waited_for() -> None:
     assert recorder.seen == [(W, 10)]
 
 
-def test_input_that_comes_back_is_waited_for_but_turns_nothing_back() -> None:
+def test_input_that_comes_back_is_waited_for_once_it_has_caught_up() -> None:
     union, recorder = union_of(2)
     union.ports[1].set_idle(True)
     union.ports[0].advance_watermark(10)
     union.ports[1].set_idle(False)
     union.ports[1].advance_watermark(5)
     union.ports[0].advance_watermark(20)
-    assert recorder.seen == [(W, 10)]
     union.ports[1].advance_watermark(15)
-    assert recorder.seen == [(W, 10), (W, 15)]
+    assert recorder.seen == [(W, 10), (W, 20)]
+    union.ports[1].advance_watermark(20)
+    union.ports[0].advance_watermark(30)
+    assert recorder.seen == [(W, 10), (W, 20)]
+    union.ports[1].advance_watermark(25)
+    assert recorder.seen == [(W, 10), (W, 20), (W, 25)]
+
+
+def test_end_beside_an_input_that_has_not_caught_up_does_not_let_event_time_jump_to_its_end() -> None:
+    union, recorder = union_of(2)
+    union.ports[1].set_idle(True)
+    union.ports[0].advance_watermark(10)
+    union.ports[1].set_idle(False)
+    union.ports[1].advance_watermark(5)
+    union.ports[0].advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].end_input()
+    assert recorder.seen == [(W, 10)]
+    union.ports[1].advance_watermark(12)
+    assert recorder.seen == [(W, 10), (W, 12)]
+
+
+def test_last_active_input_that_ends_beside_an_idle_one_leaves_the_largest_watermark() -> None:
+    union, recorder = union_of(2)
+    union.ports[1].advance_watermark(10)
+    union.ports[1].set_idle(True)
+    union.ports[0].advance_watermark(5)
+    union.ports[0].advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].end_input()
+    assert recorder.seen == [(W, 5), (W, 10), (IDLE, True)]
+    union.ports[1].set_idle(False)
+    union.ports[1].advance_watermark(11)
+    assert recorder.seen[3:] == [(IDLE, False), (W, 11)]
+
+
+def test_idle_inputs_that_follow_the_clock_are_followed_while_all_are_idle() -> None:
+    union, recorder = union_of(2)
+    union.ports[0].advance_watermark(5)
+    union.ports[0].set_idle(True)
+    union.ports[0].advance_watermark(6)
+    assert recorder.seen == []  # the other one is waited for
+    union.ports[1].set_idle(True)
+    union.ports[0].advance_watermark(8)
+    assert recorder.seen == [(W, 6), (IDLE, True), (W, 8)]
 
 
 def test_last_input_that_turns_idle_leaves_the_largest_watermark() -> None:
@@ -101,15 +142,23 @@ def test_ended_input_beside_an_idle_one_does_not_let_event_time_jump_to_its_end(
 
 def test_restored_union_waits_as_before() -> None:
     union, _ = union_of(2)
+    union.ports[1].advance_watermark(10)
     union.ports[0].advance_watermark(10)
-    union.ports[1].set_idle(True)
     copy, recorder = union_of(2)
     copy.restore(union.snapshot())
-    copy.ports[1].set_idle(False)
+    copy.resume()
     copy.ports[0].advance_watermark(20)
-    assert recorder.seen == [(W, 10)]
+    assert recorder.seen == [(RESTORED, 10)]
     copy.ports[1].advance_watermark(12)
-    assert recorder.seen == [(W, 10), (W, 12)]
+    assert recorder.seen == [(RESTORED, 10), (W, 12)]
+
+
+def test_union_that_is_new_in_a_restored_pipeline_learns_its_watermark_from_its_inputs() -> None:
+    union, recorder = union_of(2)
+    union.ports[0].restore_watermark(10)
+    union.ports[1].restore_watermark(7)
+    union.ports[1].advance_watermark(8)
+    assert recorder.seen == [(RESTORED, 7), (W, 8)]
 
 
 Step = tuple[str, int, Any]
@@ -120,8 +169,46 @@ STEPS = st.one_of(
 )
 
 
+def do(union: Union, step: Step) -> None:
+    kind, number, what = step
+    port = union.ports[number]
+    if kind == "watermark":
+        port.advance_watermark(what)
+    elif kind == "idle":
+        port.set_idle(what)
+    else:
+        port.advance_watermark(MAX_TIMESTAMP)
+        port.end_input()
+
+
+@given(st.lists(STEPS | st.tuples(st.just("end"), st.integers(0, 2), st.none()), max_size=25), st.data())
+def test_restored_union_goes_on_as_the_one_before(steps: list[Step], data: st.DataObject) -> None:
+    ends: set[int] = set()
+    drawn, steps = steps, []
+    for step in drawn:
+        if step[1] not in ends:  # nothing follows the end of an input
+            steps.append(step)
+            ends |= {step[1]} if step[0] == "end" else set()
+    cut = data.draw(st.integers(0, len(steps)))
+    union, recorder = union_of(3)
+    for step in steps[:cut]:
+        do(union, step)
+    copy, after = union_of(3)
+    copy.restore(union.snapshot())
+    copy.resume()
+    for step in steps[:cut]:
+        if step[0] == "end":  # as sources do, which say it again
+            do(copy, step)
+    assert all(entry[0] is not W or entry[1] == MAX_TIMESTAMP for entry in after.seen)
+    before, again = len(recorder.seen), len(after.seen)
+    for step in steps[cut:]:
+        do(union, step)
+        do(copy, step)
+    assert after.seen[again:] == recorder.seen[before:]
+
+
 @given(st.lists(STEPS, max_size=40))
-def test_watermark_never_goes_back_and_never_passes_an_active_input(steps: list[Step]) -> None:
+def test_watermark_never_goes_back_nor_stays_behind_the_slowest_active_input(steps: list[Step]) -> None:
     union, recorder = union_of(3)
     latest = [MIN_TIMESTAMP] * 3
     idle = [False] * 3

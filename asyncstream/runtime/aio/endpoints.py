@@ -282,6 +282,9 @@ class SinkOperator(Intake):
     def advance_watermark(self, timestamp: int) -> None:
         """A sink has no use for it."""
 
+    def restore_watermark(self, timestamp: int) -> None:
+        """A sink has no use for it."""
+
     def set_idle(self, idle: bool) -> None:
         """A sink has no use for it."""
 

@@ -121,6 +121,9 @@ class Exit(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         self.watermark = timestamp
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self.watermark = timestamp
+
     def set_idle(self, idle: bool) -> None:
         """Spark's watermark waits for nobody."""
 
@@ -220,6 +223,12 @@ class Assembly:
         if watermark_ms > MIN_TIMESTAMP:
             for head in self.heads.values():
                 head.advance_watermark(watermark_ms)
+
+    def restore_watermark(self, watermark_ms: int) -> None:
+        """Event time had come this far when the operators were remembered; `MIN_TIMESTAMP` is nowhere."""
+        if watermark_ms > MIN_TIMESTAMP:
+            for head in self.heads.values():
+                head.restore_watermark(watermark_ms)
 
     def take(self) -> list[Leaving]:
         """What has reached the exits since the last time."""

@@ -102,6 +102,7 @@ def take_up(operators: Mapping[str, Operator], inherited: Sequence[States]) -> N
         else:
             for part in parts:
                 operator.restore(part)
+        operator.resume()
 
 
 # ------------------------------------------------------------------ in

@@ -177,6 +177,9 @@ class KeyGroup:
                     operators[name].take_over(state)
             else:
                 take_up(operators, [inherited])
+                if not early:  # else the watermarks of what was under way lead there
+                    assembly.restore_watermark(start_ms)
+                    known_ms = max(known_ms, start_ms)
             counted = tally(self._terms.counts, operators)
             for row in early:
                 if inherited is not None:  # calls that were under way come with the watermarks between them

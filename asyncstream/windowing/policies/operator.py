@@ -179,6 +179,10 @@ class PolicyWindowOperator(Operator):
         if timestamp == MAX_TIMESTAMP or not self.settings.event_time:
             super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        if not self.settings.event_time:
+            super().restore_watermark(timestamp)
+
     def advance_clock(self, now_ms: int) -> None:
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
@@ -218,7 +222,7 @@ class PolicyWindowOperator(Operator):
 
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:
-            super().advance_watermark(self._promised_ms)
+            super().restore_watermark(self._promised_ms)
 
     def counters(self) -> tuple[str, ...]:
         return tuple(self._counts)
