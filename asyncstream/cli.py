@@ -29,9 +29,10 @@ from asyncstream.checkpoint import (
     Checkpoints,
     CheckpointStore,
     DirectoryStore,
+    History,
     SqliteStore,
 )
-from asyncstream.checkpoint.format import unpack_info
+from asyncstream.codec import JsonCodec
 from asyncstream.errors import AsyncStreamError, CheckpointError, DamagedCheckpoint, PipelineError
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import Job
@@ -212,14 +213,7 @@ def _read_all(path: str) -> dict[int, CheckpointInfo | CheckpointError]:
     """By number, what each says of itself, or what is wrong with it."""
 
     async def read() -> dict[int, CheckpointInfo | CheckpointError]:
-        store = _store(path)
-        found: dict[int, CheckpointInfo | CheckpointError] = {}
-        for number in await store.numbers():
-            try:
-                found[number] = unpack_info(await store.load(number))
-            except CheckpointError as error:
-                found[number] = error
-        return found
+        return await History(_store(path), JsonCodec()).infos()
 
     return asyncio.run(read())
 

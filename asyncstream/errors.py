@@ -20,9 +20,12 @@ __all__ = (
     "HttpError",
     "InternalError",
     "JobStopped",
+    "LeaseHeld",
+    "LeaseLost",
     "MissingExtra",
     "PipelineError",
     "RetriesExhausted",
+    "SinkBroken",
     "SinkError",
     "SourceError",
     "UserFunctionError",
@@ -133,8 +136,24 @@ class SinkError(AsyncStreamError):
     """Raised when a sink could not take what it was given."""
 
 
+class SinkBroken(SinkError):
+    """
+    Raised when a sink cannot go on in this run: what it was given may be gone, or another job writes now.
+
+    It ends the job, also from within a checkpoint. The next run goes on from the last checkpoint.
+    """
+
+
 class CheckpointError(AsyncStreamError):
     """Raised when a snapshot cannot be taken, stored or restored."""
+
+
+class LeaseHeld(CheckpointError):
+    """Raised when another job writes to the store, or the sink, that a job wants to write to."""
+
+
+class LeaseLost(CheckpointError):
+    """Raised when another job has taken over, so that this one may write no more: it ends at once."""
 
 
 class DamagedCheckpoint(CheckpointError):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent / "asyncstream"
 
 FLOORS = (
     ("errors", "elements", "clock", "codec", "arguments"),
-    ("eventtime", "state", "timers", "metrics"),
+    ("eventtime", "lease", "state", "timers", "metrics"),
     ("operators",),
     ("async_wait", "calls", "windowing"),
     ("connectors",),

@@ -1,46 +1,41 @@
 """
-A checkpoint as bytes: what it is, then what each step remembers, all of it under one checksum.
+A checkpoint as a manifest: what it is, what each step remembers, and which parts that is in; under one
+checksum.
 
     magic       8 bytes, b"astream\\n"
     version     2 bytes, big-endian like all numbers here
     sizes       4 bytes for the description, 8 bytes for the contents
     checksum    32 bytes, BLAKE2b over everything else
     description JSON, for people and tools: no codec is needed to read it
-    contents    what the steps remember, each part by itself through the codec
+    contents    the parts that are small, each chunk by itself through the codec; the others are in the store
 
-Large states are cut into parts of a few thousand entries. Encoding one part takes about a millisecond, so a
-thread that encodes them lets the event loop run in between.
+This is version 2. In version 1 all parts were contents; it can still be read. The head will stay as it is, so
+that a later version can be told from damage: its checksum is right.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
+from asyncstream.checkpoint.parts import INLINE_BYTES, Encoded, PartInfo, decode_state, divide, unite
 from asyncstream.codec import Codec
-from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
-__all__ = ("CheckpointInfo", "Encoded", "Role", "StepInfo", "encode_state", "pack", "unpack", "unpack_info")
+__all__ = ("CheckpointInfo", "Draft", "Role", "StepInfo", "pack", "unpack", "unpack_info")
 
 MAGIC: Final = b"astream\n"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _HEAD: Final = struct.Struct(">8sHIQ")
 _SUM_BYTES: Final = 32
 _START: Final = _HEAD.size + _SUM_BYTES
 
-PART: Final = 1000
-"""Entries that are encoded in one go."""
-
 Role: TypeAlias = Literal["source", "operator", "sink"]
-
-_Path: TypeAlias = tuple[str, ...]
-Encoded: TypeAlias = list[tuple[_Path, bytes]]
-"""The parts of one step's state: all but its long lists, then pieces of these, each with its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +49,14 @@ class StepInfo:
         size: bytes of its state.
         schema: what the state consists of, as plain JSON; None: unknown, as in checkpoints from before it was
             kept, and not compared.
+        parts: which parts its state is in.
     """
 
     role: Role
     kind: str
     size: int
     schema: Any = None
+    parts: tuple[PartInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,9 @@ class CheckpointInfo:
         created_ms: when, milliseconds since the epoch by the pipeline's clock.
         codec: name of the codec that its values went through.
         finished: every element accepted was finished, and the job ended with it.
-        size: bytes in all.
+        size: bytes in all, those of its parts included, which it may share with others.
         steps: the steps that remember something, by name.
+        lease: the number of the lease under which it was written; 0 if there was none.
     """
 
     id: int
@@ -84,85 +82,55 @@ class CheckpointInfo:
     finished: bool
     size: int
     steps: Mapping[str, StepInfo]
+    lease: int = 0
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The names of the parts that the store keeps by themselves."""
+        return frozenset(
+            part.stored for step in self.steps.values() for part in step.parts if part.stored is not None
+        )
 
 
-# ------------------------------------------------------------------ states and their parts
-
-
-def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
+@dataclass(frozen=True, slots=True)
+class Draft:
     """
-    A step's state as bytes.
+    A checkpoint as bytes, not yet in a store.
 
-    Raises:
-        CheckpointError: if the codec refuses a value; names the step.
+    Attributes:
+        info: what it says of itself.
+        manifest: to be committed, after its parts were put.
+        parts: by name. Those that are in the store already may be left out.
     """
-    encoded: Encoded = []
-    try:
-        for path, value in _parts(state):
-            encoded.append((path, codec.encode(value)))
-    except CodecError as error:
-        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
-    return encoded
+
+    info: CheckpointInfo
+    manifest: bytes
+    parts: dict[str, bytes]
 
 
-def _parts(state: Any) -> Iterator[tuple[_Path, Any]]:
-    long: list[tuple[_Path, list[Any]]] = []
-    yield (), _without_long_lists(state, (), long)
-    for path, values in long:
-        for start in range(0, len(values), PART):
-            yield path, values[start : start + PART]
-
-
-def _without_long_lists(state: Any, path: _Path, long: list[tuple[_Path, list[Any]]]) -> Any:
-    """`state` with its long lists emptied; only dicts with plain names are looked into."""
-    if type(state) is list and len(state) > PART:
-        long.append((path, state))
-        return []
-    if type(state) is dict and all(type(key) is str for key in state):
-        return {key: _without_long_lists(value, (*path, key), long) for key, value in state.items()}
-    return state
-
-
-def _decode_state(step: str, encoded: Iterable[tuple[_Path, bytes]], codec: Codec) -> Any:
-    state: Any = None
-    try:
-        for number, (path, data) in enumerate(encoded):
-            value = codec.decode(data)
-            if number == 0:
-                state = value
-            else:
-                _list_at(state, path).extend(value)
-    except CodecError as error:
-        raise CheckpointError(f"the checkpoint's state of step {step!r} cannot be read: {error}") from error
-    return state
-
-
-def _list_at(state: Any, path: _Path) -> Any:
-    for key in path:
-        state = state[key]
-    return state
-
-
-# ------------------------------------------------------------------ a whole checkpoint
-
-
-def pack(info: CheckpointInfo, states: Mapping[str, Encoded]) -> bytes:
+def pack(
+    info: CheckpointInfo,
+    states: Mapping[str, Encoded],
+    name_of: Callable[[str], str],
+    inline_bytes: int = INLINE_BYTES,
+) -> Draft:
     """
     The bytes of a checkpoint.
 
     Args:
-        info: what it says of itself; its `size`, and the sizes of its steps, are filled in here.
+        info: what it says of itself; its sizes and parts are filled in here.
         states: by name, for each of its steps.
+        name_of: the name under which the part with this digest is kept, or is to be.
+        inline_bytes: larger parts are for the store.
     """
-    steps = {
-        name: {
-            "role": step.role,
-            "kind": step.kind,
-            "schema": step.schema,
-            "parts": [[list(path), len(data)] for path, data in states[name]],
-        }
-        for name, step in info.steps.items()
-    }
+    contents: list[bytes] = []
+    stored: dict[str, bytes] = {}
+    steps: dict[str, StepInfo] = {}
+    for name, step in info.steps.items():
+        parts, inline, large = divide(states[name], name_of, inline_bytes)
+        contents += inline
+        stored |= large
+        steps[name] = replace(step, size=sum(part.size for part in parts), parts=parts)
     description = json.dumps(
         {
             "id": info.id,
@@ -170,12 +138,22 @@ def pack(info: CheckpointInfo, states: Mapping[str, Encoded]) -> bytes:
             "created_ms": info.created_ms,
             "codec": info.codec,
             "finished": info.finished,
-            "steps": steps,
+            "lease": info.lease,
+            "steps": {
+                name: {
+                    "role": step.role,
+                    "kind": step.kind,
+                    "schema": step.schema,
+                    "parts": [[list(part.path), list(part.chunks), part.stored] for part in step.parts],
+                }
+                for name, step in steps.items()
+            },
         }
     ).encode()
-    parts = [data for name in info.steps for _, data in states[name]]
-    head = _HEAD.pack(MAGIC, VERSION, len(description), sum(map(len, parts)))
-    return b"".join((head, _checksum((head, description, *parts)), description, *parts))
+    head = _HEAD.pack(MAGIC, VERSION, len(description), sum(map(len, contents)))
+    manifest = b"".join((head, _checksum((head, description, *contents)), description, *contents))
+    size = len(manifest) + sum(map(len, stored.values()))
+    return Draft(replace(info, size=size, steps=steps), manifest, stored)
 
 
 def unpack_info(data: bytes) -> CheckpointInfo:
@@ -183,66 +161,71 @@ def unpack_info(data: bytes) -> CheckpointInfo:
     What a checkpoint says of itself; nothing of its contents is decoded.
 
     Raises:
-        DamagedCheckpoint: if these are not, or not all, the bytes of a checkpoint.
+        DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
         CheckpointError: if a newer version of this package wrote them.
     """
-    return _info(_description(data), len(data))
+    description, _ = _read(data)
+    steps = {name: _step(step) for name, step in description["steps"].items()}
+    size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
+    plain = {key: value for key, value in description.items() if key != "steps"}
+    return CheckpointInfo(**plain, size=size, steps=steps)
 
 
-def unpack(data: bytes, codec: Codec) -> tuple[CheckpointInfo, dict[str, Any]]:
+def _step(step: Mapping[str, Any]) -> StepInfo:
+    """What a description says of a step; in version 1 a part is a path and a size."""
+    parts = tuple(
+        PartInfo(tuple(path), (chunks,) if isinstance(chunks, int) else tuple(chunks), *stored)
+        for path, chunks, *stored in step["parts"]
+    )
+    return StepInfo(step["role"], step["kind"], sum(part.size for part in parts), step.get("schema"), parts)
+
+
+def unpack(data: bytes, codec: Codec, stored: Mapping[str, bytes]) -> tuple[CheckpointInfo, dict[str, Any]]:
     """
     A checkpoint: what it says of itself, and by name what its steps remember.
 
+    Args:
+        stored: by name, the parts that its `CheckpointInfo.stored` names.
+
     Raises:
-        DamagedCheckpoint: if these are not, or not all, the bytes of a checkpoint.
+        DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
         CheckpointError: if a newer version of this package wrote them, or another codec did, or a value
             cannot be read any more.
     """
-    description = _description(data)
-    info = _info(description, len(data))
+    info = unpack_info(data)
     if info.codec != codec.name:
         raise CheckpointError(
             f"checkpoint {info.id} was written with codec={info.codec!r}, and is now read with {codec.name!r}"
         )
-    at = len(data) - sum(size for step in description["steps"].values() for _, size in step["parts"])
+    _, rest = _read(data)
     states = {}
-    for name, step in description["steps"].items():
-        encoded: Encoded = []
-        for path, size in step["parts"]:
-            encoded.append((tuple(path), data[at : at + size]))
-            at += size
-        states[name] = _decode_state(name, encoded, codec)
+    for name, step in info.steps.items():
+        encoded, used = unite(step.parts, rest, stored)
+        rest = rest[used:]
+        states[name] = decode_state(name, encoded, codec)
     return info, states
 
 
-def _description(data: bytes) -> Any:
+def _read(data: bytes) -> tuple[Any, memoryview]:
+    """The description, and the contents; both as they were written."""
     if not data.startswith(MAGIC[: len(data)]):
         raise DamagedCheckpoint("it does not begin as a checkpoint does")
     if len(data) < _START:
         raise DamagedCheckpoint(f"it ends after {len(data)} bytes, in its header")
     _, version, size, rest = _HEAD.unpack_from(data)
-    if version > VERSION:
-        raise CheckpointError(
-            f"a newer version of asyncstream wrote it: its format is {version}, this one knows {VERSION}"
-        )
     if len(data) != _START + size + rest:
         raise DamagedCheckpoint(f"it has {len(data)} bytes instead of {_START + size + rest}")
     view = memoryview(data)
     if _checksum((view[: _HEAD.size], view[_START:])) != data[_HEAD.size : _START]:
         raise DamagedCheckpoint("its checksum is wrong")
+    if version > VERSION:
+        raise CheckpointError(
+            f"a newer version of asyncstream wrote it: its format is {version}, this one knows {VERSION}"
+        )
     try:
-        return json.loads(data[_START : _START + size])
+        return json.loads(data[_START : _START + size]), view[_START + size :]
     except ValueError as error:
         raise DamagedCheckpoint(f"its description is not JSON: {describe_error(error)}") from error
-
-
-def _info(description: Any, size: int) -> CheckpointInfo:
-    steps = {
-        name: StepInfo(step["role"], step["kind"], sum(size for _, size in step["parts"]), step.get("schema"))
-        for name, step in description["steps"].items()
-    }
-    plain = {key: value for key, value in description.items() if key != "steps"}
-    return CheckpointInfo(**plain, size=size, steps=steps)
 
 
 def _checksum(parts: Iterable[bytes | memoryview]) -> bytes:

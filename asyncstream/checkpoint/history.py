@@ -1,5 +1,5 @@
 """
-The checkpoints of a store as a history: which one to go on from, and which ones to let go.
+The checkpoints of a store as a history: which ones there are, the next one, and which ones to let go.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from asyncstream.checkpoint.format import CheckpointInfo, unpack
+from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
+from asyncstream.checkpoint.parts import check_part, digest_in, part_name
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
+from asyncstream.lease import Lease
 
 __all__ = ("History",)
 
@@ -20,6 +22,9 @@ log = logging.getLogger("asyncstream.checkpoint")
 class History:
     """
     The checkpoints of a store.
+
+    A part is deleted when no manifest names it. What a damaged manifest names, nobody knows: as long as there
+    is one, nothing is deleted that it may need, so that it can be mended from a backup.
 
     Attributes:
         newest: the largest number that `look` has seen, also of a checkpoint that is damaged; 0: none.
@@ -33,12 +38,24 @@ class History:
         self.newest = 0
         self._store = store
         self._codec = codec
+        self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
+        self._names: dict[str, str] = {}  # of the parts that manifests name, by digest
 
     async def look(self) -> list[int]:
         """The numbers of all checkpoints, in ascending order; notes the largest in `newest`."""
         numbers = await self._store.numbers()
         self.newest = max(self.newest, *numbers, 0)
         return numbers
+
+    async def infos(self) -> dict[int, CheckpointInfo | CheckpointError]:
+        """By number, in ascending order, what each manifest says of itself, or what is wrong with it."""
+        found: dict[int, CheckpointInfo | CheckpointError] = {}
+        for number in await self.look():
+            try:
+                found[number] = unpack_info(await self._store.read(number))
+            except CheckpointError as error:
+                found[number] = error
+        return found
 
     async def read_newest(self) -> tuple[CheckpointInfo, dict[str, Any]] | None:
         """
@@ -67,13 +84,80 @@ class History:
             DamagedCheckpoint: if it is not whole.
             CheckpointError: if it is not there, or cannot be read by this program.
         """
-        data = await self._store.load(number)
+        data = await self._store.read(number)
         try:
-            return unpack(data, self._codec)
+            stored = await self._read_parts(unpack_info(data))
+            return unpack(data, self._codec, stored)
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
 
-    async def let_go(self, keep: int) -> None:
-        """Delete all but the newest `keep` checkpoints."""
-        for number in (await self.look())[:-keep]:
-            await self._store.delete(number)
+    async def check(self, number: int) -> CheckpointInfo:
+        """
+        See whether a checkpoint is whole, its parts included; nothing is decoded.
+
+        Raises: as `read`, except for values that cannot be read any more.
+        """
+        info = unpack_info(await self._store.read(number))
+        await self._read_parts(info)
+        return info
+
+    async def _read_parts(self, info: CheckpointInfo) -> dict[str, bytes]:
+        stored = {}
+        for name in sorted(info.stored):
+            try:
+                stored[name] = await self._store.read(name)
+            except DamagedCheckpoint:
+                raise
+            except CheckpointError as error:
+                raise DamagedCheckpoint(f"it lacks a part: {error}") from error
+            check_part(name, stored[name])
+        return stored
+
+    # ------------------------------------------------------------------ for the job that holds the lease
+
+    def name_of(self, digest: str, lease: int) -> str:
+        """The name under which the part with this digest is kept, or is to be."""
+        return self._names.get(digest) or part_name(digest, lease)
+
+    async def write(self, lease: Lease, draft: Draft) -> None:
+        """
+        Keep a checkpoint. Parts that a manifest of this history names already are not written again.
+
+        Whatever it raises, the checkpoints before are as they were; this one may be there, or not.
+        """
+        known = self._named()
+        for name, data in draft.parts.items():
+            if name not in known:
+                await self._store.put(lease, name, data)
+        await self._store.commit(lease, draft.info.id, draft.manifest)
+        # a part counts as kept only now: after an error it is written anew
+        self._note(draft.info.id, draft.info.stored)
+
+    async def clean(self, lease: Lease) -> None:
+        """Look at what is there, and delete what crashes have left behind: parts that no manifest names."""
+        for number, info in (await self.infos()).items():
+            self._note(number, info.stored if isinstance(info, CheckpointInfo) else None)
+        await self._delete(lease, [])
+
+    async def let_go(self, lease: Lease, keep: int) -> None:
+        """Delete all but the newest `keep` checkpoints, and the parts that only they have named."""
+        numbers = (await self.look())[:-keep]
+        if numbers:
+            await self._delete(lease, numbers)
+
+    async def _delete(self, lease: Lease, numbers: list[int]) -> None:
+        for number in numbers:
+            self._stored.pop(number, None)
+        unnamed: list[str] = []
+        if None not in self._stored.values():
+            named = self._named()
+            unnamed = [name for name in await self._store.parts() if name not in named]
+            self._names = {digest_in(name): name for name in named}
+        await self._store.delete(lease, numbers, unnamed)
+
+    def _note(self, number: int, stored: frozenset[str] | None) -> None:
+        self._stored[number] = stored
+        self._names.update((digest_in(name), name) for name in stored or ())
+
+    def _named(self) -> set[str]:
+        return set().union(*(names for names in self._stored.values() if names is not None))

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from asyncstream.arguments import Duration, count, duration_seconds, function, refuse
+from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse, text
+from asyncstream.checkpoint.parts import INLINE_BYTES
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
+from asyncstream.connectors.base import Ahead
 from asyncstream.errors import PipelineError
 
 __all__ = ("Checkpoints",)
@@ -40,6 +42,16 @@ class Checkpoints:
             make of the old state one of the new step, by the step's present name. A state is what
             `asyncstream checkpoint show` shows; None makes the step start from nothing.
         allow_dropped: names of steps that are there no more, and whose state, elements included, may be lost.
+        inline_bytes: up to which size a part of a step's state lies in the checkpoint itself; larger ones are
+            kept by themselves, and written again only when they have changed.
+        pipeline_was: the name that the pipeline had when the checkpoint was taken, if it had another.
+        on_held: what to do when another job writes to the store: "refuse" to start, or "wait" until it has
+            ended, or has not shown itself for the time of its `lease`.
+        lease: how long this job may be silent (stopped, cut off from the store) before another one may take
+            over: a `timedelta` or seconds. One that has died on the same machine is followed at once.
+        ahead: what to do when a transactional sink holds results that the checkpoint does not know of,
+            because it is another one, or there is none: "refuse" to start; "allow_behind": keep them, so that
+            they are there twice when they are written again; "start_over": take them out of the sink.
     """
 
     store: CheckpointStore
@@ -53,8 +65,21 @@ class Checkpoints:
     renamed: Mapping[str, str] = field(default_factory=dict)
     migrate: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     allow_dropped: Iterable[str] = ()
+    inline_bytes: int = INLINE_BYTES
+    pipeline_was: str | None = None
+    on_held: Literal["refuse", "wait"] = "refuse"
+    lease: Duration = 30.0
+    ahead: Ahead = "refuse"
 
     def __post_init__(self) -> None:
+        if all(hasattr(self.store, name) for name in ("save", "load", "numbers", "delete")):
+            raise refuse(
+                "store",
+                "a checkpoint store with parts, manifests and a lease",
+                self.store,
+                "save and load are of an earlier version, in which nothing kept two processes from "
+                "destroying each other's results; the methods of CheckpointStore say what is needed now",
+            )
         if not isinstance(self.store, CheckpointStore) or isinstance(self.store, type):
             raise refuse("store", "a checkpoint store", self.store, "e.g. DirectoryStore('checkpoints')")
         if self.every is not None:
@@ -70,6 +95,12 @@ class Checkpoints:
             if isinstance(self.restore, str):
                 raise refuse("restore", "'newest', 'none' or the number of a checkpoint", self.restore)
             count("restore", self.restore)
+        count("inline_bytes", self.inline_bytes, least=0)
+        if self.pipeline_was is not None:
+            text("pipeline_was", self.pipeline_was)
+        choice("on_held", self.on_held, ("refuse", "wait"))
+        duration_seconds("lease", self.lease)
+        choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))
         if isinstance(self.allow_dropped, str):
             raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
         if not isinstance(self.migrate, Mapping):
@@ -87,6 +118,11 @@ class Checkpoints:
     def every_seconds(self) -> float | None:
         """`every` in seconds."""
         return None if self.every is None else duration_seconds("every", self.every)
+
+    @property
+    def lease_seconds(self) -> float:
+        """`lease` in seconds."""
+        return duration_seconds("lease", self.lease)
 
     @property
     def timeout_seconds(self) -> float:

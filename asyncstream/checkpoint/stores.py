@@ -1,49 +1,118 @@
 """
-Where checkpoints are kept: in memory, in a directory, in an SQLite file.
+Where checkpoints are kept: what a store promises, and one in memory.
 
-A store keeps bytes under numbers and knows nothing of what they mean. What it must get right is that a
-checkpoint is there as a whole or not at all, also if the machine stops in the middle, and that it stays there
-once `save` has returned.
+A store keeps bytes and knows nothing of what they mean: *manifests* under numbers, *parts* under names, and a
+*lease*, which says who may write (`asyncstream.lease`). What it must get right:
+
+* a part, or a manifest, is there as a whole or not at all, also if the machine stops in the middle, and it
+  stays there once `put`, or `commit`, has returned;
+* nobody writes or deletes with a lease that another has followed.
+
+What is there after a crash:
+
+| the process ends | manifests | what the next start does |
+|---|---|---|
+| before or in a `put` | the ones before | goes on from the newest; deletes what is half written |
+| between `put` and `commit` | the ones before | the same; deletes the parts, which no manifest names |
+| in `commit` | the ones before, or one more | goes on from the newest; the sinks take back, or commit |
+| after `commit`, before the sinks' | one more | goes on from it; the sinks commit what they prepared |
+| in `delete` | the newest, perhaps a few more | goes on from the newest; deletes the rest later |
+| not, but was stopped, and followed | those of its follower | when it goes on, it ends with `LeaseLost` |
+
+And what damage leads to: a manifest or a part that is lost or changed costs the checkpoints that need it. The
+newest whole one is gone on from, with a warning, as far as the sinks can go back.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sqlite3
-import tempfile
-from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Collection
+from typing import Protocol, runtime_checkable
 
-from asyncstream.arguments import refuse
-from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.clock import SystemClock
+from asyncstream.errors import CheckpointError, LeaseLost
+from asyncstream.lease import Holder, Lease, following
 
-__all__ = ("CheckpointStore", "DirectoryStore", "MemoryStore", "SqliteStore")
-
-T = TypeVar("T")
+__all__ = ("CheckpointStore", "MemoryStore", "lost", "time_ms")
 
 
 @runtime_checkable
 class CheckpointStore(Protocol):
-    """Keeps checkpoints, each under its number. One job at a time uses a store."""
+    """
+    Keeps checkpoints: parts, and manifests that name them. One job at a time writes to it.
 
-    async def save(self, number: int, data: bytes) -> None:
+    Each method may raise anything: the pipeline goes on, and tries again with the next checkpoint.
+    """
+
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
         """
-        Keep `data`. When this returns it is safe; if it does not return, `data` is there as a whole, or not.
+        Take the lease, or take it over from somebody who has it no more (`asyncstream.lease.following`).
 
-        May raise anything: the pipeline goes on, and tries again with the next checkpoint.
+        Args:
+            seconds: how long it is good for unless it is renewed.
+
+        Raises:
+            LeaseHeld: if another job has it.
         """
 
-    async def load(self, number: int) -> bytes:
-        """What is kept under `number`; raises `CheckpointError` if nothing is."""
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        """
+        Have the lease for `seconds` from now.
+
+        Raises:
+            LeaseLost: if somebody else has followed.
+        """
+
+    async def release(self, lease: Lease) -> None:
+        """Give the lease back; nothing happens if somebody else has followed."""
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        """Keep `data` under a name, in place of what is kept there. When this returns it is safe."""
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        """
+        Keep a manifest. When this returns it is safe; if it does not return, it is there as a whole, or not.
+
+        Raises:
+            LeaseLost: if somebody else has followed. Then it is not there.
+        """
 
     async def numbers(self) -> list[int]:
-        """The numbers of all checkpoints, in ascending order."""
+        """The numbers of all manifests, in ascending order."""
 
-    async def delete(self, number: int) -> None:
-        """Forget a checkpoint; nothing happens if there is none."""
+    async def parts(self) -> list[str]:
+        """The names of all parts."""
+
+    async def read(self, what: int | str) -> bytes:
+        """A manifest by its number, or a part by its name; raises `CheckpointError` if it is not there."""
+
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        """
+        Forget manifests, then parts; those that are not there are left out. Also clear away half-written
+        things.
+
+        Raises:
+            LeaseLost: if somebody else has followed. Then nothing is deleted.
+        """
+
+    async def holder(self) -> Lease | None:
+        """The lease that was given last; None if there was none."""
+
+
+def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:
+    """The error for a job whose lease another has followed, to be raised by the caller."""
+    follower = "somebody" if current is None else str(current.holder)
+    return LeaseLost(
+        f"{place} was taken over by {follower}: this job (lease {lease.number}) did not show itself in time, "
+        "and writes nothing more"
+    )
+
+
+def time_ms() -> int:
+    """By the clock that leases go by: that of the machine, whatever the pipeline's clock shows."""
+    return _CLOCK.now_ms()
+
+
+_CLOCK = SystemClock()
 
 
 class MemoryStore:
@@ -51,165 +120,54 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._kept: dict[int, bytes] = {}
+        self._parts: dict[str, bytes] = {}
+        self._lease: Lease | None = None
 
     def __str__(self) -> str:
         return "memory"
 
-    async def save(self, number: int, data: bytes) -> None:
-        self._kept[number] = data
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        self._lease = following(self._lease, holder, seconds, time_ms(), str(self))
+        return self._lease
 
-    async def load(self, number: int) -> bytes:
-        if number not in self._kept:
-            raise CheckpointError(f"there is no checkpoint {number}")
-        return self._kept[number]
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        self._lease = self._check(lease).renewed(time_ms() + round(seconds * 1000))
+
+    async def release(self, lease: Lease) -> None:
+        if self._lease is not None and self._lease.number == lease.number:
+            self._lease = self._lease.given_back()
+
+    def _check(self, lease: Lease) -> Lease:
+        if self._lease is None or self._lease.number != lease.number:
+            raise lost(lease, self._lease, str(self))
+        return self._lease
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        self._check(lease)
+        self._parts[part] = data
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        self._check(lease)
+        self._kept[number] = manifest
 
     async def numbers(self) -> list[int]:
         return sorted(self._kept)
 
-    async def delete(self, number: int) -> None:
-        self._kept.pop(number, None)
+    async def parts(self) -> list[str]:
+        return list(self._parts)
 
+    async def read(self, what: int | str) -> bytes:
+        found = self._kept.get(what) if isinstance(what, int) else self._parts.get(what)
+        if found is None:
+            raise CheckpointError(f"there is no checkpoint {what}")
+        return found
 
-class DirectoryStore:
-    """
-    Keeps each checkpoint as a file of a directory, named `00000042.checkpoint`.
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        self._check(lease)
+        for number in numbers:
+            self._kept.pop(number, None)
+        for part in parts:
+            self._parts.pop(part, None)
 
-    A file is written under another name, brought to the disk, and renamed; then the directory is brought to
-    the disk. So a file with such a name is whole, unless the disk itself lost something.
-
-    Args:
-        path: the directory; made with the first checkpoint if its parent is there.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a directory", path)
-        self._path = Path(path)
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    async def save(self, number: int, data: bytes) -> None:
-        await asyncio.to_thread(self._save, number, data)
-
-    def _save(self, number: int, data: bytes) -> None:
-        self._path.mkdir(exist_ok=True)
-        file, temporary = tempfile.mkstemp(dir=self._path, prefix=f"{number:08}.", suffix=_UNFINISHED)
-        try:
-            with open(file, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self._file(number))
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        self._sync()
-
-    def _sync(self) -> None:
-        """Bring the directory itself to the disk, or a rename may be undone by a power cut."""
-        if os.name == "nt":  # where a directory cannot be opened
-            return
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    async def load(self, number: int) -> bytes:
-        return await asyncio.to_thread(self._load, number)
-
-    def _load(self, number: int) -> bytes:
-        try:
-            return self._file(number).read_bytes()
-        except FileNotFoundError:
-            raise CheckpointError(f"there is no checkpoint {number} in {self._path}") from None
-
-    async def numbers(self) -> list[int]:
-        return await asyncio.to_thread(self._numbers)
-
-    def _numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self._path)
-        except FileNotFoundError:
-            return []
-        stems = (name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-    async def delete(self, number: int) -> None:
-        await asyncio.to_thread(self._delete, number)
-
-    def _delete(self, number: int) -> None:
-        self._file(number).unlink(missing_ok=True)
-        # what a crash left behind in the middle of a write that is older than this one
-        for leftover in self._path.glob(f"*{_UNFINISHED}"):
-            stem = leftover.name.partition(".")[0]
-            if stem.isdecimal() and int(stem) <= number:
-                leftover.unlink(missing_ok=True)
-
-    def _file(self, number: int) -> Path:
-        return self._path / f"{number:08}{_ENDING}"
-
-
-_ENDING = ".checkpoint"
-_UNFINISHED = ".unfinished"
-
-
-class SqliteStore:
-    """
-    Keeps checkpoints in a table of an SQLite database, in WAL mode, every write brought to the disk.
-
-    Args:
-        path: the database file; made if it is not there.
-        table: the table's name; made if it is not there.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a database file", path)
-        if not isinstance(table, str) or not table.isidentifier():
-            raise refuse("table", "a name of letters, digits and underscores", table)
-        self._path = os.fspath(path)
-        self._table = table
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    async def save(self, number: int, data: bytes) -> None:
-        await self._do(
-            lambda database: database.execute(
-                f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?)", (number, data)
-            )
-        )
-
-    async def load(self, number: int) -> bytes:
-        query = f"SELECT data FROM {self._table} WHERE number = ?"
-        row = await self._do(lambda database: database.execute(query, (number,)).fetchone())
-        if row is None:
-            raise CheckpointError(f"there is no checkpoint {number} in {self._path}")
-        return bytes(row[0])
-
-    async def numbers(self) -> list[int]:
-        query = f"SELECT number FROM {self._table} ORDER BY number"
-        return [row[0] for row in await self._do(lambda database: database.execute(query).fetchall())]
-
-    async def delete(self, number: int) -> None:
-        statement = f"DELETE FROM {self._table} WHERE number = ?"
-        await self._do(lambda database: database.execute(statement, (number,)))
-
-    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.to_thread(self._transaction, work)
-
-    def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # a connection each time: it may be another thread, and what is wrong with the file shows at once
-        try:
-            with closing(sqlite3.connect(self._path)) as database, database:
-                database.execute("PRAGMA journal_mode=WAL")
-                database.execute("PRAGMA synchronous=FULL")
-                database.execute(
-                    f"CREATE TABLE IF NOT EXISTS {self._table} "
-                    "(number INTEGER PRIMARY KEY, data BLOB NOT NULL)"
-                )
-                return work(database)
-        except sqlite3.Error as error:
-            raise CheckpointError(f"{self._path}: {describe_error(error)}") from error
+    async def holder(self) -> Lease | None:
+        return self._lease

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import Timestamps
-from asyncstream.errors import safe_repr
+from asyncstream.errors import SinkBroken, SinkError, safe_repr
+from asyncstream.lease import Lease, presence
 
-__all__ = ("Sink", "Source", "SourceBatch", "TransactionalSink", "fault_of")
+__all__ = (
+    "Ahead",
+    "Sink",
+    "Source",
+    "SourceBatch",
+    "TransactionalSink",
+    "Writer",
+    "ahead_of_checkpoint",
+    "fault_of",
+)
 
 T = TypeVar("T")
 
@@ -123,6 +134,14 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    async def can_seek(self, position: Any) -> None:
+        """
+        See whether `seek` could go on from `position`; changes nothing. May be called before `open`.
+
+        Raises:
+            SourceError: if it could not, because what is read is not what was read then.
+        """
+
     async def seek(self, position: Any) -> None:
         """Go on from `position`; called after `open`, before the first `read`."""
 
@@ -177,6 +196,70 @@ class Sink(ABC, Generic[T]):
         """Called once, at the end, also after a failure."""
 
 
+Ahead: TypeAlias = Literal["refuse", "allow_behind", "start_over"]
+"""What to do with a sink that holds results that the checkpoint does not know of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """
+    The run of a job that a transactional sink writes for.
+
+    Attributes:
+        lease: its right to write to the store of its checkpoints.
+        keep: how many checkpoints it keeps; a sink should be able to go back to any of them.
+        ahead: what to do if the sink holds results that the checkpoint does not know of.
+    """
+
+    lease: Lease
+    keep: int
+    ahead: Ahead
+
+    def check_follows(self, last: Lease | None, what: str) -> None:
+        """
+        See whether this job may write where another one wrote last.
+
+        A job of the same store may if its lease is the later one: the store has seen to it that the other one
+        has it no more. A job of another store must wait for the other one's end.
+
+        Args:
+            last: what the other one wrote down; None: nothing.
+            what: where, for the message.
+
+        Raises:
+            SinkBroken: if a later job of the same store writes there.
+            SinkError: if the other job goes on, or may go on.
+        """
+        if last is None or last.released:
+            return
+        if last.place == self.lease.place:
+            if last.number > self.lease.number:
+                raise SinkBroken(f"{what} was taken over by {last.holder}; this job writes nothing more")
+            return
+        there = presence(last.holder)
+        if there == "alive":
+            raise SinkError(
+                f"{what} is written to by {last.holder}, which keeps its checkpoints elsewhere: one job at a "
+                "time may; stop that process first"
+            )
+        if there == "unknown" and self.ahead == "refuse":
+            raise SinkError(
+                f"{what} was written to by {last.holder}, which keeps its checkpoints elsewhere, and cannot "
+                "be seen from here; once that process is gone, say what is to become of what it wrote: "
+                "Checkpoints(ahead='allow_behind') or ahead='start_over'"
+            )
+
+
+def ahead_of_checkpoint(what: str) -> SinkError:
+    """The error for a sink that holds more than the checkpoint knows of, to be raised by the caller."""
+    return SinkError(
+        f"{what} holds results of a later checkpoint than the one to start from: that one is lost, or is in "
+        "another store, or restore= leaves it out. Start from the checkpoint that belongs to it (store=, "
+        "restore=); or say ahead='allow_behind' to keep them, though they may be written a second time; or "
+        "ahead='start_over' to take them out"
+    )
+
+
 class TransactionalSink(Sink[T]):
     """
     A sink that can take back what it has written since a checkpoint: the basis of exactly once.
@@ -193,8 +276,39 @@ class TransactionalSink(Sink[T]):
     committed one, or one after it that was prepared. Either way the sink ends up with exactly what was
     written before that position, committed.
 
-    In a job without checkpoints none of the three is called: `open`, `write`, `flush` and `close` do it all.
+    A store keeps several checkpoints, and the newest may be damaged: a sink does well to be able to go back
+    to any of the last `writer.keep`. Before anything is changed, every sink is asked whether it can go on
+    from the checkpoint (`can_recover`). A sink that cannot, because it holds results of a later one, refuses
+    with `ahead_of_checkpoint`, unless `writer.ahead` says what to do with them.
+
+    One job at a time writes. A sink that is shared by many processes writes down whose it is
+    (`writer.lease`), and looks at it with everything that it makes safe: `Writer.check_follows`.
+
+    What `write`, `prepare` or `commit` could not bring to the disk may be gone, also if trying again works: a
+    sink that cannot be sure raises `SinkBroken`, which ends the job.
+
+    | a crash | leaves in the sink | and the next `recover` |
+    |---|---|---|
+    | in `write`, or before `prepare` is done | a part of an epoch | takes it back |
+    | after `prepare`, before the checkpoint is safe | an epoch, prepared | takes it back |
+    | after that, before or in `commit` | an epoch, prepared or committed in part | commits it |
+    | in `recover` | any of these | does the rest |
+
+    In a job without checkpoints none of these is called: `open`, `write`, `flush` and `close` do it all.
+
+    Attributes:
+        writer: whom it writes for; set before `can_recover` and `recover`, None without checkpoints.
     """
+
+    writer: Writer | None = None
+
+    async def can_recover(self, position: Any) -> None:
+        """
+        See whether `recover` could go on from `position`; changes nothing.
+
+        Raises:
+            SinkError: if it could not.
+        """
 
     @abstractmethod
     async def recover(self, position: Any) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.checkpoint import CheckpointInfo, StepInfo
-from asyncstream.checkpoint.format import PART, VERSION, encode_state, pack, unpack, unpack_info
+from asyncstream.checkpoint.format import VERSION, Draft, pack, unpack, unpack_info
+from asyncstream.checkpoint.parts import PART, check_part, encode_state, part_name
 from asyncstream.codec import JsonCodec, PickleCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 
@@ -32,15 +33,20 @@ SCHEMAS: dict[str, Any] = {
 
 
 def packed(number: int = 5) -> bytes:
+    return drafted(number).manifest
+
+
+def drafted(number: int = 5, inline_bytes: int = 10**9) -> Draft:
     codec = JsonCodec()
     states = {name: encode_state(name, state, codec) for name, state in STATES.items()}
     steps = {name: StepInfo("operator", name, 0, schema=SCHEMAS.get(name)) for name in STATES}
-    return pack(CheckpointInfo(number, "p", 1000, codec.name, False, 0, steps), states)
+    info = CheckpointInfo(number, "p", 1000, codec.name, False, 0, steps)
+    return pack(info, states, lambda digest: part_name(digest, 1), inline_bytes)
 
 
 def test_what_went_in_comes_out() -> None:
     data = packed()
-    info, states = unpack(data, JsonCodec())
+    info, states = unpack(data, JsonCodec(), {})
     assert states == STATES
     assert (info.id, info.pipeline, info.created_ms, info.finished, info.size) == (
         5,
@@ -72,6 +78,26 @@ def test_a_checkpoint_from_before_schemas_says_that_it_has_none() -> None:
     assert [step.schema for step in info.steps.values()] == [None] * len(STATES)
 
 
+@pytest.mark.parametrize("inline_bytes", [0, 100, 30_000, 10**9])
+def test_large_parts_are_kept_by_themselves_and_come_out_too(inline_bytes: int) -> None:
+    draft = drafted(5, inline_bytes)
+    info, states = unpack(draft.manifest, JsonCodec(), draft.parts)
+    assert states == STATES
+    assert info == draft.info
+    assert info.stored == draft.parts.keys()
+    assert info.size == len(draft.manifest) + sum(map(len, draft.parts.values()))
+    assert all(len(data) > inline_bytes for data in draft.parts.values())
+
+
+def test_a_part_that_has_not_changed_has_the_same_name_and_no_other() -> None:
+    first, second = drafted(5, 0), drafted(6, 0)
+    assert first.parts == second.parts
+    for name, data in first.parts.items():
+        check_part(name, data)
+        with pytest.raises(DamagedCheckpoint, match="not what was written"):
+            check_part(name, data + b"\0")
+
+
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 20, 53, 54, 60, 500, -1])
 def test_cut_short_it_is_damaged(length: int) -> None:
     with pytest.raises(DamagedCheckpoint):
@@ -82,8 +108,8 @@ def test_cut_short_it_is_damaged(length: int) -> None:
 def test_a_changed_byte_is_noticed(place: int, change: int) -> None:
     data = bytearray(packed())
     data[place] ^= change
-    with pytest.raises(CheckpointError):  # damaged, or as if of a newer version
-        unpack(bytes(data), JsonCodec())
+    with pytest.raises(DamagedCheckpoint):
+        unpack(bytes(data), JsonCodec(), {})
 
 
 def test_more_bytes_than_there_should_be_are_damage() -> None:
@@ -97,16 +123,16 @@ def test_something_else_is_no_checkpoint() -> None:
 
 
 def test_a_version_from_the_future_is_refused_and_not_taken_for_damage() -> None:
-    data = bytearray(packed())
-    data[8:10] = (VERSION + 1).to_bytes(2, "big")
+    head, description, contents = _cut(packed())
+    later = head[:8] + (VERSION + 1).to_bytes(2, "big") + head[10:]
     with pytest.raises(CheckpointError, match="newer version") as raised:
-        unpack_info(bytes(data))
+        unpack_info(_joined(later, description, contents))
     assert not isinstance(raised.value, DamagedCheckpoint)
 
 
 def test_another_codec_is_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"codec='json'.*'pickle'"):
-        unpack(packed(), PickleCodec())
+        unpack(packed(), PickleCodec(), {})
 
 
 def test_refused_value_names_the_step_the_place_and_the_type() -> None:

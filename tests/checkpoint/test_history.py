@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import logging
+from hashlib import blake2b
+from typing import Any
 
 import pytest
 
 from asyncstream import MemoryStore
 from asyncstream.checkpoint import CheckpointInfo, History, StepInfo
-from asyncstream.checkpoint.format import encode_state, pack
+from asyncstream.checkpoint.format import pack
+from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
+from asyncstream.lease import Holder, Lease
 from asyncstream.testing.loop import run_virtual
+
+
+async def lease_of(store: MemoryStore) -> Lease:
+    return await store.acquire(Holder.here(0), 30.0)
+
+
+async def write(history: History, lease: Lease, number: int, state: Any) -> None:
+    states = {"step": encode_state("step", state, JsonCodec())}
+    info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map", 0)})
+    await history.write(lease, pack(info, states, lambda digest: history.name_of(digest, lease.number)))
 
 
 async def filled(*numbers: int) -> tuple[MemoryStore, History]:
     store = MemoryStore()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
     for number in numbers:
-        states = {"step": encode_state("step", number, JsonCodec())}
-        info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map", 0)})
-        await store.save(number, pack(info, states))
+        await write(history, lease, number, number)
+    await store.release(lease)
     return store, History(store, JsonCodec())
 
 
@@ -45,7 +60,7 @@ def test_empty_store_has_none() -> None:
 def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store, history = await filled(1, 2, 3)
-        await store.save(3, (await store.load(3))[:-1])
+        store._kept[3] = store._kept[3][:-1]
         with caplog.at_level(logging.WARNING):
             found = await history.read_newest()
         assert found is not None
@@ -60,7 +75,7 @@ def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
     async def main() -> None:
         store, history = await filled(1, 2)
         for number in (1, 2):
-            await store.save(number, b"")
+            store._kept[number] = b""
         with pytest.raises(CheckpointError, match="every checkpoint"):
             await history.read_newest()
         with pytest.raises(DamagedCheckpoint, match="checkpoint 2 is damaged"):
@@ -72,9 +87,9 @@ def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
 def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
     async def main() -> None:
         store, history = await filled(1, 2)
-        data = bytearray(await store.load(2))
-        data[8:10] = b"\xff\xff"
-        await store.save(2, bytes(data))
+        head, rest = store._kept[2][:22], store._kept[2][54:]
+        head = head[:8] + b"\xff\xff" + head[10:]
+        store._kept[2] = head + blake2b(head + rest, digest_size=32).digest() + rest
         with pytest.raises(CheckpointError, match="newer version"):
             await history.read_newest()
 
@@ -84,9 +99,126 @@ def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
 def test_old_ones_are_let_go() -> None:
     async def main() -> None:
         store, history = await filled(1, 2, 3, 4)
-        await history.let_go(2)
+        lease = await lease_of(store)
+        await history.let_go(lease, 2)
         assert await store.numbers() == [3, 4]
-        await history.let_go(5)
+        await history.let_go(lease, 5)
         assert await store.numbers() == [3, 4]
+
+    run_virtual(main())
+
+
+# ---------------------------------------------------------------------- parts
+
+BIG = "x" * INLINE_BYTES
+
+
+class Counting(MemoryStore):
+    """Notes what is put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put_names: list[str] = []
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        self.put_names.append(part)
+        await super().put(lease, part, data)
+
+
+def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_next_run() -> None:
+    async def main() -> None:
+        store = Counting()
+        for run in range(2):
+            history = History(store, JsonCodec())
+            lease = await lease_of(store)
+            await history.clean(lease)
+            for number in (1, 2, 3):
+                await write(history, lease, 10 * run + number, BIG)
+            await store.release(lease)
+        assert len(store.put_names) == 1
+        assert (await history.read(13))[1] == (await history.read(1))[1] == {"step": BIG}
+
+    run_virtual(main())
+
+
+def test_part_is_deleted_with_the_last_manifest_that_names_it() -> None:
+    async def main() -> None:
+        store = Counting()
+        history = History(store, JsonCodec())
+        lease = await lease_of(store)
+        for number, state in enumerate((BIG, BIG, "b" + BIG, "c" + BIG), 1):
+            await write(history, lease, number, state)
+        assert await store.parts() == store.put_names
+        await history.let_go(lease, 3)
+        assert await store.parts() == store.put_names
+        await history.let_go(lease, 2)
+        assert await store.parts() == store.put_names[1:]
+        await write(history, lease, 5, BIG)
+        assert len(store.put_names) == 4, "it was gone, so it is written again"
+        assert (await history.read(5))[1] == {"step": BIG}
+
+    run_virtual(main())
+
+
+def test_part_whose_manifest_was_not_committed_is_written_anew() -> None:
+    async def main() -> None:
+        store = Counting()
+        history = History(store, JsonCodec())
+        lease = await lease_of(store)
+
+        async def fail(lease: Lease, number: int, manifest: bytes) -> None:
+            raise OSError("not brought to the disk")
+
+        commit, store.commit = store.commit, fail  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="not brought"):
+            await write(history, lease, 1, BIG)
+        store.commit = commit  # type: ignore[method-assign]
+        await write(history, lease, 2, BIG)
+        assert len(store.put_names) == 2
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_checkpoint_with_a_damaged_part_leads_to_the_one_before(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = Counting()
+        history = History(store, JsonCodec())
+        lease = await lease_of(store)
+        await write(history, lease, 1, BIG)
+        await write(history, lease, 2, "b" + BIG)
+        name = store.put_names[-1]
+        if damage == "lost":
+            del store._parts[name]
+        else:
+            store._parts[name] = store._parts[name][:-1] + b"?"
+        found = await History(store, JsonCodec()).read_newest()
+        assert found is not None
+        assert found[0].id == 1
+        assert "checkpoint 2 is damaged" in caplog.text
+
+    run_virtual(main())
+
+
+def test_orphans_are_cleaned_at_the_start_but_not_what_a_damaged_manifest_may_need() -> None:
+    async def main() -> None:
+        store = Counting()
+        history = History(store, JsonCodec())
+        lease = await lease_of(store)
+        await write(history, lease, 1, BIG)
+        await write(history, lease, 2, "b" + BIG)
+        await store.put(lease, "orphan-1", b"left behind")
+        whole, store._kept[2] = store._kept[2], b"damaged"
+        await store.release(lease)
+        history = History(store, JsonCodec())
+        lease = await lease_of(store)
+        await history.clean(lease)
+        assert len(await store.parts()) == 3, "the damaged manifest could be mended"
+        store._kept[2] = whole
+        history = History(store, JsonCodec())
+        await history.clean(lease)
+        assert await store.parts() == store.put_names[:2]
 
     run_virtual(main())

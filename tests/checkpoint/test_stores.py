@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from asyncstream.checkpoint import CheckpointStore, DirectoryStore, MemoryStore, SqliteStore
-from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.checkpoint import CheckpointStore, DirectoryStore, History, MemoryStore, SqliteStore
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
+from asyncstream.lease import Holder, Lease, enter, leave
 
 MAKE: dict[str, Callable[[Path], CheckpointStore]] = {
     "memory": lambda folder: MemoryStore(),
@@ -30,94 +33,228 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     return MAKE[request.param](tmp_path)
 
 
+async def lease_of(store: CheckpointStore, seconds: float = 30.0) -> Lease:
+    return await store.acquire(Holder.here(0), seconds)
+
+
 def test_store_gives_back_what_it_was_given(store: CheckpointStore) -> None:
     async def main() -> None:
         assert await store.numbers() == []
+        assert await store.parts() == []
+        lease = await lease_of(store)
         for number in (3, 1, 10):
-            await store.save(number, b"%d" % number)
+            await store.commit(lease, number, b"%d" % number)
+            await store.put(lease, f"part-of-{number}", b"part %d" % number)
         assert await store.numbers() == [1, 3, 10]
-        assert await store.load(3) == b"3"
-        await store.delete(3)
-        await store.delete(3)
+        assert sorted(await store.parts()) == ["part-of-1", "part-of-10", "part-of-3"]
+        assert await store.read(3) == b"3"
+        assert await store.read("part-of-3") == b"part 3"
+        for _ in range(2):
+            await store.delete(lease, [3], ["part-of-1"])
         assert await store.numbers() == [1, 10]
+        assert sorted(await store.parts()) == ["part-of-10", "part-of-3"]
         with pytest.raises(CheckpointError, match="no checkpoint 3"):
-            await store.load(3)
+            await store.read(3)
+        with pytest.raises(CheckpointError, match="part-of-1"):
+            await store.read("part-of-1")
 
     asyncio.run(main())
 
 
-def test_a_number_saved_again_has_the_new_bytes(store: CheckpointStore) -> None:
+def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> None:
     async def main() -> None:
-        await store.save(1, b"old")
-        await store.save(1, b"new")
-        assert await store.load(1) == b"new"
+        lease = await lease_of(store)
+        for data in (b"old", b"new"):
+            await store.commit(lease, 1, data)
+            await store.put(lease, "part", data)
+        assert await store.read(1) == await store.read("part") == b"new"
 
     asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- the lease
+
+
+def test_lease_is_given_to_one_and_says_who_has_it(store: CheckpointStore) -> None:
+    async def main() -> None:
+        holder = Holder.here(0)
+        enter(holder, lambda: True)
+        assert await store.holder() is None
+        lease = await store.acquire(holder, 30.0)
+        assert await store.holder() == lease
+        with pytest.raises(LeaseHeld, match=rf"process {os.getpid()} on .*, since 1970"):
+            await lease_of(store)
+        await store.renew(lease, 60.0)
+        await store.release(lease)
+        following = await lease_of(store)
+        assert (following.number, following.place) == (lease.number + 1, lease.place)
+        leave(holder)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["dead", "silent"])
+def test_who_was_followed_can_write_and_delete_nothing_any_more(store: CheckpointStore, how: str) -> None:
+    async def main() -> None:
+        holder = Holder.here(0)
+        enter(holder, lambda: how == "silent")
+        old = await store.acquire(holder, 30.0 if how == "dead" else 1e-9)
+        await store.commit(old, 1, b"1")
+        new = await lease_of(store)
+        for write in (
+            store.commit(old, 2, b"2"),
+            store.put(old, "part", b"2"),
+            store.delete(old, [1], []),
+            store.renew(old, 30.0),
+        ):
+            with pytest.raises(LeaseLost, match="taken over by process"):
+                await write
+        await store.release(old)
+        assert (await store.holder()) == new
+        assert await store.numbers() == [1]
+        assert await store.parts() == []
+        await store.commit(new, 2, b"new 2")
+        assert await store.read(2) == b"new 2"
+        leave(holder)
+
+    asyncio.run(main())
+
+
+def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None:
+    async def main(store: CheckpointStore) -> None:
+        holders = [Holder.here(0) for _ in range(10)]
+        for holder in holders:
+            enter(holder, lambda: True)
+        found = await asyncio.gather(
+            *(store.acquire(holder, 30.0) for holder in holders), return_exceptions=True
+        )
+        assert [type(one) for one in found].count(Lease) == 1
+        assert [type(one) for one in found].count(LeaseHeld) == 9
+        for holder in holders:
+            leave(holder)
+
+    for name in ("directory", "sqlite"):
+        asyncio.run(main(MAKE[name](tmp_path)))
+
+
+def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_path: Path) -> None:
+    """A process was stopped between its last look at the lease and the moment its manifest got its name."""
+
+    async def main() -> None:
+        store = DirectoryStore(tmp_path)
+        await store.commit(await lease_of(store), 1, b"1")
+        new = await lease_of(store)
+        (tmp_path / "00000002.checkpoint").write_bytes(b"late")
+        await store.commit(new, 2, b"new")
+        assert await store.read(2) == b"new"
+
+    asyncio.run(main())
+
+
+def test_lease_that_was_torn_does_not_bring_its_number_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = DirectoryStore(tmp_path)
+        lease = await lease_of(store)
+        (tmp_path / f"lease-{lease.number:08}").write_bytes(b"{")
+        assert (await lease_of(store)).number == lease.number + 1
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- the directory
 
 
 def test_directory_holds_nothing_but_whole_checkpoints(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "kept")
-    asyncio.run(store.save(7, b"x" * 1000))
-    assert os.listdir(tmp_path / "kept") == ["00000007.checkpoint"]
+    async def main() -> None:
+        store = DirectoryStore(tmp_path / "kept")
+        lease = await lease_of(store)
+        await store.commit(lease, 7, b"x" * 1000)
+        await store.put(lease, "abc-1", b"x" * 1000)
+
+    asyncio.run(main())
+    assert sorted(os.listdir(tmp_path / "kept")) == ["00000007.checkpoint", "lease-00000001", "part-abc-1"]
 
 
 def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "x.checkpoint").write_text("mine")
-    (tmp_path / "00000002.abc.unfinished").write_text("half")
-    (tmp_path / "00000009.abc.unfinished").write_text("half")
+    mine = ["notes.txt", "x.checkpoint", "x.unfinished"]
+    for name in (
+        *mine,
+        "00000002.abc.unfinished",
+        "part-abc-1.abc.unfinished",
+        "lease-00000000.abc.unfinished",
+    ):
+        (tmp_path / name).write_text("mine or half")
 
     async def main() -> None:
-        await store.save(3, b"3")
+        lease = await lease_of(store)
+        await store.commit(lease, 3, b"3")
         assert await store.numbers() == [3]
-        await store.delete(3)
+        assert await store.parts() == []
+        await store.delete(lease, [3], [])
 
     asyncio.run(main())
-    assert sorted(os.listdir(tmp_path)) == ["00000009.abc.unfinished", "notes.txt", "x.checkpoint"]
+    assert sorted(os.listdir(tmp_path)) == ["lease-00000001", *mine]
 
 
-def test_directory_that_went_away_is_made_again(tmp_path: Path) -> None:
+def test_directory_that_went_away_is_made_again_by_the_next_job(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "kept")
 
     async def main() -> None:
-        await store.save(1, b"1")
-        (tmp_path / "kept" / "00000001.checkpoint").unlink()
-        (tmp_path / "kept").rmdir()
+        lease = await lease_of(store)
+        await store.commit(lease, 1, b"1")
+        shutil.rmtree(tmp_path / "kept")
         assert await store.numbers() == []
-        await store.save(2, b"2")
+        with pytest.raises(LeaseLost):
+            await store.commit(lease, 2, b"2")
+        await store.commit(await lease_of(store), 2, b"2")
         assert await store.numbers() == [2]
 
     asyncio.run(main())
 
 
-def test_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nth", [0, 1])
+def test_what_was_not_brought_to_the_disk_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The first fsync is that of the file, the second that of the directory with its name."""
     store = DirectoryStore(tmp_path)
-    asyncio.run(store.save(1, b"1"))
+    lease = asyncio.run(lease_of(store))
+    asyncio.run(store.commit(lease, 1, b"1"))
+    real, calls = os.fsync, [0]
 
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def broken(file: int) -> None:
+        calls[0] += 1
+        if calls[0] == nth + 1:
+            raise OSError(errno.EIO, "Input/output error")
+        real(file)
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        asyncio.run(store.save(2, b"2"))
-    assert os.listdir(tmp_path) == ["00000001.checkpoint"]
+    monkeypatch.setattr(os, "fsync", broken)
+    for work in (store.commit(lease, 2, b"2"), store.put(lease, "part", b"2")):
+        calls[0] = 0
+        with pytest.raises(OSError, match="Input/output error"):
+            asyncio.run(work)
+    assert sorted(os.listdir(tmp_path)) == ["00000001.checkpoint", "lease-00000001"]
 
 
 FILL = """
 import asyncio, resource, signal, sys
 from asyncstream.checkpoint import DirectoryStore, SqliteStore
+from asyncstream.lease import Holder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 store = {store}(sys.argv[1])
 async def main():
-    await store.save(1, b"x" * 10_000)
-    try:
-        await store.save(2, b"x" * 200_000)
-    except Exception as error:
-        print(type(error).__name__)
+    lease = await store.acquire(Holder.here(0), 30.0)
+    await store.commit(lease, 1, b"x" * 10_000)
+    for work in (store.commit(lease, 2, b"x" * 200_000), store.put(lease, "part", b"x" * 200_000)):
+        try:
+            await work
+        except Exception as error:
+            print(type(error).__name__)
     assert await store.numbers() == [1], await store.numbers()
-    assert await store.load(1) == b"x" * 10_000
+    assert await store.parts() == [], await store.parts()
+    assert await store.read(1) == b"x" * 10_000
 asyncio.run(main())
 """
 
@@ -125,7 +262,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("kind", "error"), [("DirectoryStore", "OSError"), ("SqliteStore", "CheckpointError")]
 )
-def test_full_disk_fails_the_save_and_keeps_what_was_there(tmp_path: Path, kind: str, error: str) -> None:
+def test_full_disk_fails_the_write_and_keeps_what_was_there(tmp_path: Path, kind: str, error: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FILL.format(store=kind), str(tmp_path / "kept")],
         cwd=Path(__file__).parents[2],
@@ -134,7 +271,10 @@ def test_full_disk_fails_the_save_and_keeps_what_was_there(tmp_path: Path, kind:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == error
+    assert done.stdout.split() == [error, error]
+
+
+# ---------------------------------------------------------------------- SQLite
 
 
 def test_sqlite_file_that_is_none_is_named(tmp_path: Path) -> None:
@@ -144,9 +284,44 @@ def test_sqlite_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_sqlite_store_is_in_wal_mode(tmp_path: Path) -> None:
-    asyncio.run(SqliteStore(tmp_path / "kept").save(1, b"1"))
+    asyncio.run(lease_of(SqliteStore(tmp_path / "kept")))
     with closing(sqlite3.connect(tmp_path / "kept")) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM kept WHERE number = 2", "DELETE FROM kept", "emptied"])
+def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: Path, statement: str) -> None:
+    store = SqliteStore(tmp_path / "file", table="kept")
+
+    async def fill() -> None:
+        lease = await lease_of(store)
+        for number in (1, 2):
+            await store.commit(lease, number, b"")
+        await store.release(lease)
+
+    asyncio.run(fill())
+    if statement == "emptied":
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(DamagedCheckpoint, match="is empty"):
+            asyncio.run(store.numbers())
+        return
+    with closing(sqlite3.connect(tmp_path / "file")) as database, database:
+        database.execute(statement)
+    with pytest.raises(CheckpointError, match="every checkpoint"):
+        asyncio.run(History(store, JsonCodec()).read_newest())
+
+
+def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
+    async def main() -> None:
+        for table in ("one", "two"):
+            store = SqliteStore(tmp_path / "file", table=table)
+            assert await store.numbers() == []
+            await store.commit(await lease_of(store), 1, table.encode())
+        for table in ("one", "two"):
+            assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

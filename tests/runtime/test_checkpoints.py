@@ -28,9 +28,11 @@ from asyncstream import (
     TransactionalSink,
     TumblingWindows,
 )
-from asyncstream.checkpoint.format import unpack, unpack_info
+from asyncstream.checkpoint import History
+from asyncstream.checkpoint.format import unpack_info
 from asyncstream.codec import JsonCodec
 from asyncstream.elements import Timestamps
+from asyncstream.lease import Lease
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import Log, LoggedSink, run, sleeping
 
@@ -91,11 +93,11 @@ class Faulty(MemoryStore):
         self.error: Exception | None = None
         self.seconds = 0.0
 
-    async def save(self, number: int, data: bytes) -> None:
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
-        await super().save(number, data)
+        await super().commit(lease, number, manifest)
 
 
 class Crash(Exception):
@@ -140,7 +142,7 @@ def test_finished_job_started_again_writes_nothing_more() -> None:
             await numbers(ledger).run(checkpoints=Checkpoints(store=store))
         assert ledger.rows == list(range(200))
         newest = (await store.numbers())[-1]
-        assert unpack_info(await store.load(newest)).finished
+        assert unpack_info(await store.read(newest)).finished
 
     run(main())
 
@@ -235,7 +237,7 @@ def test_mutated_element_is_kept_as_it_was_at_the_cut() -> None:
                 await asyncio.sleep(1)
                 await job.checkpoint()
                 raise Crash
-        _, states = unpack(await store.load(2), JsonCodec())
+        _, states = await History(store, JsonCodec()).read(2)
         assert states["c"] == [["call", {"id": 1}, None]]
 
     run(main())
@@ -852,7 +854,7 @@ def test_what_is_thrown_away_is_in_no_checkpoint() -> None:
         pipeline.source([1, 2], name="s").discard()
         await pipeline.run(checkpoints=Checkpoints(store=store))
         newest = (await store.numbers())[-1]
-        assert list(unpack_info(await store.load(newest)).steps) == ["s"]
+        assert list(unpack_info(await store.read(newest)).steps) == ["s"]
 
     run(main())
 

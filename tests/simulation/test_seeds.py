@@ -58,9 +58,12 @@ def test_nothing_is_lost_and_nothing_is_doubled() -> None:
     unseen = {
         *(
             f"crash in {place}"
-            for place in ("read", "capture", "prepare", "save", "commit", "recover", "write")
+            for place in ("read", "capture", "prepare", "put", "save", "commit", "delete", "recover", "write")
         ),
-        *(f"failure {place}" for place in ("read", "prepare", "save", "commit", "recover", "write", "load")),
+        *(
+            f"failure {place}"
+            for place in ("read", "prepare", "put", "save", "commit", "delete", "recover", "write", "load")
+        ),
         *("crash at any time", "stopped", "finished", "failed", "no checkpoint"),
     } - set(happened)
     assert not unseen, "stories in which this never happens prove nothing about it"

@@ -9,7 +9,8 @@ and a consistent cut is simply such a moment: no barriers travel between the ope
 1. **capture**, in that moment: where the sources stand and what the operators remember, held fast. In-flight
    calls are neither waited for nor disturbed. What waits for a transactional sink is cut in two;
 2. **prepare**: each transactional sink writes what came before the cut, and makes it safe;
-3. **save**: the store keeps all this, as a whole or not at all;
+3. **save**: the store keeps all this, as a whole or not at all: parts that have changed first, then the
+   manifest that names them;
 4. **commit**: the transactional sinks are told that what they prepared stays.
 
 The pipeline runs on from the end of 1. A crash before the end of 3 leads to the checkpoint before, to which
@@ -30,16 +31,19 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, fit, match
-from asyncstream.checkpoint.format import Encoded, Role, encode_state, pack
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
+from asyncstream.checkpoint.format import Draft, Role, pack
+from asyncstream.checkpoint.parts import Encoded, encode_state
 from asyncstream.clock import Clock
-from asyncstream.connectors.base import TransactionalSink
-from asyncstream.errors import CheckpointError, PipelineError, describe_error
-from asyncstream.plan import Graph, SinkStep
+from asyncstream.connectors.base import Writer
+from asyncstream.errors import CheckpointError, LeaseLost, PipelineError, SinkBroken, describe_error
+from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.runtime.aio.recovery import choose, transactional_sinks
+from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Frozen, freeze
 
@@ -56,6 +60,11 @@ PAUSE = 0.1
 
 class _CannotKeep(CheckpointError):
     """Something that will not change by trying again."""
+
+
+def _is_final(error: CheckpointError) -> bool:
+    """Whether the next checkpoint could not be better."""
+    return isinstance(error, _CannotKeep | LeaseLost) or isinstance(error.__cause__, SinkBroken)
 
 
 class Checkpointer:
@@ -92,6 +101,8 @@ class Checkpointer:
         self._failed = failed
         self._codec = settings.values_codec()
         self._history = History(settings.store, self._codec)
+        self._tenure = Tenure(settings, self._lose)
+        self._waits_for = ""
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self._wanted = asyncio.Event()
@@ -108,48 +119,27 @@ class Checkpointer:
         """
         What operators remember and where sources stand, by name, in the checkpoint to go on from.
 
-        Transactional sinks are told their positions, which they take up when they are started.
+        Takes the lease of the store first. Transactional sinks are told their positions, which they take up
+        when they are started.
 
         Raises:
+            LeaseHeld: if another job writes to the store.
             CheckpointError: if it cannot be read, or does not fit the pipeline.
+            SinkError: if a sink cannot go on from there.
         """
         self._wiring = wiring
-        choice = self._settings.restore
-        numbers = await self._history.look()
+        await self._tenure.begin()
+        await self._history.look()
         self._number = self._history.newest
-        if choice == "newest":
-            found = await self._history.read_newest()
-        elif choice == "none":
-            found = None
-        else:
-            found = await self._history.read(choice)
-        states: dict[Role, dict[str, Any]] = {"operator": {}, "source": {}, "sink": {}}
-        if found is not None:
-            info, kept = found
-            self._is_first = info.id != numbers[-1]
-            sinks = {step.name for step in self._graph if isinstance(step, SinkStep)}
-            for old, name in self._names(info).items():
-                was = info.steps[old]
-                # elements that wait for a sink are no matter of its own
-                now = None if was.role == "operator" and name in sinks else self._graph[name].schema
-                states[was.role][name] = fit(info, self._settings, old, name, kept[old], now)
-            log.info("pipeline %r goes on from checkpoint %d", self._pipeline, info.id)
-        for name, operator in self._sinks():
-            operator.join_epochs(states["sink"].get(name))
-        return states["operator"], states["source"]
-
-    def _names(self, info: CheckpointInfo) -> dict[str, str]:
-        """For each step of the checkpoint whose state is wanted, its name in this pipeline."""
-        return match(
-            info,
-            self._settings,
-            {step.name: step.kind for step in self._graph},
-            lambda name, step: step.role != "sink" or self._is_transactional(name),
-        )
-
-    def _is_transactional(self, name: str) -> bool:
-        operator = self._wiring.operators.get(name)
-        return isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
+        writer = Writer(self._tenure.lease, self._settings.keep, self._settings.ahead)
+        found = await choose(self._settings, self._history, self._graph, self._pipeline, wiring, writer)
+        await self._history.clean(self._tenure.lease)
+        if found.info is not None:
+            self._is_first = found.info.id != self._number
+            log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
+        for name, operator, _ in transactional_sinks(wiring):
+            operator.join_epochs(found.states["sink"].get(name), writer)
+        return found.states["operator"], found.states["source"]
 
     # ------------------------------------------------------------------ taking them
 
@@ -194,9 +184,9 @@ class Checkpointer:
         except CheckpointError as error:
             if request is not None:
                 request.set_exception(error)
-            if isinstance(error, _CannotKeep) or self._in_a_row > self._settings.tolerate:
+            if _is_final(error) or self._in_a_row > self._settings.tolerate:
                 self._has_failed = True
-                self._failed(error)
+                self._failed(error.__cause__ if isinstance(error.__cause__, SinkBroken) else error)
         except asyncio.CancelledError:
             if request is not None:
                 request.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
@@ -233,7 +223,7 @@ class Checkpointer:
                     self._next.set_result(info)
                 return
             except CheckpointError as error:
-                if isinstance(error, _CannotKeep) or not left:
+                if _is_final(error) or not left:
                     raise
             await asyncio.sleep(pause)
             pause *= 2
@@ -252,6 +242,15 @@ class Checkpointer:
         if self._next is not None and not self._next.done():
             self._next.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
 
+    async def leave(self) -> None:
+        """Let another job write, when the sinks of this one are closed."""
+        await self._tenure.end()
+
+    def _lose(self, error: CheckpointError) -> None:
+        """Another job writes now: this one must not even try to finish."""
+        self._has_failed = True
+        self._failed(error)
+
     def metrics(self) -> dict[str, int]:
         """Counters; of the last checkpoint its number, size, duration, and how long the loop stood still."""
         return {**self._counts, "failed_in_a_row": self._in_a_row}
@@ -264,13 +263,17 @@ class Checkpointer:
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 info = await self._save(number, finished)
-                for _, sink in self._sinks():
+                for name, sink in self._sinks():
+                    self._waits_for = f"step {name!r} to commit"
                     await sink.commit(number)
         except Exception as error:
             self._counts["failed"] += 1
             self._in_a_row += 1
             if not isinstance(error, CheckpointError):
-                text = "it took too long" if isinstance(error, TimeoutError) else describe_error(error)
+                text = describe_error(error)
+                if isinstance(error, TimeoutError):
+                    seconds = self._settings.timeout_seconds
+                    text = f"it took too long: after {seconds:g} s it was waiting for {self._waits_for}"
                 failure = CheckpointError(f"checkpoint {number} failed: {text}")
                 failure.__cause__ = error
                 error = failure
@@ -290,21 +293,24 @@ class Checkpointer:
         captured = self._capture()
         self._counts["pause_us"] = round((asyncio.get_running_loop().time() - began) * 1e6)
         for name, waiting in sinks:
+            self._waits_for = f"step {name!r} to prepare"
             position = await waiting
             if position is None:  # which would be taken for the very first start
                 raise _CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
             captured[name] = ("sink", self._held(name, freeze(position)))
         if sum(frozen.size for _, frozen in captured.values()) <= INLINE_BYTES:
-            data, info = self._encode(number, created_ms, finished, captured)
+            draft = self._encode(number, created_ms, finished, captured)
         else:
+            self._waits_for = "what steps remember to be encoded"
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
-            data, info = await asyncio.to_thread(self._encode_aside, number, created_ms, finished, captured)
-        await self._settings.store.save(number, data)
-        return info
+            draft = await asyncio.to_thread(self._encode_aside, number, created_ms, finished, captured)
+        self._waits_for = f"the store, {self._settings.store}"
+        await self._history.write(self._tenure.lease, draft)
+        return draft.info
 
     async def _let_go(self) -> None:
         try:
-            await self._history.let_go(self._settings.keep)
+            await self._history.let_go(self._tenure.lease, self._settings.keep)
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
 
@@ -343,7 +349,7 @@ class Checkpointer:
 
     def _encode(
         self, number: int, created_ms: int, finished: bool, captured: dict[str, tuple[Role, Frozen[Any]]]
-    ) -> tuple[bytes, CheckpointInfo]:
+    ) -> Draft:
         """The bytes of the checkpoint, and what it says of itself; may run in a thread."""
         steps: dict[str, StepInfo] = {}
         states: dict[str, Encoded] = {}
@@ -353,12 +359,13 @@ class Checkpointer:
                 states[name] = state
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
-                steps[name] = StepInfo(role, step.kind, sum(len(data) for _, data in state), schema)
-        info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps)
-        data = pack(info, states)
-        return data, replace(info, size=len(data))
+                steps[name] = StepInfo(role, step.kind, 0, schema)
+        lease = self._tenure.lease.number
+        info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps, lease)
+        name_of = partial(self._history.name_of, lease=lease)
+        return pack(info, states, name_of, self._settings.inline_bytes)
 
-    def _encode_aside(self, *arguments: Any) -> tuple[bytes, CheckpointInfo]:
+    def _encode_aside(self, *arguments: Any) -> Draft:
         """
         `_encode`, in a thread, without the garbage collector.
 
@@ -374,11 +381,7 @@ class Checkpointer:
                 gc.enable()
 
     def _sinks(self) -> list[tuple[str, SinkOperator]]:
-        return [
-            (name, operator)
-            for name, operator in self._wiring.operators.items()
-            if isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink)
-        ]
+        return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

@@ -12,10 +12,17 @@ from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 from asyncstream.async_wait.tasks import within
-from asyncstream.connectors.base import Sink, Source, TransactionalSink, fault_of
+from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, fault_of
 from asyncstream.connectors.submissions import Results
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import (
+    SinkBroken,
+    SinkError,
+    SourceError,
+    UserFunctionError,
+    describe_error,
+    safe_repr,
+)
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.state import Frozen, freeze
@@ -56,7 +63,8 @@ def naming(
         if isinstance(error, GeneratorExit) and is_awaiting and _is_abandoned():
             raise
         text = str(error) if isinstance(error, kind) else describe_error(error)
-        raise kind(f"step {step!r}: {text}") from error
+        raised = SinkBroken if isinstance(error, SinkBroken) else kind
+        raise raised(f"step {step!r}: {text}") from error
 
 
 def _is_cancelled() -> bool:
@@ -232,8 +240,10 @@ class SinkOperator(Intake):
 
     # ------------------------------------------------------------------ epochs
 
-    def join_epochs(self, position: Any) -> None:
+    def join_epochs(self, position: Any, writer: Writer) -> None:
         """Before `start`: write in epochs, from `position` on."""
+        assert isinstance(self.sink, TransactionalSink)
+        self.sink.writer = writer
         self.has_epochs = True
         self._position = position
 

@@ -493,6 +493,8 @@ class Run:
             else:
                 enter(self, f"step {part.context.name!r}")
                 await self._closed(self._close_operator(part))
+        if self.checkpointer is not None:
+            await self.checkpointer.leave()
         if not self.finished.done():
             self.finished.set_result(None)
         self.graph.in_use = False

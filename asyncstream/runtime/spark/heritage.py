@@ -17,13 +17,16 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
-from asyncstream.checkpoint.format import encode_state, pack
+from asyncstream.checkpoint.format import pack
+from asyncstream.checkpoint.parts import encode_state
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
+from asyncstream.lease import Holder, enter, leave
 from asyncstream.operators.base import Operator
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.operators.union import Union
@@ -243,9 +246,20 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[s
     }
     number = history.newest + 1
     info = CheckpointInfo(number, title, SystemClock().now_ms(), values.name, True, 0, steps)
-    await settings.store.save(number, pack(info, encoded))
-    await history.let_go(settings.keep)
-    return (await history.read(number))[0]
+    holder = Holder.here(info.created_ms)
+    enter(holder, lambda: True)
+    try:
+        lease = await settings.store.acquire(holder, settings.lease_seconds)
+        await history.clean(lease)
+        info = replace(info, lease=lease.number)
+        name_of = partial(history.name_of, lease=lease.number)
+        draft = pack(info, encoded, name_of, settings.inline_bytes)
+        await history.write(lease, draft)
+        await history.let_go(lease, settings.keep)
+        await settings.store.release(lease)
+    finally:
+        leave(holder)
+    return draft.info
 
 
 def _at_watermark(operator: AssignEventTime, watermark_ms: int) -> Any:

@@ -153,6 +153,7 @@ async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
         keep=life.random.randint(1, 3),
         timeout=300.0 if life.is_kind else life.random.choice((0.3, 300.0)),
         tolerate=life.random.randint(0, 3),
+        inline_bytes=life.random.choice((0, 100, 10_000)),
         # a store of which the very first checkpoint was cut off: nothing has been read then
         restore="none" if torn_only else "newest",
     )

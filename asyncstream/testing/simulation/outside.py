@@ -8,13 +8,15 @@ request that failed may have been carried out all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from asyncstream.checkpoint.format import unpack_info
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import CheckpointError
+from asyncstream.lease import Holder, Lease
 from asyncstream.testing.simulation.world import Life, SimulatedDisk
 
 __all__ = ("PlainSimulatedSink", "SimulatedSink", "SimulatedSource", "SimulatedStore")
@@ -169,7 +171,8 @@ class PlainSimulatedSink(Sink[Any]):
 
 class SimulatedStore:
     """
-    A `CheckpointStore`. It is worse than it may be: a crash in the middle of `save` leaves half of the bytes.
+    A `CheckpointStore`. It is worse than it may be: a crash in the middle of a write leaves half of the
+    bytes.
 
     Args:
         life: the process that it belongs to.
@@ -177,36 +180,80 @@ class SimulatedStore:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._kept = life.world.checkpoints
+        self._world = life.world
 
     def __str__(self) -> str:
         return "simulated store"
 
-    async def save(self, number: int, data: bytes) -> None:
-        life = self._life
-        await life.access("save")
-        if life.is_over:
-            return
-        if number in self._kept:
-            life.complain(f"checkpoint {number} saved twice")
-        if life.ends_in("save"):
-            life.world.torn.add(number)
-            data = data[: len(data) // 2]
-        self._kept[number] = data
-        life.note("save", number)
-        await life.access("saved")
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        """Those before are dead, whatever they think: they have crashed, or have come to their end."""
+        await self._life.access("acquire")
+        self._world.lease += 1
+        return Lease(self._world.lease, "simulated store", holder, 0)
 
-    async def load(self, number: int) -> bytes:
-        await self._life.access("load")
-        if number not in self._kept:
-            raise CheckpointError(f"there is no checkpoint {number}")
-        return self._kept[number]
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        self._check(lease)
+
+    async def release(self, lease: Lease) -> None:
+        pass
+
+    async def holder(self) -> Lease | None:
+        return None
+
+    def _check(self, lease: Lease) -> None:
+        if lease.number != self._world.lease and not self._life.is_over:
+            self._life.complain(f"a write with lease {lease.number}, when {self._world.lease} is given")
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        if not await self._begin("put", lease):
+            return
+        self._world.parts[part] = data[: len(data) // 2] if self._life.ends_in("put") else data
+        self._life.note("put", len(data))
+        await self._life.access("put done")
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        if not await self._begin("save", lease):
+            return
+        kept = self._world.checkpoints
+        if number in kept:
+            self._life.complain(f"checkpoint {number} saved twice")
+        missing = unpack_info(manifest).stored - self._world.parts.keys()
+        if missing:
+            self._life.complain(f"checkpoint {number} names parts that are not there: {missing}")
+        if self._life.ends_in("save"):
+            self._world.torn.add(number)
+            manifest = manifest[: len(manifest) // 2]
+        kept[number] = manifest
+        self._life.note("save", number)
+        await self._life.access("saved")
+
+    async def _begin(self, what: str, lease: Lease) -> bool:
+        """Whether a write may begin: the process has not ended before."""
+        await self._life.access(what)
+        self._check(lease)
+        return not self._life.is_over
 
     async def numbers(self) -> list[int]:
         await self._life.access("list")
-        return sorted(self._kept)
+        return sorted(self._world.checkpoints)
 
-    async def delete(self, number: int) -> None:
-        await self._life.access("delete")
-        if not self._life.is_over:
-            self._kept.pop(number, None)
+    async def parts(self) -> list[str]:
+        await self._life.access("list")
+        return list(self._world.parts)
+
+    async def read(self, what: int | str) -> bytes:
+        await self._life.access("load")
+        kept: Mapping[Any, bytes] = self._world.checkpoints if isinstance(what, int) else self._world.parts
+        if what not in kept:
+            raise CheckpointError(f"there is no checkpoint {what}")
+        return kept[what]
+
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        if not await self._begin("delete", lease):
+            return
+        manifests = sorted(numbers)
+        for number in manifests[: self._life.cut("delete", len(manifests))]:
+            self._world.checkpoints.pop(number, None)
+        names = sorted(parts)
+        for name in names[: self._life.cut("delete", len(names))]:
+            self._world.parts.pop(name, None)

@@ -50,15 +50,13 @@ class FaultPlan:
     Attributes:
         lives: after so many lives nothing goes wrong any more, so that the pipeline can come to its end.
         crash_after: how long a life lasts, on average, until it is cut short.
-        crash: chance that an access to the outside (read, write, capture, prepare, save, commit) is the last
-            thing a life does, before it, after it, or in the middle.
-        stop: chance that a life that would be cut short is stopped in an orderly way instead.
-        drain: chance that the orderly way is to drain it. Windows that are open then fire before their time.
-        failure: chance that an access to the outside fails.
-        pause: chance that one takes long.
-        latency: how long one takes, on average.
-        long: how long one takes that takes long, at most.
-        checkpoint_every: time between two requests for a checkpoint, on average.
+        crash: chance that an access to the outside (read, write, capture, prepare, put, save, commit, delete)
+            is the last thing a life does, before it, after it, or in the middle. stop: chance that a life
+            that would be cut short is stopped in an orderly way instead. drain: chance that the orderly way
+            is to drain it. Windows that are open then fire before their time. failure: chance that an access
+            to the outside fails. pause: chance that one takes long. latency: how long one takes, on average.
+            long: how long one takes that takes long, at most. checkpoint_every: time between two requests for
+            a checkpoint, on average.
     """
 
     lives: int = 8
@@ -101,7 +99,9 @@ class World:
     Attributes:
         seed: where all chance comes from.
         events: the input.
-        checkpoints: what the store holds, by number.
+        checkpoints: the manifests that the store holds, by number.
+        parts: the parts that it holds, by name.
+        lease: the number of the lease that it has given last.
         torn: numbers of the checkpoints that were cut off in the middle.
         disks: what each sink holds, by its name.
         trace: everything that has happened: life, virtual time, what, and details.
@@ -111,6 +111,8 @@ class World:
     seed: int
     events: Sequence[Any]
     checkpoints: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    lease: int = 0
     torn: set[int] = field(default_factory=set)
     disks: dict[str, SimulatedDisk] = field(default_factory=dict)
     trace: list[tuple[int, float, str, Any]] = field(default_factory=list)

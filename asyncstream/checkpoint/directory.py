@@ -1,0 +1,245 @@
+"""
+Checkpoints as files of a directory.
+
+A file is written under another name, brought to the disk, and given its name; then the directory is brought
+to the disk. So a file with such a name is whole, unless the disk itself lost something. What could not be
+brought to the disk is written anew the next time, into a new file: a second fsync says nothing about what the
+first one failed to write.
+
+The lease is a file, too, and the number is in its name: `lease-00000007`. Whoever takes it makes the file
+with the next number, which only one can, and who sees one that is larger than his own has lost it. There are
+no locks, which a stopped process would hold for ever. A process that is stopped between its last look and the
+moment at which its manifest gets its name may be late with it. The number is then taken from it: its follower
+replaces the manifest, and cannot be replaced in turn, for a manifest of that name makes it look again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from asyncstream.arguments import refuse
+from asyncstream.checkpoint.stores import lost, time_ms
+from asyncstream.connectors.aside import aside
+from asyncstream.errors import CheckpointError
+from asyncstream.lease import Holder, Lease, following
+
+__all__ = ("DirectoryStore", "name_file")
+
+_ENDING = ".checkpoint"
+_PART = "part-"
+_LEASE = "lease-"
+_UNFINISHED = ".unfinished"
+
+
+class DirectoryStore:
+    """
+    Keeps checkpoints in a directory: manifests as `00000042.checkpoint`, large parts as `part-...`.
+
+    Args:
+        path: the directory; made with the first checkpoint if its parent is there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise refuse("path", "the path of a directory", path)
+        self._path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    # ------------------------------------------------------------------ the lease
+
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        return await aside(lambda: self._acquire(holder, seconds))
+
+    def _acquire(self, holder: Holder, seconds: float) -> Lease:
+        self._path.mkdir(exist_ok=True)
+        while True:
+            number, current = self._newest_lease()
+            lease = following(current, holder, seconds, time_ms(), str(self), number)
+            if not self._write_lease(lease, new=True):
+                continue  # somebody else was faster
+            self._sync()
+            for old in self._numbers(_LEASE, ""):
+                # the one before stays, so that whoever lists the directory meanwhile sees one of the two
+                if old < number:
+                    self._lease_file(old).unlink(missing_ok=True)
+            return lease
+
+    def _newest_lease(self) -> tuple[int, Lease | None]:
+        """The largest number that was given, 0 for none, and the lease if it can be read."""
+        number = max(self._numbers(_LEASE, ""), default=0)
+        try:
+            return number, Lease.from_json(self._lease_file(number).read_bytes())
+        except (OSError, ValueError):
+            return number, None
+
+    def _write_lease(self, lease: Lease, *, new: bool) -> bool:
+        """Write it down; False if there is one of this number that should be `new`."""
+        # what is lost of a renewal with the machine is lost with its holder
+        temporary = self._write(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new)
+        try:
+            if new:
+                name_file(temporary, self._lease_file(lease.number))
+            else:
+                os.replace(temporary, self._lease_file(lease.number))
+        except FileExistsError:
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        return True
+
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        def work() -> None:
+            self._check(lease)
+            self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False)
+
+        await aside(work)
+
+    async def release(self, lease: Lease) -> None:
+        def work() -> None:
+            if self._newest_lease()[0] == lease.number:
+                self._write_lease(lease.given_back(), new=False)
+
+        await aside(work)
+
+    async def holder(self) -> Lease | None:
+        return (await aside(self._newest_lease))[1]
+
+    def _check(self, lease: Lease) -> None:
+        number, current = self._newest_lease()
+        if number != lease.number:
+            raise lost(lease, current, str(self))
+
+    # ------------------------------------------------------------------ parts and manifests
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        def work() -> None:
+            self._check(lease)
+            temporary = self._write(f"{_PART}{part}", data)
+            try:
+                os.replace(temporary, self._file(part))
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            self._sync_name(self._file(part))
+
+        await aside(work)
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        def work() -> None:
+            self._check(lease)
+            temporary = self._write(f"{number:08}", manifest)
+            try:
+                self._check(lease)
+                try:
+                    name_file(temporary, self._file(number))
+                except FileExistsError:
+                    self._check(lease)
+                    os.replace(temporary, self._file(number))
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+            self._sync_name(self._file(number))
+            self._check(lease)
+
+        await aside(work)
+
+    def _write(self, name: str, data: bytes, *, safe: bool = True) -> str:
+        """Write `data`, and bring it to the disk if it is to be `safe`, under a name of no importance."""
+        self._path.mkdir(exist_ok=True)
+        file, temporary = tempfile.mkstemp(dir=self._path, prefix=f"{name}.", suffix=_UNFINISHED)
+        try:
+            with open(file, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                if safe:
+                    os.fsync(stream.fileno())
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return temporary
+
+    def _sync_name(self, file: Path) -> None:
+        """Bring the name of a file to the disk; one that may not be there is taken away again."""
+        try:
+            self._sync()
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+
+    def _sync(self) -> None:
+        """Bring the directory itself to the disk, or a name may be undone by a power cut."""
+        if os.name == "nt":  # where a directory cannot be opened
+            return
+        folder = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    async def numbers(self) -> list[int]:
+        return await aside(lambda: self._numbers("", _ENDING))
+
+    def _numbers(self, before: str, behind: str) -> list[int]:
+        names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _names(self, before: str, behind: str) -> list[str]:
+        try:
+            names = os.listdir(self._path)
+        except FileNotFoundError:
+            return []
+        return [name for name in names if name.startswith(before) and name.endswith(behind)]
+
+    async def parts(self) -> list[str]:
+        found = await aside(lambda: self._names(_PART, ""))
+        return [name.removeprefix(_PART) for name in found if not name.endswith(_UNFINISHED)]
+
+    async def read(self, what: int | str) -> bytes:
+        def work() -> bytes:
+            try:
+                return self._file(what).read_bytes()
+            except FileNotFoundError:
+                kind = "checkpoint" if isinstance(what, int) else "part"
+                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+
+        return await aside(work)
+
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        def work() -> None:
+            self._check(lease)
+            for file in (*map(self._file, numbers), *map(self._file, parts)):
+                file.unlink(missing_ok=True)
+            # what crashes left behind in the middle of a write: whoever has the lease writes one after the
+            # other
+            for name in self._names("", _UNFINISHED):
+                of_lease = name.removeprefix(_LEASE)[:8]
+                is_old_lease = of_lease.isdecimal() and int(of_lease) < lease.number
+                if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:
+                    (self._path / name).unlink(missing_ok=True)
+
+        await aside(work)
+
+    def _file(self, what: int | str) -> Path:
+        return self._path / (f"{what:08}{_ENDING}" if isinstance(what, int) else f"{_PART}{what}")
+
+    def _lease_file(self, number: int) -> Path:
+        return self._path / f"{_LEASE}{number:08}"
+
+
+def name_file(temporary: str, file: Path) -> None:
+    """Give a file its name; raises `FileExistsError` if there is one of that name."""
+    try:
+        os.link(temporary, file)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        with open(file, "xb"):
+            pass
+        os.replace(temporary, file)

@@ -1,0 +1,218 @@
+"""
+What a step remembers, as parts: bytes with names, which checkpoints share as long as they do not change.
+
+A step's state is a list of named parts, each a list of entries. The name is the path to a long list in the
+state ("contents", "timers/event"); the part without a name is all the rest. Each part is encoded in *chunks*
+of a few thousand entries: encoding one takes about a millisecond, so a thread that encodes them lets the
+event loop run in between.
+
+A small part lies in the manifest. A large one is kept by itself, under a name that is made from its bytes:
+one that has not changed since the last checkpoint has the same name, so it need not be written again, and one
+that was damaged is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+from asyncstream.codec import Codec
+from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
+
+__all__ = (
+    "INLINE_BYTES",
+    "Encoded",
+    "PartInfo",
+    "check_part",
+    "decode_state",
+    "digest_in",
+    "divide",
+    "encode_state",
+    "part_name",
+    "unite",
+)
+
+PART: Final = 1000
+"""Entries that are encoded in one go."""
+
+INLINE_BYTES: Final = 32 * 1024
+"""Parts up to this size lie in the manifest: to bring one more file to the disk costs more."""
+
+_Path: TypeAlias = tuple[str, ...]
+Encoded: TypeAlias = list[tuple[_Path, bytes]]
+"""One step's state: all but its long lists, then chunks of these, each with its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """
+    What a checkpoint says of one part of a step's state.
+
+    Attributes:
+        path: which part of the state; empty for all that is no long list.
+        chunks: sizes in bytes of what was encoded in one go.
+        stored: the name under which the store keeps it; None: it lies in the manifest.
+    """
+
+    path: _Path
+    chunks: tuple[int, ...]
+    stored: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(self.chunks)
+
+
+# ------------------------------------------------------------------ states and chunks
+
+
+def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
+    """
+    A step's state as bytes.
+
+    Raises:
+        CheckpointError: if the codec refuses a value; names the step.
+    """
+    encoded: Encoded = []
+    try:
+        for path, value in _chunks(state):
+            encoded.append((path, codec.encode(value)))
+    except CodecError as error:
+        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+    return encoded
+
+
+def _chunks(state: Any) -> Iterator[tuple[_Path, Any]]:
+    long: list[tuple[_Path, list[Any]]] = []
+    yield (), _without_long_lists(state, (), long)
+    for path, values in long:
+        for start in range(0, len(values), PART):
+            yield path, values[start : start + PART]
+
+
+def _without_long_lists(state: Any, path: _Path, long: list[tuple[_Path, list[Any]]]) -> Any:
+    """`state` with its long lists emptied; only dicts with plain names are looked into."""
+    if type(state) is list and len(state) > PART:
+        long.append((path, state))
+        return []
+    if type(state) is dict and all(type(key) is str for key in state):
+        return {key: _without_long_lists(value, (*path, key), long) for key, value in state.items()}
+    return state
+
+
+def decode_state(step: str, encoded: Iterable[tuple[_Path, bytes]], codec: Codec) -> Any:
+    """
+    A step's state from what `encode_state` gave.
+
+    Raises:
+        CheckpointError: if a value cannot be read any more; names the step.
+    """
+    state: Any = None
+    try:
+        for number, (path, data) in enumerate(encoded):
+            value = codec.decode(data)
+            if number == 0:
+                state = value
+            else:
+                _list_at(state, path).extend(value)
+    except CodecError as error:
+        raise CheckpointError(f"the checkpoint's state of step {step!r} cannot be read: {error}") from error
+    return state
+
+
+def _list_at(state: Any, path: _Path) -> Any:
+    for key in path:
+        state = state[key]
+    return state
+
+
+# ------------------------------------------------------------------ chunks and parts
+
+
+def divide(
+    encoded: Encoded, name_of: Callable[[str], str], inline_bytes: int = INLINE_BYTES
+) -> tuple[tuple[PartInfo, ...], list[bytes], dict[str, bytes]]:
+    """
+    A step's state in parts: what a manifest says of them, then the bytes for it, and by name those for the
+    store.
+
+    Args:
+        name_of: the name under which a part with this digest is kept, or is to be.
+        inline_bytes: larger parts are for the store.
+    """
+    infos: list[PartInfo] = []
+    inline: list[bytes] = []
+    stored: dict[str, bytes] = {}
+    for path, group in groupby(encoded, itemgetter(0)):
+        chunks = [data for _, data in group]
+        sizes = tuple(map(len, chunks))
+        if sum(sizes) <= inline_bytes:
+            inline += chunks
+            infos.append(PartInfo(path, sizes))
+        else:
+            whole = b"".join(chunks)
+            name = name_of(_digest(whole))
+            stored[name] = whole
+            infos.append(PartInfo(path, sizes, name))
+    return tuple(infos), inline, stored
+
+
+def part_name(digest: str, writer: int) -> str:
+    """
+    The name of a part.
+
+    Args:
+        digest: of its bytes.
+        writer: the number of the lease. What a process deletes that has lost its lease is then never what its
+            follower has written.
+    """
+    return f"{digest}-{writer}"
+
+
+def digest_in(name: str) -> str:
+    """The digest in the name of a part."""
+    return name.partition("-")[0]
+
+
+def check_part(name: str, data: bytes) -> None:
+    """
+    See whether these are the bytes of the part.
+
+    Raises:
+        DamagedCheckpoint: if not.
+    """
+    if _digest(data) != digest_in(name):
+        raise DamagedCheckpoint(f"its part {name} is not what was written")
+
+
+def unite(infos: Iterable[PartInfo], inline: memoryview, stored: Mapping[str, bytes]) -> tuple[Encoded, int]:
+    """
+    What `divide` was given.
+
+    Args:
+        inline: the bytes in the manifest, from those of this step on.
+        stored: by name, the parts that the store keeps.
+
+    Returns the chunks, and how many bytes of `inline` are theirs.
+    """
+    encoded: Encoded = []
+    used = 0
+    for info in infos:
+        if info.stored is None:
+            data, at = inline, used
+            used += info.size
+        else:
+            data, at = memoryview(stored[info.stored]), 0
+        for size in info.chunks:
+            encoded.append((info.path, bytes(data[at : at + size])))
+            at += size
+    return encoded, used
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=20).hexdigest()

@@ -1,0 +1,240 @@
+"""
+Checkpoints in an SQLite database, in WAL mode, every write brought to the disk.
+
+The lease is a row, and every transaction that writes begins with a look at it. So there is no moment between
+the look and the write in which another could take over: a process that was stopped finds out. One that is
+stopped within a transaction holds SQLite's lock, which nobody can break: others then say that the database is
+locked.
+
+The row also holds the largest number of a manifest. A page that was lost with rows on it leaves no other
+trace: so it is seen that something is missing, and not taken for an empty store.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from asyncstream.arguments import refuse
+from asyncstream.checkpoint.directory import name_file
+from asyncstream.checkpoint.stores import lost, time_ms
+from asyncstream.connectors.aside import aside
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
+from asyncstream.lease import Holder, Lease, following
+
+__all__ = ("SqliteStore",)
+
+T = TypeVar("T")
+
+_APPLICATION = 0x61737472
+"""SQLite's application id of a database that was made for checkpoints ("astr")."""
+
+_PATIENCE = 20.0
+"""Seconds to wait while another connection writes."""
+
+
+class SqliteStore:
+    """
+    Keeps checkpoints in three tables of an SQLite database.
+
+    Args:
+        path: the database file; made if it is not there.
+        table: the table of the manifests; made if it is not there. The others are named after it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise refuse("path", "the path of a database file", path)
+        if not isinstance(table, str) or not table.isidentifier():
+            raise refuse("table", "a name of letters, digits and underscores", table)
+        self._path = os.fspath(path)
+        self._table = table
+        self._parts = f"{table}_parts"
+        self._lease = f"{table}_lease"
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    # ------------------------------------------------------------------ the lease
+
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        def work(database: sqlite3.Connection) -> Lease:
+            lease = following(self._row(database)[0], holder, seconds, time_ms(), str(self))
+            self._write_lease(database, lease)
+            return lease
+
+        return await self._change(None, work)
+
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            self._write_lease(database, lease.renewed(time_ms() + round(seconds * 1000)))
+
+        await self._change(lease, work)
+
+    async def release(self, lease: Lease) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            current = self._row(database)[0]
+            if current is not None and current.number == lease.number:
+                self._write_lease(database, lease.given_back())
+
+        await self._change(None, work)
+
+    async def holder(self) -> Lease | None:
+        return await self._look(lambda database: self._row(database)[0])
+
+    def _row(self, database: sqlite3.Connection) -> tuple[Lease | None, int]:
+        """The lease that was given last, and the largest number of a manifest, 0 for none."""
+        if not self._has(database, self._lease):
+            return None, 0
+        try:
+            found, newest = database.execute(f"SELECT lease, newest FROM {self._lease}").fetchone()
+            return None if found is None else Lease.from_json(found), newest
+        except (TypeError, ValueError) as error:
+            raise DamagedCheckpoint(f"{self._path} is damaged: its lease cannot be read") from error
+
+    def _write_lease(self, database: sqlite3.Connection, lease: Lease) -> None:
+        database.execute(f"UPDATE {self._lease} SET lease = ?", (lease.to_json(),))
+
+    # ------------------------------------------------------------------ parts and manifests
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        statement = f"INSERT OR REPLACE INTO {self._parts} VALUES (?, ?)"
+        await self._change(lease, lambda database: database.execute(statement, (part, data)))
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            database.execute(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?)", (number, manifest))
+            database.execute(f"UPDATE {self._lease} SET newest = ?", (number,))
+
+        await self._change(lease, work)
+
+    async def numbers(self) -> list[int]:
+        def work(database: sqlite3.Connection) -> list[int]:
+            if not self._has(database, self._table):
+                return []
+            found = {row[0] for row in database.execute(f"SELECT number FROM {self._table}")}
+            newest = self._row(database)[1]  # which must be there: if not, `read` says that it is lost
+            return sorted(found | {newest} if newest else found)
+
+        return await self._look(work)
+
+    async def parts(self) -> list[str]:
+        def work(database: sqlite3.Connection) -> list[str]:
+            if not self._has(database, self._parts):
+                return []
+            return [row[0] for row in database.execute(f"SELECT name FROM {self._parts}")]
+
+        return await self._look(work)
+
+    async def read(self, what: int | str) -> bytes:
+        table, column = (self._table, "number") if isinstance(what, int) else (self._parts, "name")
+
+        def work(database: sqlite3.Connection) -> bytes:
+            row = None
+            if self._has(database, table):
+                row = database.execute(f"SELECT data FROM {table} WHERE {column} = ?", (what,)).fetchone()
+            if row is not None:
+                return bytes(row[0])
+            if what == self._row(database)[1]:
+                raise DamagedCheckpoint(f"it is lost from {self._path}")
+            kind = "checkpoint" if isinstance(what, int) else "part"
+            raise CheckpointError(f"there is no {kind} {what} in {self._path}")
+
+        return await self._look(work)
+
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            forget = f"DELETE FROM {self._table} WHERE number = ?"
+            database.executemany(forget, [(number,) for number in numbers])
+            if self._row(database)[1] in numbers:
+                database.execute(f"UPDATE {self._lease} SET newest = 0")
+            database.executemany(f"DELETE FROM {self._parts} WHERE name = ?", [(part,) for part in parts])
+
+        if numbers or parts:
+            await self._change(lease, work)
+
+    # ------------------------------------------------------------------ the database
+
+    async def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read; nothing is made."""
+        return await aside(
+            lambda: self._connected(self._path if os.path.exists(self._path) else ":memory:", work)
+        )
+
+    async def _change(self, lease: Lease | None, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Write, in one transaction, if this lease is the one that was given last."""
+
+        def change(database: sqlite3.Connection) -> T:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                self._make_tables(database)
+                if lease is not None:
+                    current = self._row(database)[0]
+                    if current is None or current.number != lease.number:
+                        raise lost(lease, current, str(self))
+                result = work(database)
+                database.execute("COMMIT")
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+            return result
+
+        def with_database() -> T:
+            if not os.path.exists(self._path):
+                self._make_database()
+            return self._connected(self._path, change)
+
+        return await aside(with_database)
+
+    def _make_database(self) -> None:
+        """Make it under another name first: an empty file is then always a file that has lost something."""
+        unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"
+
+        def work(database: sqlite3.Connection) -> None:
+            database.execute(f"PRAGMA application_id={_APPLICATION}")
+            self._make_tables(database)
+
+        try:
+            self._connected(unfinished, work, made=False)
+            with suppress(FileExistsError):  # somebody else was faster
+                name_file(unfinished, Path(self._path))
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+
+    def _make_tables(self, database: sqlite3.Connection) -> None:
+        if self._has(database, self._lease):
+            return
+        for table, columns in (
+            (self._table, "number INTEGER PRIMARY KEY, data BLOB NOT NULL"),
+            (self._parts, "name TEXT PRIMARY KEY, data BLOB NOT NULL"),
+            (self._lease, "one INTEGER PRIMARY KEY, lease TEXT, newest INTEGER NOT NULL"),
+        ):
+            database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        newest = f"SELECT coalesce(max(number), 0) FROM {self._table}"
+        database.execute(f"INSERT INTO {self._lease} VALUES (1, NULL, ({newest}))")
+
+    @staticmethod
+    def _has(database: sqlite3.Connection, table: str) -> bool:
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return database.execute(query, (table,)).fetchone() is not None
+
+    def _connected(self, path: str, work: Callable[[sqlite3.Connection], T], *, made: bool = True) -> T:
+        # a connection each time: it may be another thread, and what is wrong with the file shows at once
+        try:
+            if made and path == self._path and not os.path.getsize(path):
+                raise DamagedCheckpoint(
+                    f"{path} is empty: delete it if nothing was ever in it, to start from the beginning"
+                )
+            with closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)) as database:
+                is_ours = database.execute("PRAGMA application_id").fetchone() == (_APPLICATION,)
+                if made and is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    raise DamagedCheckpoint(f"{path} has lost its tables")
+                return work(database)
+        except (sqlite3.Error, OSError) as error:
+            raise CheckpointError(f"{self._path}: {describe_error(error)}") from error

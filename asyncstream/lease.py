@@ -1,0 +1,211 @@
+"""
+Who may write: one process at a time, which a number proves.
+
+Theory of operation
+-------------------
+A *lease* says who writes to a place (a store of checkpoints, a sink) and until when it must be renewed. Its
+*number* grows by one with each holder, never falls, and goes with every write: a place that has seen number 8
+refuses whoever comes with 7, however long that process was stopped and whatever it still believes. So the
+number is what keeps results right, and time only decides how soon somebody else may take over:
+
+* a holder that gave its lease back, or is dead, is followed at once. Dead means: on this machine, since it
+  was started, in these containers, there is no process of that number that was started at that moment. The
+  moment is there because numbers of processes are used again;
+* a holder that lives is followed once its lease has run out: it was stopped, or does not come to renew it;
+* a holder elsewhere (another host, another container) cannot be looked at: only its time counts.
+
+Clocks of two hosts may differ. A lease that is taken from a holder too early costs this holder an error, and
+nobody a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from asyncstream.errors import LeaseHeld
+
+__all__ = ("Holder", "Lease", "enter", "following", "is_free", "leave", "presence")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """
+    One run of a job, in one process.
+
+    Attributes:
+        host: the name of the machine.
+        pid: the number of the process there.
+        started: when the process was started, in ticks since the machine was; None where that is not known.
+        realm: where this number means this process: the machine since it was started, and its container; ""
+            where that is not known.
+        token: different for every run.
+        since_ms: when it began, milliseconds since the epoch.
+    """
+
+    host: str
+    pid: int
+    started: int | None
+    realm: str
+    token: str
+    since_ms: int
+
+    @classmethod
+    def here(cls, since_ms: int) -> Holder:
+        """A run of this process."""
+        pid = os.getpid()
+        found = _look_up(pid)
+        started = None if found is None else found[1]
+        return cls(platform.node(), pid, started, _realm(), os.urandom(8).hex(), since_ms)
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
+        return f"process {self.pid} on {self.host}, since {since}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """
+    The right to write.
+
+    Attributes:
+        number: one more than that of the holder before; starts at 1.
+        place: an identifier of the place, made with its first lease.
+        holder: who has it.
+        until_ms: when it runs out unless it is renewed, milliseconds since the epoch.
+        released: whether the holder has given it back.
+    """
+
+    number: int
+    place: str
+    holder: Holder
+    until_ms: int
+    released: bool = False
+
+    def renewed(self, until_ms: int) -> Lease:
+        """The same, for longer."""
+        return replace(self, until_ms=until_ms)
+
+    def given_back(self) -> Lease:
+        """The same, for somebody else to take."""
+        return replace(self, released=True)
+
+    def to_json(self) -> bytes:
+        """As it is written down."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Lease:
+        """
+        From what `to_json` gave.
+
+        Raises:
+            ValueError: if it is something else.
+        """
+        try:
+            found: dict[str, Any] = json.loads(data)
+            return cls(**{**found, "holder": Holder(**found["holder"])})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a lease: {error}") from error
+
+
+def following(
+    current: Lease | None, holder: Holder, seconds: float, now_ms: int, what: str, least: int = 0
+) -> Lease:
+    """
+    The lease that follows `current`.
+
+    Args:
+        current: the one that was given last; None if there was none.
+        holder: who wants it.
+        seconds: for how long it is good.
+        now_ms: milliseconds since the epoch.
+        what: the place, for the message.
+        least: a number that was given already, although no lease tells of it.
+
+    Raises:
+        LeaseHeld: if somebody else has it.
+    """
+    until_ms = now_ms + round(seconds * 1000)
+    if current is None:
+        return Lease(least + 1, os.urandom(8).hex(), holder, until_ms)
+    if not is_free(current, now_ms):
+        left = max(current.until_ms - now_ms, 0) / 1000
+        raise LeaseHeld(
+            f"{what} is written to by {current.holder}: one job at a time may. It is free as soon as that "
+            f"process ends, or has not shown itself for another {left:.0f} s"
+        )
+    return Lease(max(current.number, least) + 1, current.place, holder, until_ms)
+
+
+def is_free(current: Lease, now_ms: int) -> bool:
+    """Whether somebody else may take it."""
+    return current.released or current.until_ms <= now_ms or presence(current.holder) == "dead"
+
+
+# ------------------------------------------------------------------ who is there
+
+_RUNS: dict[str, Callable[[], bool]] = {}
+"""The runs of this process, by token; each tells whether it goes on."""
+
+
+def enter(holder: Holder, goes_on: Callable[[], bool]) -> None:
+    """From now on `holder`, a run of this process, lives for as long as `goes_on` says so."""
+    _RUNS[holder.token] = goes_on
+
+
+def leave(holder: Holder) -> None:
+    """`holder` has come to its end."""
+    _RUNS.pop(holder.token, None)
+
+
+def presence(holder: Holder) -> Literal["alive", "dead", "unknown"]:
+    """What can be known, here and now, about somebody who holds a lease."""
+    if holder.host != platform.node() or holder.realm != _realm():
+        return "unknown"
+    if holder.realm:
+        found = _look_up(holder.pid)
+        if found is None or found[0] in "ZX" or found[1] != holder.started:
+            return "dead"
+    elif os.name != "posix":
+        return "unknown"
+    elif not _is_there(holder.pid):
+        return "dead"
+    if holder.pid == os.getpid():
+        goes_on = _RUNS.get(holder.token)
+        return "alive" if goes_on is not None and goes_on() else "dead"
+    return "alive" if holder.realm else "unknown"
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # there, and not ours
+        pass
+    return True
+
+
+def _look_up(pid: int) -> tuple[str, int] | None:
+    """The state of a process, and when it was started; None if it is not there, or nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _realm() -> str:
+    """Where the number of a process means the same process; "" if this system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

@@ -1,0 +1,97 @@
+"""
+Holds the lease of a store for as long as a job runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from asyncstream.checkpoint import Checkpoints
+from asyncstream.checkpoint.stores import time_ms
+from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost
+from asyncstream.lease import Holder, Lease, enter, leave
+
+__all__ = ("Tenure",)
+
+log = logging.getLogger("asyncstream.checkpoint")
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks whether a job that is waited for has ended."""
+
+PATIENCE = 5.0
+"""Seconds that the store gets to take the lease back: if it does not, the lease runs out."""
+
+
+class Tenure:
+    """
+    The time in which a job may write.
+
+    Args:
+        settings: what the user chose.
+        lost: told when another job has taken over.
+
+    Attributes:
+        lease: the right to write; there is one from `begin` on.
+    """
+
+    lease: Lease
+
+    def __init__(self, settings: Checkpoints, lost: Callable[[CheckpointError], None]) -> None:
+        self._settings = settings
+        self._lost = lost
+        self._holder: Holder | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """
+        Take the lease; wait for it if the settings say so.
+
+        Raises:
+            LeaseHeld: if another job has it.
+        """
+        loop = asyncio.get_running_loop()
+        holder = self._holder = Holder.here(time_ms())
+        enter(holder, lambda: not loop.is_closed())
+        told = False
+        while True:
+            try:
+                self.lease = await self._settings.store.acquire(holder, self._settings.lease_seconds)
+                break
+            except LeaseHeld as held:
+                if self._settings.on_held == "refuse":
+                    raise LeaseHeld(f"{held}; on_held='wait' waits for that") from None
+                if not told:
+                    log.warning("waiting: %s", held)
+                    told = True
+            await asyncio.sleep(min(LOOK_AGAIN, self._settings.lease_seconds))
+        self._renewing = loop.create_task(self._renew(), name="asyncstream lease")
+
+    async def _renew(self) -> None:
+        seconds = self._settings.lease_seconds
+        while True:
+            await asyncio.sleep(seconds / 3)
+            try:
+                await self._settings.store.renew(self.lease, seconds)
+            except LeaseLost as error:
+                self._lost(error)
+                return
+            except Exception as error:  # of the store: what matters is what it says at the next commit
+                log.warning("the lease of %s could not be renewed: %s", self._settings.store, error)
+
+    async def end(self) -> None:
+        """Give the lease back."""
+        if self._holder is None:
+            return
+        leave(self._holder)
+        self._holder = None
+        if self._renewing is None:
+            return
+        self._renewing.cancel()
+        await asyncio.wait({self._renewing})
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._settings.store.release(self.lease)
+        except Exception as error:
+            log.warning("the lease of %s could not be given back: %s", self._settings.store, error)
