@@ -5,10 +5,11 @@ The command line: run a pipeline, describe it, look at its checkpoints.
     asyncstream describe shop.orders:pipeline --mermaid
     asyncstream checkpoint list state
 
-`run` stops gracefully at the first SIGTERM or SIGINT: it reads no more, and gives running calls and sinks
-some time to end. With checkpoints, a last one then holds what is left, and open windows stay open for the
-next run. Without, the job is drained: open windows fire, for nobody will go on with them. At the second
-signal it stops at once, and the last checkpoint that was taken stands.
+`run` stops gracefully at the first SIGTERM or SIGINT: it reads no more, starts no call, and gives running
+calls and sinks some time to end: 10 s by default, and all is over 15 s later, inside the 30 s that most
+supervisors give. With checkpoints, one is taken at once and a last one at the end, and open windows stay open
+for the next run. Without, the job is drained: open windows fire, for no run will go on with them. At the
+second signal it stops at once, and the last checkpoint that was taken stands.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from asyncstream.arguments import duration_seconds
 from asyncstream.checkpoint import (
     CheckpointInfo,
     Checkpoints,
@@ -35,11 +36,17 @@ from asyncstream.checkpoint import (
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import AsyncStreamError, CheckpointError, DamagedCheckpoint, PipelineError
 from asyncstream.pipeline import Pipeline
-from asyncstream.runtime.aio import Job
+from asyncstream.runtime.aio.process import (
+    GRACE,
+    LIMIT,
+    PROCESS_PATIENCE,
+    Signals,
+    leave,
+    run_bounded,
+    until_signal,
+)
 
 __all__ = ("main",)
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +78,11 @@ def _parser() -> argparse.ArgumentParser:
         "--restore", default="newest", metavar="WHICH", help="newest, none, or the number of one (newest)"
     )
     run.add_argument(
-        "--grace", type=float, default=30.0, metavar="S", help="seconds to finish after a signal (30)"
+        "--grace",
+        type=float,
+        default=GRACE,
+        metavar="S",
+        help=f"seconds that running calls get after a signal ({GRACE:g}); all ends {LIMIT:g} s later",
     )
     run.set_defaults(do=_run)
 
@@ -130,68 +141,35 @@ def _pipeline(target: str) -> Pipeline:
 
 def _run(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
+    grace = duration_seconds("--grace", options.grace, zero=True)
     checkpoints = None
     if options.checkpoints is not None:
         restore = int(options.restore) if options.restore.isdecimal() else options.restore
         store = DirectoryStore(options.checkpoints)
         checkpoints = Checkpoints(store=store, every=options.every, keep=options.keep, restore=restore)
-    return asyncio.run(_run_until_signal(pipeline, checkpoints, options.grace))
+    try:
+        return leave(run_bounded(_run_until_signal(pipeline, checkpoints, grace)))
+    except AsyncStreamError as error:
+        _say(str(error))
+        return leave(1)
 
 
 async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None, grace: float) -> int:
-    signals = _Signals()
-    try:
-        async with pipeline.start(checkpoints=checkpoints) as job:
-            work = asyncio.create_task(job.wait())
-            first = asyncio.create_task(signals.first.wait())
-            await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-            first.cancel()
-            if not work.done():
-                await _stop(job, grace, keeps=checkpoints is not None)
-            await work
-    except asyncio.CancelledError:
-        if signals.second is None:
-            raise
-        print("asyncstream: stopped at once", file=sys.stderr)
-        return 128 + signals.second
-    finally:
-        signals.restore()
+    keeps = checkpoints is not None
+    with Signals(grace, _say) as signals:
+        try:
+            job = pipeline.start(checkpoints=checkpoints, end_timeout=PROCESS_PATIENCE)
+            await until_signal(job, signals, keeps=keeps, grace=grace, say=_say)
+        except asyncio.CancelledError:
+            if signals.cut_short is None:
+                raise
+            _say("stopped at once")
+            return 128 + signals.cut_short
     return 0
 
 
-async def _stop(job: Job, grace: float, *, keeps: bool) -> None:
-    print(f"asyncstream: stopping, within {grace:g} s; a second signal stops at once", file=sys.stderr)
-    if keeps:
-        await job.stop(grace=grace)
-        return
-    try:
-        await job.drain(grace)
-    except TimeoutError:
-        await job.stop()
-        print("asyncstream: what was not finished in time is lost: no checkpoints are kept", file=sys.stderr)
-
-
-class _Signals:
-    """Sets `first` at the first signal, and cancels the task that made it at the second."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second: int | None = None
-        self._task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            self._loop.add_signal_handler(number, self._came, number)
-
-    def _came(self, number: int) -> None:
-        if not self.first.is_set():
-            self.first.set()
-        elif self._task is not None and self.second is None:
-            self.second = number
-            self._task.cancel()
-
-    def restore(self) -> None:
-        for number in SIGNALS:
-            self._loop.remove_signal_handler(number)
+def _say(text: str) -> None:
+    print(f"asyncstream: {text}", file=sys.stderr, flush=True)
 
 
 def _describe(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from asyncstream.arguments import Duration, choice, duration_seconds, is_async_function, refuse, text
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source
@@ -18,6 +19,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, as_text, guarantees
 from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
+from asyncstream.runtime.aio.process import run_bounded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -102,6 +104,7 @@ class Pipeline:
         checkpoints: Checkpoints | None = None,
         cancel_body: bool = False,
         open_timeout: Duration = OPEN_SECONDS,
+        end_timeout: Duration = CANCEL_PATIENCE,
     ) -> Job:
         """
         A job that runs this pipeline in the current event loop: `async with pipeline.start() as job:`.
@@ -117,10 +120,13 @@ class Pipeline:
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
             open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
                 seconds.
+            end_timeout: how long your code gets to end when it is cancelled or closed; then it is left alone,
+                and an error names the step.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
         """
+        patience = duration_seconds("end_timeout", end_timeout)
         open_seconds = duration_seconds("open_timeout", open_timeout)
         if clock is not None and not callable(getattr(clock, "now_ms", None)):
             raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
@@ -135,6 +141,7 @@ class Pipeline:
             name=self.name,
             cancel_body=cancel_body,
             open_seconds=open_seconds,
+            patience=patience,
         )
 
     async def run(self, *, clock: Clock | None = None, checkpoints: Checkpoints | None = None) -> None:
@@ -158,6 +165,9 @@ class Pipeline:
         """
         Run to the end in an event loop of its own, for programs that have none.
 
+        Ctrl-C cancels it, and whatever ignores that is left alone after a while. SIGTERM is left as it is:
+        it ends the process at once, and the last checkpoint stands; `asyncstream run` stops gracefully.
+
         Args:
             checkpoints: as for `start`.
             uvloop: use uvloop, which takes a third off the cost of calls that wait.
@@ -175,8 +185,7 @@ class Pipeline:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            with asyncio.Runner(loop_factory=factory) as runner:
-                runner.run(self.run(checkpoints=checkpoints))
+            run_bounded(self.run(checkpoints=checkpoints), factory)
         else:
             raise PipelineError("run_blocking: an event loop is running here; use `await pipeline.run()`")
 

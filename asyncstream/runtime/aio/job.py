@@ -189,6 +189,10 @@ class Job:
         """What the job failed with, as soon as it has; it is logged, and raised on leaving the block."""
         return self._run.error
 
+    def unfinished(self) -> list[str]:
+        """The names of the steps that have something to do, open, read or close; for whoever waits."""
+        return self._run.unfinished()
+
     # ------------------------------------------------------------------ for users
 
     async def submit(self, value: Any, *, to: str | None = None) -> None:
@@ -330,8 +334,8 @@ class Job:
             raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
 
     def _check_outside(self, method: str) -> None:
-        self._check_started()
         refuse_inside(self._run, method)
+        self._check_started()
 
     async def _outcome(self) -> None:
         await asyncio.shield(self._run.finished)

@@ -122,6 +122,8 @@ class Run:
         self._stubborn: set[asyncio.Task[Any]] = set()
         self._helpers: set[asyncio.Task[Any]] = set()
         self._opened: list[SourceDriver | Operator] = []
+        self._being_opened = "a checkpoint"
+        self._being_closed: str | None = None
         self._winding_down = False
         self._finishing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -411,16 +413,24 @@ class Run:
             self._warning = self.loop.call_later(SLOW, self._warn)
 
     def _warn(self) -> None:
-        unfinished = [name for name in self._tasks.values() if name in self.wiring.sources]
-        for name, operator in self.wiring.operators.items():
-            if isinstance(operator, Intake) and not operator.is_at_rest():
-                unfinished.append(name)
         log.warning(
             "pipeline %r takes in no more, and has waited %g s for: %s",
             self._name,
             SLOW,
-            ", ".join(map(repr, unfinished)) or "its last checkpoint",
+            ", ".join(map(repr, self.unfinished())) or "its last checkpoint",
         )
+
+    def unfinished(self) -> list[str]:
+        """The steps that open, read, call, write or close."""
+        if self.phase in ("new", "opening"):
+            return [self._being_opened] if self.phase == "opening" else []
+        if self._being_closed is not None:
+            return [self._being_closed]
+        found = [name for name in self._tasks.values() if name in self.wiring.sources]
+        for name, operator in self.wiring.operators.items():
+            if isinstance(operator, Intake) and not operator.is_at_rest():
+                found.append(name)
+        return found or list(self._tasks.values())  # at last, sinks that are being flushed
 
     # ------------------------------------------------------------------ finishing and closing
 
@@ -482,16 +492,15 @@ class Run:
             await end_tasks({self._finishing}, self._patience)
         if self.checkpointer is not None:
             await self._closed(within(self._patience, self.checkpointer.close()))
-        for timer in (self._warning,):
-            if timer is not None:
-                timer.cancel()
+        if self._warning is not None:
+            self._warning.cancel()
         self.alarms.cancel()
         for part in reversed(self._opened):
+            self._being_closed = part.name if isinstance(part, SourceDriver) else part.context.name
+            enter(self, f"step {self._being_closed!r}")
             if isinstance(part, SourceDriver):
-                enter(self, f"step {part.name!r}")
                 await self._closed(part.stop(self._patience))
             else:
-                enter(self, f"step {part.context.name!r}")
                 await self._closed(self._close_operator(part))
         if self.checkpointer is not None:
             await self.checkpointer.leave()

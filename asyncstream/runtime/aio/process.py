@@ -1,0 +1,210 @@
+"""
+A process whose work is a pipeline: it runs to its end or until a signal, and is over in bounded time.
+
+What happens at SIGTERM or SIGINT, with seconds since the signal, where `grace` is 10 by default:
+
+    0               nothing is read and no call started any more; with checkpoints, one is taken at once
+    until grace     calls that run may end, and sinks write what comes of them
+    then, at most 3 each
+                    sinks write what has reached them; what is cancelled ends; what is open closes;
+                    with checkpoints, the last one is taken
+    grace + 15      a thread of its own ends the process, whatever holds it, and says what that is
+
+At the second signal the job is cancelled, and the process has 5 seconds left; the third ends it at once. The
+checkpoint of the first signal is there by then, in all likelihood, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any, TypeVar
+
+from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.runtime.aio.job import Job
+
+__all__ = ("GRACE", "LIMIT", "PROCESS_PATIENCE", "Signals", "leave", "run_bounded", "until_signal")
+
+log = logging.getLogger("asyncstream.job")
+
+GRACE = 10.0
+"""Seconds that running calls get after a signal: with all that follows well inside the usual 30."""
+
+PROCESS_PATIENCE = 3.0
+"""Seconds that sinks get to write, and what is cancelled or closed to end, after a signal."""
+
+LIMIT = 15.0
+"""Seconds after the grace at which the process is ended, whatever holds it."""
+
+LAST_LIMIT = 5.0
+"""The same, after the second signal."""
+
+THREAD_PATIENCE = 3.0
+"""Seconds that threads get to end when the event loop has."""
+
+THREADS = "asyncstream-thread"
+"""How the names of an event loop's threads begin."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+T = TypeVar("T")
+
+
+def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = None) -> T:
+    """
+    As `asyncio.run`, but tasks that ignore their cancellation and threads that hang do not keep it for ever.
+
+    They are named in the log. Python itself waits for threads at the end of the process; `leave` does not.
+    """
+    runner = asyncio.Runner(loop_factory=loop_factory)
+    loop = runner.get_loop()
+    executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
+    loop.set_default_executor(executor)
+    try:
+        return runner.run(main)
+    finally:
+        loop.run_until_complete(_end_rest())
+        executor.shutdown(wait=False, cancel_futures=True)
+        left = _threads_left(THREAD_PATIENCE)
+        if left:
+            log.error("threads that do not end: %s", ", ".join(left))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _end_rest() -> None:
+    """End the tasks and async generators that are left."""
+    stubborn = await end_tasks(asyncio.all_tasks() - {asyncio.current_task()}, 1)
+    for task in stubborn:
+        log.error("a task that ignored its cancellation is left behind: %s", task.get_name())
+    closing = asyncio.create_task(asyncio.get_running_loop().shutdown_asyncgens())
+    await asyncio.wait({closing}, timeout=1)
+
+
+def _threads_left(seconds: float) -> list[str]:
+    """The names of the event loop's threads that have not ended, so many seconds from now."""
+    until = time.monotonic() + seconds
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [thread.name for thread in threads if thread.is_alive()]
+
+
+def leave(status: int) -> int:
+    """`status`, to exit with; if threads are left for which Python would wait, the process ends here."""
+    if _threads_left(0):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        logging.shutdown()
+        os._exit(status or 1)
+    return status
+
+
+async def until_signal(
+    job: Job, signals: Signals, *, keeps: bool, grace: float, say: Callable[[str], None]
+) -> None:
+    """
+    Run a job to its end, or stop it at the first signal.
+
+    Args:
+        job: not entered yet.
+        signals: those that come.
+        keeps: the job keeps checkpoints: it is stopped with one. Otherwise it is drained, for as long as
+            the grace.
+        grace: seconds.
+        say: told what happens.
+    """
+    signals.watch(job)
+    async with job:
+        work = asyncio.create_task(job.wait())
+        first = asyncio.create_task(signals.first.wait())
+        await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
+        if not work.done():
+            say(f"stopping, within {grace + LIMIT:g} s; a second signal stops at once")
+            if keeps:
+                await job.stop(PROCESS_PATIENCE, grace=grace)
+            else:
+                try:
+                    await job.drain(grace or 0.001)
+                except TimeoutError:
+                    await job.stop(PROCESS_PATIENCE)
+                    say("what was not finished in time is lost: no checkpoints are kept")
+        await work
+
+
+class Signals:
+    """
+    Sets `first` at the first signal, and cancels the task that made it at the second; `with` ends it.
+
+    Handlers of their own, not the loop's: the clock must start to run also while a step holds the loop.
+
+    Args:
+        grace: seconds that the first one gives.
+        say: told what happens; from a thread, too.
+    """
+
+    def __init__(self, grace: float, say: Callable[[str], None]) -> None:
+        self.first = asyncio.Event()
+        self.cut_short: int | None = None  # the signal that did
+        self._grace = grace
+        self._say = say
+        self._count = 0
+        self._job: Job | None = None
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._limit: threading.Timer | None = None
+
+    def watch(self, job: Job) -> None:
+        """Name the steps of this one."""
+        self._job = job
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._came) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count > 2:
+            os._exit(128 + number)
+        self._set_limit(self._grace + LIMIT if self._count == 1 else LAST_LIMIT)
+        self._loop.call_soon_threadsafe(self._act, self._count, number)
+
+    def _act(self, count: int, number: int) -> None:
+        is_open = self._job is None or self._job.state not in ("new", "opening")
+        if count == 1 and is_open:
+            self.first.set()
+        elif self._task is not None and self.cut_short is None:
+            self.cut_short = number
+            self._task.cancel()
+
+    def _set_limit(self, seconds: float) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = threading.Timer(seconds, self._end, (seconds,))
+        self._limit.daemon = True
+        self._limit.start()
+
+    def _end(self, seconds: float) -> None:
+        """The process has not ended in time: say why, and end it."""
+        try:
+            steps = [] if self._job is None else self._job.unfinished()
+            names = ", ".join(map(repr, steps)) or "no step"
+            self._say(f"ended by force, {seconds:g} s after a signal; unfinished: {names}")
+            faulthandler.dump_traceback()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)

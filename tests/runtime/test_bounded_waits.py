@@ -1,0 +1,206 @@
+"""No wait for the user's code is without bound when a job opens or ends, and each names the step."""
+
+# ruff: noqa: PT012 - what a job raises comes out of its block
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from asyncstream import AsyncFunction, AsyncStreamError, Pipeline, Sink, Source, SourceBatch
+from asyncstream.elements import Timestamps
+from asyncstream.testing.loop import run_virtual
+from tests.runtime.parts import Boom, boom, run
+
+
+class Hang:
+    """Waits for ever at a moment; ignores so many cancellations."""
+
+    def __init__(self, moment: str, ignores: int = 0) -> None:
+        self.moment = moment
+        self.ignores = ignores
+
+    async def at(self, moment: str) -> None:
+        while moment == self.moment:
+            try:
+                await asyncio.sleep(100_000)
+            except asyncio.CancelledError:
+                self.ignores -= 1
+                if self.ignores < 0:
+                    raise
+
+
+class BadSource(Source[int]):
+    def __init__(self, hang: Hang) -> None:
+        self.hang = hang
+        self.count = 0
+
+    async def open(self) -> None:
+        await self.hang.at("open")
+
+    async def read(self) -> SourceBatch[int] | None:
+        await self.hang.at("read")
+        await asyncio.sleep(0.1)
+        self.count += 1
+        return SourceBatch([self.count])
+
+    async def close(self) -> None:
+        await self.hang.at("close")
+
+
+class BadSink(Sink[int]):
+    def __init__(self, hang: Hang) -> None:
+        self.hang = hang
+
+    async def open(self) -> None:
+        await self.hang.at("open")
+
+    async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+        await self.hang.at("write")
+
+    async def flush(self) -> None:
+        await self.hang.at("flush")
+
+    async def close(self) -> None:
+        await self.hang.at("close")
+
+
+class BadFunction(AsyncFunction[int, int]):
+    def __init__(self, hang: Hang) -> None:
+        self.hang = hang
+
+    async def open(self) -> None:
+        await self.hang.at("open")
+
+    async def invoke(self, value: int) -> int:
+        await self.hang.at("call")
+        return value
+
+    async def close(self) -> None:
+        await self.hang.at("close")
+
+
+def pipeline_with(part: str, hang: Hang) -> Pipeline:
+    pipeline = Pipeline()
+    good = Hang("")
+    stream = pipeline.source(
+        BadSource(hang if part == "source" else good), name="bad" if part == "source" else "in"
+    ).async_map(
+        BadFunction(hang if part == "call" else good), name="bad" if part == "call" else "call", concurrency=1
+    )
+    stream.to(BadSink(hang if part == "sink" else good), name="bad" if part == "sink" else "out")
+    return pipeline
+
+
+async def end_left_tasks() -> None:
+    """Nobody else will."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+
+
+MOMENTS = [
+    ("source", "read"),
+    ("source", "close"),
+    ("call", "call"),
+    ("call", "close"),
+    ("sink", "write"),
+    ("sink", "flush"),
+    ("sink", "close"),
+]
+
+
+@pytest.mark.parametrize("ends", ["stop", "error", "drain"])
+@pytest.mark.parametrize("ignores", [0, 1, 2, 1000])
+@pytest.mark.parametrize(("part", "moment"), MOMENTS)
+def test_job_ends_whatever_hangs(part: str, moment: str, ignores: int, ends: str) -> None:
+    if ends == "drain" and moment in ("call", "write", "flush"):
+        pytest.skip("draining is to wait for these")
+    if ends == "error" and moment == "flush":
+        pytest.skip("there is no time for it")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        error: BaseException | None = None
+        try:
+            async with pipeline_with(part, Hang(moment, ignores)).start() as job:
+                await asyncio.sleep(1)
+                if ends == "stop":
+                    await job.stop(timeout=2)
+                elif ends == "error":
+                    boom()
+        except (AsyncStreamError, Boom) as caught:
+            error = caught
+        assert loop.time() < 40
+        deaf = ignores == 1000
+        if deaf or moment == "close":
+            assert job.error is not None
+            assert "'bad'" in str(job.error)
+        if ends != "error" and (deaf or moment == "close"):
+            assert error is job.error
+        await end_left_tasks()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("ignores", [0, 1000])
+@pytest.mark.parametrize("part", ["source", "call", "sink"])
+def test_step_that_does_not_open_is_named_and_its_job_ends(
+    part: str, ignores: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(AsyncStreamError, match=r"step 'bad': .*it did not open within 60 s"):
+            async with pipeline_with(part, Hang("open", ignores)).start(open_timeout=60):
+                pass
+        assert 60 <= loop.time() < 90
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5), pipeline_with(part, Hang("open", ignores)).start():
+                pass
+        assert loop.time() < 120
+        await end_left_tasks()
+
+    run_virtual(main())
+    assert any("step 'bad'" in record.message for record in caplog.records)
+
+
+def test_source_that_swallows_one_cancellation_ends_with_what_it_then_gave() -> None:
+    class Swallows(Source[int]):
+        count = 0
+
+        async def read(self) -> SourceBatch[int] | None:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                pass
+            self.count += 1
+            return SourceBatch([self.count])
+
+    seen: list[int] = []
+    source = Swallows()
+    pipeline = Pipeline()
+    pipeline.source(source, name="in").to(seen, name="out")
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(3.5)
+            await job.drain()
+        assert seen == list(range(1, source.count + 1)) == [1, 2, 3, 4]
+
+    run(main())
+
+
+def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60), pipeline_with("call", Hang("call")).start() as job:
+                await asyncio.sleep(1)
+                await job.drain()
+
+    run(main())
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == ["pipeline 'pipeline' takes in no more, and has waited 30 s for: 'bad'"]
