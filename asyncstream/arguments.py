@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.errors import MissingField, PipelineError, safe_repr
 
 __all__ = (
     "Duration",
+    "Fields",
     "choice",
     "count",
     "duration_ms",
@@ -27,11 +28,15 @@ __all__ = (
     "is_async_function",
     "plain_methods",
     "refuse",
+    "selector",
     "text",
 )
 
 Duration: TypeAlias = timedelta | float
 """A length of time: a `timedelta`, or a number of seconds."""
+
+Fields: TypeAlias = str | tuple[str, ...]
+"""The name of a field, or of several: a key of a mapping, an attribute of anything else."""
 
 E = TypeVar("E")
 
@@ -149,6 +154,48 @@ def plain_methods(name: str, value: object, base: type, *, yields: bool = False)
                 method,
                 "it is called, neither awaited nor iterated over; await in an async_map before or after",
             )
+
+
+def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any], Any]:
+    """
+    What of an element a step is about: a plain function of it, or the name of one of its fields.
+
+    Args:
+        name: of the argument.
+        value: a function; the name of a field, which is a key of a mapping or an attribute of anything else;
+            or several names, as a tuple, for the tuple of their values.
+        yields: a generator function is one as well.
+
+    Returns:
+        A function of the element, which raises `MissingField` if it has no such field.
+    """
+    if isinstance(value, str):
+        return _field(text(name, value))
+    if isinstance(value, tuple):
+        if not value:
+            raise refuse(name, "a function, or at least one name of a field", value)
+        readers = [_field(text(name, field)) for field in value]
+        return lambda element: tuple([read(element) for read in readers])
+    if not callable(value):
+        raise refuse(name, "a function", value, "or the name of a field")
+    return function(name, value, yields=yields)
+
+
+def _field(name: str) -> Callable[[Any], Any]:
+    def read(element: Any) -> Any:
+        if type(element) is dict or isinstance(element, Mapping):
+            try:
+                return element[name]
+            except KeyError:
+                raise MissingField(name, element) from None
+        try:
+            return getattr(element, name)
+        except AttributeError:
+            if hasattr(type(element), name):  # it is there: a property of it failed
+                raise
+            raise MissingField(name, element) from None
+
+    return read
 
 
 def is_async_function(value: object) -> bool:

@@ -8,6 +8,8 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 __all__ = (
@@ -23,6 +25,7 @@ __all__ = (
     "LeaseHeld",
     "LeaseLost",
     "MissingExtra",
+    "MissingField",
     "PipelineError",
     "RetriesExhausted",
     "SinkBroken",
@@ -68,6 +71,24 @@ class UserFunctionError(AsyncStreamError):
         super().__init__(f"step {step!r}: {describe_error(error)}, {when}")
         self.step = step
         self.element = element
+
+
+class MissingField(AsyncStreamError, KeyError, AttributeError):
+    """
+    Raised when an element has no field of the name that a step was given.
+
+    Attributes:
+        field: the name.
+    """
+
+    def __init__(self, field: str, element: object) -> None:
+        there_are = ", ".join(map(repr, _field_names(element)))
+        super().__init__(
+            f"no field {field!r} in a {type(element).__name__}; there are: {there_are or 'none'}"
+        )
+        self.field = field
+
+    __str__ = Exception.__str__  # that of KeyError would quote it
 
 
 class CallTimeout(AsyncStreamError, TimeoutError):
@@ -178,6 +199,16 @@ def _rebuilt(
     error = kind.__new__(kind, *args)
     vars(error).update(attributes)
     return error
+
+
+def _field_names(element: object) -> Sequence[object]:
+    """The names that can be asked of an element: keys of a mapping, public attributes of anything else."""
+    if isinstance(element, Mapping):
+        return list(islice(element, 50))
+    try:
+        return [name for name in dir(element) if not name.startswith("_")][:50]
+    except Exception:  # of a class with a `__dir__` of its own
+        return []
 
 
 def describe_error(error: BaseException) -> str:

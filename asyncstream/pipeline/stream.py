@@ -13,7 +13,16 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from asyncstream.arguments import Duration, choice, duration_ms, function, plain_methods, refuse, text
+from asyncstream.arguments import (
+    Duration,
+    Fields,
+    choice,
+    duration_ms,
+    plain_methods,
+    refuse,
+    selector,
+    text,
+)
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
@@ -63,47 +72,62 @@ class Stream(Generic[T]):
 
     # ------------------------------------------------------------------ one element at a time
 
-    def map(self, fn: Callable[[T], U], *, on_error: OnError = "fail", name: str | None = None) -> Stream[U]:
+    @overload
+    def map(
+        self, fn: Callable[[T], U], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[U]: ...
+    @overload
+    def map(self, fn: Fields, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]: ...
+    def map(self, fn: Any, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]:
         """
         Each element becomes `fn(element)`.
 
         Args:
+            fn: a function, or the name of a field: a key of a mapping, an attribute of anything else. Several
+                names, as a tuple, stand for the tuple of their values.
             on_error: what becomes of an element on which `fn` raises an `Exception`: "fail" the pipeline,
                 "skip" the element (counted), "route" it to `.failed` as a `FailedCall`.
         """
         return self._per_element("map", Map, fn, on_error, name)
 
     def filter(
-        self, fn: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+        self, fn: Callable[[T], object] | str, *, on_error: OnError = "fail", name: str | None = None
     ) -> Stream[T]:
         """
         Keep the elements for which `fn(element)` is true.
 
         Args:
+            fn: a function, or the name of a field.
             on_error: as for `map`.
         """
         return self._per_element("filter", Filter, fn, on_error, name)
 
+    @overload
     def flat_map(
         self, fn: Callable[[T], Iterable[U]], *, on_error: OnError = "fail", name: str | None = None
-    ) -> Stream[U]:
+    ) -> Stream[U]: ...
+    @overload
+    def flat_map(self, fn: str, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]: ...
+    def flat_map(self, fn: Any, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]:
         """
         Each element becomes any number of them: those that `fn(element)` returns or yields.
 
         Of an element on which it fails half-way nothing is emitted.
 
         Args:
+            fn: a function, or the name of a field that holds an iterable.
             on_error: as for `map`.
         """
         return self._per_element("flat_map", FlatMap, fn, on_error, name)
 
     def branch(
-        self, fn: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+        self, fn: Callable[[T], object] | str, *, on_error: OnError = "fail", name: str | None = None
     ) -> tuple[Stream[T], Stream[T]]:
         """
         Two streams: the elements for which `fn(element)` is true, and the others.
 
         Args:
+            fn: a function, or the name of a field.
             on_error: as for `map`; `.failed` is that of the first stream.
         """
         main: Stream[T] = self._per_element("branch", Branch, fn, on_error, name, (Branch.OTHERS,))
@@ -128,7 +152,7 @@ class Stream(Generic[T]):
 
     def event_time(
         self,
-        timestamp: Callable[[T], int | datetime],
+        timestamp: Callable[[T], int | datetime] | str,
         watermarks: WatermarkStrategy,
         *,
         idle_after: Duration | None = None,
@@ -139,21 +163,22 @@ class Stream(Generic[T]):
         Give elements their event time, and the stream its watermarks.
 
         Args:
-            timestamp: when an element happened: milliseconds since the epoch, or an aware `datetime`.
+            timestamp: when an element happened: a function, or the name of a field, that gives milliseconds
+                since the epoch or an aware `datetime`.
             watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
             idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
                 stream is idle: others it is joined with do not wait for it.
             on_error: what becomes of an element for which `timestamp` raises, or gives no point in time: as
                 for `map`. It moves no watermark.
         """
-        function("timestamp", timestamp)
+        read = selector("timestamp", timestamp)
         if not isinstance(watermarks, WatermarkStrategy):
             raise refuse(
                 "watermarks", "a WatermarkStrategy", watermarks, "e.g. BoundedOutOfOrderness(timedelta(...))"
             )
         plain_methods("watermarks", watermarks, WatermarkStrategy)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
-        make = partial(AssignEventTime, timestamp, watermarks, idle_ms, on_error_choice(on_error))
+        make = partial(AssignEventTime, read, watermarks, idle_ms, on_error_choice(on_error))
         details = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
         settings = {"watermarks": described(watermarks), "idle_after_ms": idle_ms}
         schema = Schema({"watermarks": type(watermarks).__name__}, settings=settings)
@@ -213,21 +238,29 @@ class Stream(Generic[T]):
 
     # ------------------------------------------------------------------ keys and windows
 
+    @overload
     def key_by(
         self, key: Callable[[T], K], *, on_error: OnError = "fail", name: str | None = None
-    ) -> KeyedStream[K, T]:
+    ) -> KeyedStream[K, T]: ...
+    @overload
+    def key_by(
+        self, key: Fields, *, on_error: OnError = "fail", name: str | None = None
+    ) -> KeyedStream[Any, T]: ...
+    def key_by(self, key: Any, *, on_error: OnError = "fail", name: str | None = None) -> KeyedStream[Any, T]:
         """
         What follows happens per key: `key(element)`, which must be hashable.
 
         A key belongs to its element: each step that needs it asks for it again.
 
         Args:
+            key: a function, or the name of a field; of several, as a tuple, the key is the tuple of their
+                values.
             on_error: what becomes of an element for which `key` raises, or gives what cannot be a key: as for
                 `map`. With "skip" and "route" a step of its own looks at each key first; it takes `name`.
         """
         from asyncstream.pipeline.keyed import KeyedStream  # which is made of the streams of this module
 
-        output, fn = self._output, function("key", key)
+        output, fn = self._output, selector("key", key)
         if on_error_choice(on_error) != "fail":
             output = self._per_element("key_by", CheckKey, fn, on_error, name)._output
         elif name is not None:
@@ -299,7 +332,7 @@ class Stream(Generic[T]):
         name: str | None,
         required: tuple[str, ...] = (),
     ) -> Stream[Any]:
-        make = partial(operator, function("fn", fn, yields=kind == "flat_map"), on_error_choice(on_error))
+        make = partial(operator, selector("fn", fn, yields=kind == "flat_map"), on_error_choice(on_error))
         details = {"fn": fn} | shown_on_error(on_error)
         output = self._step(kind, name, make, details, required=required + routed_to(on_error))
         return Stream(self._graph, output)

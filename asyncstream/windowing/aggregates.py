@@ -14,10 +14,10 @@ share their work. A sum of floats is one of them up to rounding in its last digi
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from asyncstream.arguments import function, plain_methods, refuse
+from asyncstream.arguments import Fields, plain_methods, refuse, selector
 from asyncstream.errors import MissingExtra
 from asyncstream.state.schema import attributes
 from asyncstream.windowing.functions import AggregateFunction, can_merge
@@ -39,8 +39,8 @@ __all__ = (
     "Sum",
 )
 
-Field: TypeAlias = str | Callable[[Any], Any] | None
-"""What of an element counts: the field of that name, what the function gives, or the element itself."""
+Field: TypeAlias = Fields | Callable[[Any], Any] | None
+"""What of an element counts: the fields of these names, what the function gives, or the element itself."""
 
 
 class FieldAggregate(AggregateFunction[Any, Any]):
@@ -366,18 +366,7 @@ def _inline(part: AggregateFunction[Any, Any]) -> Inline:
 
 def _reader(of: Field) -> Callable[[Any], Any]:
     """The function that reads a field."""
-    if of is None:
-        return _itself
-    if not isinstance(of, str):
-        return function("of", of)
-    name = of
-
-    def read(value: Any) -> Any:
-        if type(value) is dict or isinstance(value, Mapping):
-            return value[name]
-        return getattr(value, name)
-
-    return read
+    return _itself if of is None else selector("of", of)
 
 
 def _itself(value: Any) -> Any:

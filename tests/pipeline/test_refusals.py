@@ -150,8 +150,8 @@ WRONG: dict[str, tuple[Build, str]] = {
     "union_foreign": (lambda p, s: s.union(Pipeline().source([1])), "belongs to another pipeline"),
     # event time
     "timestamp": (
-        lambda p, s: s.event_time("ts", AscendingTimestamps()),
-        "timestamp: expected a function, got 'ts'",
+        lambda p, s: s.event_time(3, AscendingTimestamps()),
+        "timestamp: expected a function, got 3; or the name of a field",
     ),
     "timestamp_async": (
         lambda p, s: s.event_time(fetch, AscendingTimestamps()),
@@ -169,7 +169,7 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.event_time(plain, AscendingTimestamps(), idle_after=0),
         "idle_after: expected a positive duration, got 0",
     ),
-    "key": (lambda p, s: s.key_by("airline"), "key: expected a function, got 'airline'"),
+    "key": (lambda p, s: s.key_by(["airline"]), "key: expected a function, got ['airline']"),
     "key_async": (lambda p, s: s.key_by(fetch), "key: expected a plain function"),
     # async steps
     "async_map_plain": (lambda p, s: s.async_map(plain), "use map or flat_map for a plain function"),
