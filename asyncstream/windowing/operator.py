@@ -140,7 +140,7 @@ class WindowOperator(Operator):
 
     def end_input(self) -> None:
         if self._closes_with_input:
-            self._timers.processing.advance(MAX_TIMESTAMP, self._on_processing_time)
+            self._close_windows()
             self._emitter.flush()
         super().end_input()
 
@@ -344,15 +344,53 @@ class WindowOperator(Operator):
     def _on_processing_time(self, timestamp: int, key: Any, window: Window) -> None:
         self._on_timer(timestamp, key, window, False)
 
-    def _on_timer(self, timestamp: int, key: Any, window: Window, event_time: bool) -> None:
-        state_window: Window | None = window
-        if self._assigner.merging:
-            windows = self._sessions.get(key)
-            state_window = None if windows is None else windows.state_window(window)  # type: ignore[arg-type]
-            if state_window is None:
-                return  # it has merged into another, which has timers of its own
+    def _close_windows(self) -> None:
+        """
+        Let the windows of processing time go, in the order of their ends, after one last firing each.
+
+        The clock does not run on to their ends: a trigger that ticks would show the same contents with every
+        tick that was still to come. So it is asked about the timers that are set now, until it fires once.
+        """
+        timers: dict[tuple[Any, Window], list[int]] = {}
+        ends: list[Timer] = []
+        for timer in self._timers.processing:
+            timers.setdefault((timer.key, timer.namespace), []).append(timer.timestamp)
+            if timer.timestamp == self._cleanup_ms(timer.namespace):
+                ends.append(timer)
+        for end in ends:
+            for timestamp in timers[end.key, end.namespace]:
+                fires = self._on_timer(timestamp, end.key, end.namespace, False)
+                if timestamp == end.timestamp:
+                    break  # with which it has gone
+                if fires:
+                    self._let_go(end)
+                    break
+        self._timers.processing.clear()
+
+    def _let_go(self, end: Timer) -> None:
+        cell = self._cell(end.key, end.namespace)
+        if cell is None:
+            return
+        try:
+            self._clean_up(end.key, end.namespace, cell)
+        except BaseException as error:
+            self._emitter.flush()
+            raise self.blame(end, error) from error
+
+    def _cell(self, key: Any, window: Window) -> tuple[Any, Window] | None:
+        """Where the contents of a window are; None if it has merged into another, or gone as sessions do."""
+        if not self._assigner.merging:
+            return (key, window)
+        windows = self._sessions.get(key)
+        state_window = None if windows is None else windows.state_window(window)  # type: ignore[arg-type]
+        return None if state_window is None else (key, state_window)
+
+    def _on_timer(self, timestamp: int, key: Any, window: Window, event_time: bool) -> bool:
+        """Ask the trigger about a timer; whether it fires the window."""
+        cell = self._cell(key, window)
+        if cell is None:
+            return False  # the window that it has merged into has timers of its own
         self._states.key, self._states.namespace = key, window
-        cell: Any = (key, state_window)
         ask = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
         try:
             result = ask(timestamp, window, self._scope)
@@ -360,6 +398,7 @@ class WindowOperator(Operator):
                 self._follow(result, key, window, cell)
             if event_time == self._event_time:
                 self._age(timestamp, key, window, cell)
+            return result.fires
         except BaseException as error:
             self._emitter.flush()
             raise self.blame(Timer(timestamp, key, window), error) from error

@@ -90,7 +90,7 @@ class Model:
                 else:
                     self.fire_counts(watermark)
 
-    def fire_ends(self, until: int) -> None:
+    def fire_ends(self, until: int, only_one: bool = False) -> None:
         slide = self.asked.slide_ms
         assert slide is not None
         reach = slide + (self.asked.length_ms or 0)
@@ -107,6 +107,8 @@ class Model:
             if window:
                 self.last_end = end
                 self.show(window, end)
+                if only_one:
+                    return
 
     def fire_counts(self, until: int) -> None:
         slide = self.asked.slide_count
@@ -202,7 +204,11 @@ class PolicyWindows(RuleBasedStateMachine):
         for subject in (self.subject, self.restarted):
             subject.end()
         if self.asked.slide_ms:
-            self.model.fire_ends(MAX_TIMESTAMP)
+            if not self.asked.event_time:
+                self.model.fire_ends(self.model.now - 1)
+                self.model.fire_ends(MAX_TIMESTAMP, only_one=True)  # the clock does not run on
+            else:
+                self.model.fire_ends(MAX_TIMESTAMP)
             assert self.windows() == self.model.windows
         assert self.restarted.log == self.subject.log
         self.no_result_is_late_downstream()

@@ -124,12 +124,13 @@ class Traced(WindowOperator):
     where: dict[str, Any]
     _new_sessions = ForgetfulWindowSet
 
-    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
+    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> bool:
         self.where["timer"] = ["e" if event_time else "p", timestamp]
         self.where["cb"] += 1
         try:
-            super()._on_timer(timestamp, key, window, event_time)
+            fires = super()._on_timer(timestamp, key, window, event_time)
             self._emitter.flush()
+            return fires
         finally:
             self.where["timer"] = None
 

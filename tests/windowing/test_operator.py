@@ -25,6 +25,8 @@ from asyncstream.windowing import (
     DynamicSessionWindows,
     GlobalWindows,
     NeverTrigger,
+    ProcessingTimeoutTrigger,
+    ProcessingTimeTrigger,
     ProcessWindowFunction,
     PurgingTrigger,
     Quantile,
@@ -32,7 +34,9 @@ from asyncstream.windowing import (
     SessionWindows,
     SlidingWindows,
     Sum,
+    Trigger,
     TumblingWindows,
+    WindowAssigner,
     WindowContext,
     WindowOperator,
     WindowPlan,
@@ -408,6 +412,73 @@ def test_the_end_of_input_fires_processing_time_windows() -> None:
     run.operator.end_input()
     assert run.outputs() == [WindowResult("a", 0, 10, 1)]
     assert run.operator.metrics()["windows_open"] == 0
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        ContinuousProcessingTimeTrigger(ms(2)),
+        PurgingTrigger(ContinuousProcessingTimeTrigger(ms(2))),
+        ProcessingTimeoutTrigger(CountTrigger(9), ms(3)),
+        ProcessingTimeoutTrigger(ContinuousProcessingTimeTrigger(ms(2)), ms(3), clear_on_timeout=False),
+        ProcessingTimeoutTrigger(ProcessingTimeTrigger(), ms(3), clear_on_timeout=False),
+    ],
+)
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        TumblingWindows(1000, time="processing"),
+        SessionWindows(1000, time="processing"),
+        DynamicSessionWindows(lambda value: 1000, time="processing"),
+    ],
+)
+def test_at_the_end_of_input_a_processing_time_window_fires_once_and_goes(
+    assigner: WindowAssigner, trigger: Trigger
+) -> None:
+    if assigner.merging and not trigger.can_merge:
+        return
+    run = harness(WindowPlan(assigner, trigger, aggregate=Count()))
+    run.time(1_000_000_000)
+    run.element(("a", 1))
+    run.element(("b", 1))
+    run.operator.process_batch([("a", 2), ("a", 3)], None)
+    run.operator.end_input()
+    assert [(result.key, result.value) for result in run.outputs()] == [("a", 3), ("b", 1)]
+    metrics = run.operator.metrics()
+    assert (metrics["windows_open"], metrics["processing_timers"]) == (0, 0)
+    assert run.operator.snapshot()["trigger"] == {}
+
+
+def test_at_the_end_of_input_each_processing_time_window_fires_in_the_order_of_ends() -> None:
+    plan = WindowPlan(SlidingWindows(ms(6), ms(3), time="processing"), aggregate=Count())
+    run = harness(plan)
+    for now in (3, 4):
+        run.time(now)
+        run.element(("a", now))
+    run.operator.end_input()
+    assert run.outputs() == [
+        WindowResult("a", 0, 6, 2),
+        WindowResult("a", 3, 9, 2),
+    ]
+
+
+def test_a_window_whose_trigger_never_fires_is_cleared_once_at_the_end_of_input() -> None:
+    cleared: list[Any] = []
+
+    class Clears(ProcessWindowFunction[Any]):
+        def process(self, key: Any, contents: Any, ctx: WindowContext, out: Any) -> None:
+            out(contents)
+
+        def clear(self, key: Any, ctx: WindowContext) -> None:
+            cleared.append((key, ctx.window))
+
+    for trigger in (CountTrigger(9), ContinuousProcessingTimeTrigger(ms(2)), None):
+        cleared.clear()
+        assigner = TumblingWindows(1, time="processing")
+        run = harness(WindowPlan(assigner, trigger, process=Clears()))
+        run.element(("a", 1))
+        run.operator.end_input()
+        assert cleared == [("a", (0, 1000))]
 
 
 def test_windows_before_the_epoch_and_offsets() -> None:

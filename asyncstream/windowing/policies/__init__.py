@@ -45,7 +45,9 @@ Silent stream      holds all windows for ever      `idle_after`, `mark_idle`    
 Compaction         after 100 events or             after 100 events, in processing    event time holds no
                    watermarks, under all policies  time                               expired elements anyway
 End of input       what is open is lost            fires; a rest below a count slide  a finite stream must
-                                                   is a last, shorter window          come out whole
+                                                   is a last, shorter window; the     come out whole, and
+                                                   clock does not run on: one more    not over and over
+                                                   window of a time slide
 Restart            nothing is late, all is new,    watermark, window ends and what    a restored run equals
                    down time stretches a window    was new are restored               one without a crash
 =================  ==============================  =================================  ========================

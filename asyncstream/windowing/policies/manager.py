@@ -139,7 +139,7 @@ class WindowManager:
             end_ms: the trigger's kind of time at the end of time.
             now_ms: processing time.
         """
-        self.advance(end_ms, now_ms)
+        self.advance(self._trigger.last_ms(self.queue, end_ms), now_ms)
         unseen = -1
         while self._unseen() != unseen and (rest := self._trigger.rest(self.queue, now_ms)):
             unseen = self._unseen()

@@ -315,6 +315,8 @@ class PolicyWindowOperator(Operator):
     def _close(self) -> None:
         now = self.context.clock.now_ms()
         for manager in self._managers.values():
+            if not self.settings.event_time:
+                manager.advance(now, now)
             manager.close(MAX_TIMESTAMP, now)
         self._managers.clear()
 

@@ -51,6 +51,10 @@ class TriggerPolicy:
         """The last window of a finite stream that a count slide leaves unfinished, if any."""
         return None
 
+    def last_ms(self, queue: EventQueue, end_ms: int) -> int:
+        """Up to when windows fire if nothing follows, all that is due having fired; `end_ms`: time's end."""
+        return end_ms
+
     def wake_ms(self, queue: EventQueue) -> int | None:
         """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
         return None
@@ -164,6 +168,11 @@ class TimeTrigger(WatermarkTimeTrigger):
     def advance(self, time_ms: int, queue: EventQueue) -> None:
         # this millisecond is not over: events may still arrive in it
         super().advance(time_ms - 1, queue)
+
+    def last_ms(self, queue: EventQueue, end_ms: int) -> int:
+        # the next window shows all that is held; later ones would show less and less of the same
+        wake_ms = self.wake_ms(queue)
+        return end_ms if wake_ms is None else wake_ms
 
     def wake_ms(self, queue: EventQueue) -> int | None:
         end = self._next_end_ms(queue)

@@ -293,3 +293,13 @@ def test_batches_do_not_change_the_windows() -> None:
     for element in range(500):
         single.push(element)
     assert whole.log == single.log
+
+
+@pytest.mark.parametrize(("length", "slide"), [(timedelta(days=1), ms(10)), (ms(30), ms(10)), (3, ms(10))])
+def test_at_the_end_of_input_the_clock_fires_one_more_window(length: Any, slide: Any) -> None:
+    subject = Subject(policy_window(length, slide, time="processing"), 1003)
+    subject.push(1, 2)
+    subject.at(1011)
+    subject.push(3)
+    subject.end()
+    assert subject.windows() == [([1, 2], 1010), ([1, 2, 3], 1020)]
