@@ -59,17 +59,29 @@ def server_delay(outcome: object, clock: Clock) -> float | None:
 
 
 def retry_after_seconds(asked: object, clock: Clock) -> float | None:
-    """A `Retry-After` (seconds, an HTTP date, or either as an object) in seconds; None if it is neither."""
-    if isinstance(asked, timedelta):
-        return max(0.0, asked.total_seconds())
-    if isinstance(asked, str):
-        asked = _parse(asked)
-    if isinstance(asked, datetime):
-        # an HTTP date is in GMT even where its form does not say so
-        until = asked if asked.tzinfo is not None else asked.replace(tzinfo=UTC)
-        return max(0.0, (instant_ms(until) - clock.now_ms()) / 1000)
-    if isinstance(asked, int | float) and math.isfinite(asked):
-        return max(0.0, float(asked))
+    """
+    A `Retry-After` (seconds, an HTTP date, or either as an object) in seconds; None if it is neither.
+
+    Never raises: it comes from outside, and a failure here would hide the one that it was sent with.
+    """
+    try:
+        if isinstance(asked, timedelta):
+            return max(0.0, asked.total_seconds())
+        if isinstance(asked, str):
+            asked = _parse(asked)
+        if isinstance(asked, datetime):
+            # an HTTP date is in GMT even where its form does not say so
+            until = asked if asked.tzinfo is not None else asked.replace(tzinfo=UTC)
+            return max(0.0, (instant_ms(until) - clock.now_ms()) / 1000)
+        if isinstance(asked, int | float) and math.isfinite(asked):
+            return max(0.0, float(asked))
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # a date or a number that is out of all bounds
+        pass
     return None
 
 

@@ -1,18 +1,22 @@
 """
 HTTP: an async step that asks a JSON API about each element, over one aiohttp session.
+
+What comes from an element, and what comes from the service, is not trusted. A value cannot change where a
+request goes (`urls`), nor can an answer: a redirect to another origin is refused. An answer cannot be larger
+than it may (`answers`), and leaves no cookie for the next element. Passwords and keys are in no error: those
+hold neither headers nor the values of a query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from string import Formatter
-from typing import Any, Literal
-from urllib.parse import quote
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import orjson
+from yarl import URL
 
-from asyncstream.arguments import Duration, choice, count, duration_seconds, refuse
+from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse
 from asyncstream.calls import (
     Breaker,
     Guard,
@@ -23,10 +27,25 @@ from asyncstream.calls import (
     retry,
     single_flight,
 )
+from asyncstream.connectors.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
+from asyncstream.connectors.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.operators.functions import AsyncFunction
 
 __all__ = ("HttpLookup",)
+
+METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
+
+REDIRECTS = 5
+"""How many are followed, one after the other."""
+
+
+class _Request(NamedTuple):
+    """One request, and what a cache tells it apart by."""
+
+    url: URL
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class HttpLookup(AsyncFunction[Any, Any]):
@@ -35,27 +54,38 @@ class HttpLookup(AsyncFunction[Any, Any]):
 
     A 2xx answer is decoded (None if it is empty); 404 gives None, or an error if `missing="error"`.
     Anything else is an `HttpError`: retryable for 408, 425, 429, 5xx, a broken connection, a timeout or a
-    damaged answer, not retryable for the other 4xx.
+    damaged answer; not retryable for the other 4xx, an answer that is too large, a redirect that is not
+    followed, and a value that no URL can be made of. Its `url` is without user and password, and of the query
+    has only the names.
 
-    Around each request are, from the outside in: a cache and single flight by URL (if `cache_ttl` is
-    given), `retry`, a circuit breaker (if given) and a rate limit (if given). For anything else put guards
-    around the lookup itself.
+    Around each request are, from the outside in: a cache and single flight by URL, body and headers (if
+    `cache_ttl` is given), `retry`, a circuit breaker (if given) and a rate limit (if given). For anything
+    else put guards around the lookup itself.
 
     Args:
         url: a template, or a function of the element. A template's fields are looked up in the element
             and percent-encoded: `"http://api/planes/{tailnum}"` takes `element["tailnum"]` of a mapping
-            and `element.tailnum` of anything else; `{}` is the element itself.
+            and `element.tailnum` of anything else; `{}` is the element itself. A value that would leave its
+            place in the path (`..`, or nothing at all) is an error.
         merge: function of the element and the answer that makes the result; by default it is the answer.
-        headers: sent with every request.
+        method: "GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST" or "PATCH".
+        json: function of the element that makes the request's body, sent as JSON.
+        data: function of the element that makes the request's body, as bytes or text.
+        headers: sent with every request; or a function of the element that makes them.
         concurrency: connections at most; give the step the same number.
         timeout: for one request, from asking for a connection to the last byte of the answer.
         missing: what a 404 means: "none" or "error".
-        attempts: requests per element at most; 1: no retry, and errors are raised as they are.
+        attempts: requests per element at most; 1: no retry, and errors are raised as they are. By default 5,
+            and 1 for POST and PATCH, which may do their work a second time.
         retry_options: more arguments of `calls.retry`.
         rate: requests per second at most, or a limiter shared with others.
         breaker: a `Breaker`, perhaps shared with others; while it is open, requests wait.
         cache_ttl: how long an answer is kept; None: no cache.
         cache_options: more arguments of `calls.cached`.
+        redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
+            "none"; or "any", where what leaves the origin goes without `headers`, user and body.
+        max_bytes: the largest answer, compressed or not.
+        cookies: keep the cookies of all answers, and send them with all requests.
 
     Raises:
         HttpError: for a request that is not to be retried.
@@ -67,29 +97,46 @@ class HttpLookup(AsyncFunction[Any, Any]):
         url: str | Callable[[Any], str],
         *,
         merge: Callable[[Any, Any], Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        json: Callable[[Any], Any] | None = None,
+        data: Callable[[Any], bytes | str] | None = None,
+        headers: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
         concurrency: int = 100,
         timeout: Duration = 10.0,
         missing: Literal["none", "error"] = "none",
-        attempts: int = 5,
+        attempts: int | None = None,
         retry_options: Mapping[str, Any] | None = None,
         rate: int | Limiter | None = None,
         breaker: Breaker | None = None,
         cache_ttl: Duration | None = None,
         cache_options: Mapping[str, Any] | None = None,
+        redirects: Literal["same_origin", "any", "none"] = "same_origin",
+        max_bytes: int = 10 * 2**20,
+        cookies: bool = False,
     ) -> None:
-        self._url = _template(url) if isinstance(url, str) else url
+        self._url: Callable[[Any], URL | str] = template(url) if isinstance(url, str) else url
         if not callable(self._url):
             raise refuse("url", "a template or a function of the element", url)
         self._merge = merge
-        self._headers = dict(headers or {})
+        self._method = choice("method", method, METHODS)
+        if json is not None and data is not None:
+            raise refuse("json and data", "one of them", "both")
+        self._json = None if json is None else function("json", json)
+        self._data = None if data is None else function("data", data)
+        self._element_headers = function("headers", headers) if callable(headers) else None
+        self._headers = {} if headers is None or callable(headers) else _checked_headers(headers)
+        self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
+        self._max_bytes = count("max_bytes", max_bytes)
+        self._cookies = choice("cookies", cookies, (False, True))
         self._concurrency = count("concurrency", concurrency)
         self._timeout = duration_seconds("timeout", timeout)
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
         self._session: aiohttp.ClientSession | None = None
         self._requests = 0
 
-        ask: Callable[[str], Awaitable[Any]] = self._get
+        if attempts is None:
+            attempts = 1 if method in ("POST", "PATCH") else 5
+        ask: Callable[[_Request], Awaitable[Any]] = self._send
         if rate is not None:
             ask = rate_limit(ask, rate=rate) if isinstance(rate, int) else rate_limit(ask, limiter=rate)
         if breaker is not None:
@@ -105,7 +152,9 @@ class HttpLookup(AsyncFunction[Any, Any]):
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._concurrency),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers=self._headers,
+            headers={"Accept-Encoding": ENCODINGS},
+            cookie_jar=None if self._cookies else aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         )
         if self._guards is not None:
             await self._guards.open()
@@ -120,41 +169,106 @@ class HttpLookup(AsyncFunction[Any, Any]):
                 self._session = None
 
     async def invoke(self, value: Any) -> Any:
-        answer = await self._ask(self._url(value))
+        answer = await self._ask(self._request(value))
         return answer if self._merge is None else self._merge(value, answer)
+
+    def _request(self, value: Any) -> _Request:
+        """The request about `value`."""
+        try:
+            made = self._url(value)
+        except UnsafeUrl as error:
+            raise HttpError("<no URL>", None, str(error), retryable=False) from error
+        try:
+            url = made if isinstance(made, URL) else URL(made)
+        except ValueError:  # its text may quote the whole of it
+            reason = "what was made of the element is no URL"
+            raise HttpError("<no URL>", None, reason, retryable=False) from None
+        body: bytes | None = None
+        headers: dict[str, str] = {}
+        if self._json is not None:
+            body = orjson.dumps(self._json(value))
+            if "content-type" not in map(str.lower, self._headers):
+                headers["Content-Type"] = "application/json"
+        elif self._data is not None:
+            body = _body_of(self._data(value))
+        if self._element_headers is not None:
+            headers |= _checked_headers(self._element_headers(value))
+        return _Request(url, body, tuple(headers.items()))
 
     def metrics(self) -> dict[str, int]:
         """Counters by name: `requests`, and those of the guards that are in use."""
         guards = {} if self._guards is None else self._guards.metrics()
         return {"requests": self._requests} | guards
 
-    async def _get(self, url: str) -> Any:
+    async def _send(self, request: _Request) -> Any:
         if self._session is None:
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")
-        self._requests += 1
+        url, body, own = request
+        method, headers = self._method, self._headers | dict(own)
+        for _ in range(REDIRECTS + 1):
+            self._requests += 1
+            try:
+                async with self._session.request(
+                    method, url, data=body, headers=headers, allow_redirects=False
+                ) as response:
+                    target = self._redirect(response, url)
+                    if target is None:
+                        return self._answer(response, url, await self._body(response, url))
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                raise _broken(url, error) from _harmless(error)
+            if target.origin() != url.origin():
+                headers, body = {}, None
+            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                method, body = "HEAD" if method == "HEAD" else "GET", None
+            url = target
+        raise HttpError(shown(url), None, f"more than {REDIRECTS} redirects", retryable=False)
+
+    def _redirect(self, response: aiohttp.ClientResponse, url: URL) -> URL | None:
+        """Where to go from here, or None if the answer is here."""
+        location = response.headers.get("Location")
+        if response.status not in (301, 302, 303, 307, 308) or location is None:
+            return None
         try:
-            async with self._session.get(url) as response:
-                # read in any case: a connection with an unread answer cannot be used again
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # what is no URL will not become one
-            retryable = not isinstance(error, aiohttp.InvalidURL)
-            raise HttpError(url, None, describe_error(error), retryable=retryable) from error
+            # without a user: whoever names the place does not choose who we are
+            target = url.join(URL(location)).with_user(None)
+            is_away = target.origin() != url.origin()
+        except ValueError:
+            raise HttpError(shown(url), response.status, "a redirect to no URL", retryable=False) from None
+        if self._redirects == "none" or (is_away and self._redirects == "same_origin"):
+            raise HttpError(
+                shown(url),
+                response.status,
+                f"a redirect to {shown(target)}; redirects={self._redirects!r} does not follow it",
+                retryable=False,
+            )
+        if not is_away and url.user is not None:
+            target = target.with_user(url.user).with_password(url.password)
+        return target
+
+    async def _body(self, response: aiohttp.ClientResponse, url: URL) -> bytes:
+        try:
+            return await read_body(response, self._max_bytes)
+        except TooLarge:
+            response.close()  # its rest is not wanted
+            reason = f"the answer has more than max_bytes={self._max_bytes} bytes"
+            raise HttpError(shown(url), response.status, reason, retryable=False) from None
+        except Undecodable as error:
+            raise HttpError(shown(url), response.status, str(error), retryable=True) from error
+
+    def _answer(self, response: aiohttp.ClientResponse, url: URL, body: bytes) -> Any:
         status = response.status
         if 200 <= status < 300:
-            if not body:
-                return None
             try:
-                return orjson.loads(body)
-            except orjson.JSONDecodeError as error:
+                return decoded(body, response)
+            except Undecodable as error:
                 # retryable: an answer without a length that broke off looks like this
-                raise HttpError(url, status, f"not JSON: {error}", retryable=True) from error
+                raise HttpError(shown(url), status, str(error), retryable=True) from error
         if status == 404 and not self._missing_is_error:
             return None
         raise HttpError(
-            url,
+            shown(url),
             status,
-            response.reason or "",
+            (response.reason or "")[:200],
             retryable=status >= 500 or status in _RETRYABLE,
             retry_after=response.headers.get("Retry-After"),
         )
@@ -163,31 +277,34 @@ class HttpLookup(AsyncFunction[Any, Any]):
 _RETRYABLE = frozenset({408, 425, 429})
 
 
-def _template(text: str) -> Callable[[Any], str]:
-    """A function that fills the fields of `text` from an element."""
-    try:
-        pieces = list(Formatter().parse(text))
-    except ValueError as error:
-        raise refuse("url", "a template such as 'http://api/planes/{tailnum}'", text) from error
-    if any(spec or conversion for _, _, spec, conversion in pieces):
-        raise refuse("url", "a template whose fields are plain names", text)
-    parts = [(literal, field) for literal, field, _, _ in pieces]
+def _broken(url: URL, error: Exception) -> HttpError:
+    """The error for a request that had no whole answer."""
+    known = _harmless(error)
+    reason = type(error).__name__ if known is None else describe_error(known)
+    # what is no URL or no header will not become one
+    return HttpError(shown(url), None, reason, retryable=not isinstance(error, ValueError))
 
-    def fill(value: Any) -> str:
-        url = ""
-        for literal, field in parts:
-            url += literal
-            if field is not None:
-                # dict first: to ask for any other Mapping takes longer than all the rest
-                if field == "":
-                    found = value
-                elif isinstance(value, (dict, Mapping)):
-                    found = value[field]
-                else:
-                    found = getattr(value, field)
-                text = str(found)
-                # what most keys look like needs no encoding
-                url += text if text.isascii() and text.isalnum() else quote(text, safe="")
-        return url
 
-    return fill
+def _harmless(error: Exception) -> Exception | None:
+    """`error`, unless its text may quote the URL or the headers."""
+    quotes = isinstance(error, ValueError | aiohttp.ClientResponseError)  # InvalidURL is a ValueError
+    return None if quotes else error
+
+
+def _body_of(data: Any) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"data: expected a function that gives bytes or text, it gave {type(data).__name__}")
+
+
+def _checked_headers(headers: Any) -> dict[str, str]:
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(part, str) and not {"\r", "\n", "\0"} & set(part)
+        for item in headers.items()
+        for part in item
+    ):
+        # without what came: it may be a key
+        raise PipelineError("headers: expected a mapping of texts without line ends")
+    return dict(headers)

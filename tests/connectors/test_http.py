@@ -30,7 +30,7 @@ async def serve(handler: Handler) -> AsyncIterator[str]:
         return await handler(request)  # aiohttp takes functions only
 
     app = web.Application()
-    app.router.add_get("/{name:.*}", route)
+    app.router.add_route("*", "/{name:.*}", route)
     # handler_cancellation: a handler that hangs ends when its client hangs up
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
@@ -74,7 +74,7 @@ def answer(handler: Handler, value: object = "x", url: str = "/{}", **options: A
 def failure(handler: Handler, **options: Any) -> HttpError:
     """The error that one request raises."""
     with pytest.raises(HttpError) as caught:
-        answer(handler, attempts=1, **options)
+        answer(handler, **{"attempts": 1, **options})
     return caught.value
 
 

@@ -1,0 +1,120 @@
+"""
+The body of an HTTP answer: decompressed, bounded, and decoded as JSON.
+
+A few kilobytes can decompress to gigabytes, so decompression is done here, piece by piece and up to the
+bound.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import aiohttp
+import orjson
+
+from asyncstream.connectors.lines import BOM
+
+__all__ = ("ENCODINGS", "TooLarge", "Undecodable", "decoded", "read_body")
+
+ENCODINGS = "gzip, deflate"
+"""What can be decompressed, as `Accept-Encoding` says it."""
+
+_PIECE = 64 * 1024
+
+
+class TooLarge(Exception):
+    """An answer has more bytes than it may."""
+
+
+class Undecodable(Exception):
+    """An answer is not what its headers say."""
+
+
+async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """
+    The body of `response`, whose session does not decompress.
+
+    Raises:
+        TooLarge: if it has more than `limit` bytes, compressed or decompressed.
+        Undecodable: if it cannot be decompressed.
+    """
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        inflate = None
+    elif encoding in ("gzip", "x-gzip", "deflate"):
+        inflate = _Inflate(limit)
+    else:
+        raise Undecodable(f"it is compressed as {encoding[:50]!r}, and was asked for as {ENCODINGS}")
+    body = bytearray()
+    received = 0
+    # read in any case: a connection with an unread answer cannot be used again
+    async for piece in response.content.iter_any():
+        received += len(piece)
+        if received > limit:
+            raise TooLarge
+        if inflate is None:
+            body += piece
+        else:
+            for part in inflate.feed(piece):
+                body += part
+                if len(body) > limit:
+                    raise TooLarge
+    if inflate is not None and received and not inflate.is_whole():
+        raise Undecodable("its compressed body is cut off")
+    return bytes(body)
+
+
+class _Inflate:
+    """Decompresses gzip, in any number of members, and deflate, with its header or without."""
+
+    def __init__(self, limit: int) -> None:
+        self._piece = min(_PIECE, limit + 1)
+        self._stream: zlib._Decompress | None = None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What can be made of it, in pieces of bounded size."""
+        try:
+            while data:
+                if self._stream is None or self._stream.eof:
+                    if self._stream is not None and not data.strip(b"\0"):
+                        return  # padding behind the last member
+                    # 0x08: what a zlib header and a gzip member's second byte do not share with bare deflate
+                    has_header = data[0] == 0x1F or data[0] & 0x0F == 0x08
+                    self._stream = zlib.decompressobj(47 if has_header else -15)
+                stream = self._stream
+                yield stream.decompress(data, self._piece)
+                data = stream.unconsumed_tail or stream.unused_data
+                while not data and not stream.eof and (more := stream.decompress(b"", self._piece)):
+                    yield more
+        except zlib.error as error:
+            raise Undecodable(f"it cannot be decompressed: {error}") from error
+
+    def is_whole(self) -> bool:
+        """Whether the data ended where a member does."""
+        return self._stream is not None and self._stream.eof
+
+
+def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
+    """
+    The JSON value of `body`; None if that is empty.
+
+    Raises:
+        Undecodable: if it is none.
+    """
+    if not body:
+        return None
+    try:
+        charset = (response.charset or "utf-8").lower()
+        if charset not in ("utf-8", "utf8", "us-ascii"):
+            return orjson.loads(body.decode(charset))
+        return orjson.loads(body.removeprefix(BOM))
+    except (
+        ValueError,
+        LookupError,
+    ) as error:  # orjson.JSONDecodeError and UnicodeDecodeError are ValueErrors
+        kind = response.content_type[:50]
+        what = (
+            "not JSON" if kind.endswith("json") or kind == "application/octet-stream" else f"{kind}, not JSON"
+        )
+        raise Undecodable(f"{what}: {error}") from error

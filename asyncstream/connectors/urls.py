@@ -1,0 +1,103 @@
+"""
+URLs that are made from elements, and what of a URL may be shown.
+
+What a template leaves open is data: whatever an element holds, it stays one segment of the path or one value
+of the query. Percent-encoding does that, but for what names other places than itself: `.` and `..` mean the
+same when encoded, and an empty segment often means the whole collection. Those are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+from urllib.parse import quote
+
+from yarl import URL
+
+from asyncstream.arguments import refuse
+
+__all__ = ("UnsafeUrl", "shown", "template")
+
+_IN_PATHS = "%/:=&?~#+!$,;'@()*[]"  # what a template's own text may use for its structure
+
+
+class UnsafeUrl(ValueError):
+    """Raised when a value would make a URL point to another place than its template says."""
+
+
+def template(text: str) -> Callable[[Any], URL]:
+    """
+    A function that fills the fields of `text` from an element.
+
+    Raises:
+        PipelineError: if it is no template.
+    """
+    try:
+        pieces = list(Formatter().parse(text))
+    except ValueError as error:
+        raise refuse("url", "a template such as 'http://api/planes/{tailnum}'", text) from error
+    if any(spec or conversion for _, _, spec, conversion in pieces):
+        raise refuse("url", "a template whose fields are plain names", text)
+    parts = [(quote(literal, safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
+
+    own = _segments("".join(literal + ("x" if field is not None else "") for literal, field in parts))
+
+    def fill(value: Any) -> URL:
+        url = ""
+        for literal, field in parts:
+            url += literal
+            if field is not None:
+                # dict first: to ask for any other Mapping takes longer than all the rest
+                if field == "":
+                    found = value
+                elif isinstance(value, (dict, Mapping)):
+                    found = value[field]
+                else:
+                    found = getattr(value, field)
+                text = str(found)
+                # what most keys look like needs no encoding
+                url += text if text.isascii() and text.isalnum() else _encoded(text)
+        _check(_segments(url), own)
+        try:
+            # encoded: or what looks like dots would be decoded and followed
+            return URL(url, encoded=True)
+        except ValueError:  # its text may quote the whole of it
+            raise UnsafeUrl("what was made of the element is no URL") from None
+
+    return fill
+
+
+def _encoded(text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise UnsafeUrl(f"a value for the URL has no encoding: {error.reason}") from error
+
+
+def _segments(url: str) -> list[str]:
+    """The segments of the path of `url`, whose first two are what comes before it."""
+    return url.partition("?")[0].partition("#")[0].split("/")
+
+
+def _check(segments: list[str], own: list[str]) -> None:
+    """Refuse segments that name no place of their own, unless the template itself says so."""
+    for segment, template_segment in zip(segments, own, strict=True):
+        if segment in _ELSEWHERE and segment != template_segment:
+            raise UnsafeUrl(f"a part of the URL's path would be {segment!r}, which is another place")
+
+
+_ELSEWHERE = frozenset({"", ".", "..", "%2e", "%2E", ".%2e", ".%2E", "%2e.", "%2E.", "%2e%2e", "%2E%2E"})
+
+
+def shown(url: URL | str) -> str:
+    """`url` as it may be told: without user, password and fragment, and of the query the names only."""
+    try:
+        known = URL(url)
+        plain = known.with_user(None) if known.absolute else known
+        text = str(plain.with_query(None).with_fragment(None))
+        # a name without a value may itself be a key
+        names = "&".join(f"{name}=…" if value else "…" for name, value in known.query.items())
+    except ValueError:
+        return "<not a URL>"
+    return f"{text}?{names}" if names else text

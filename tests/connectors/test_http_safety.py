@@ -1,0 +1,426 @@
+"""What an element holds or a service answers cannot turn a lookup against its user."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import pickle
+import traceback
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.connectors import to_dead_letter
+from asyncstream.connectors.http import HttpLookup
+from asyncstream.connectors.urls import UnsafeUrl, shown, template
+from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
+from asyncstream.operators.functions import FailedCall
+from tests.connectors.test_http import QUICK, Handler, answer, echo, failure, run, serve, status
+
+SECRETS = ("passw0rd", "SECRET", "s3cr3t")
+
+
+def serving(body: bytes, **headers: str) -> Handler:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        await response.prepare(request)
+        await response.write(body)
+        return response
+
+    return respond
+
+
+# -- where a request goes
+
+
+@pytest.mark.parametrize(
+    ("value", "raw"),
+    [
+        ("a/b", "a%2Fb"),
+        ("a?b=c", "a%3Fb%3Dc"),
+        ("a#b", "a%23b"),
+        ("%2e%2e", "%252e%252e"),
+        ("..;", "..%3B"),
+        ("../..", "..%2F.."),
+        ("a\\b", "a%5Cb"),
+        ("a\tHost: x", "a%09Host%3A%20x"),
+        ("é", "%C3%A9"),
+        ("...", "..."),
+        (".a", ".a"),
+        ("@evil", "%40evil"),
+        (7, "7"),
+    ],
+)
+def test_value_stays_in_its_place(value: object, raw: str) -> None:
+    assert answer(echo, value, "/tenants/{}/public")["raw"] == f"/tenants/{raw}/public"
+    assert answer(echo, value, "/x?q={}&r=1")["raw"] == f"/x?q={raw}&r=1"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x/tenants/{}/public", "http://x/{}", "http://x/{}?q=1", "/{}/a", "http://x/.{}"]
+)
+@pytest.mark.parametrize("value", ["", ".", "..", "\ud800"])
+def test_value_that_would_leave_its_place_is_an_error(url: str, value: str) -> None:
+    if url.endswith(".{}") and value in ("..", "\ud800"):
+        value = "."
+    if not value and "." in url:
+        return
+    with pytest.raises(UnsafeUrl):
+        template(url)(value)
+
+
+def test_error_of_such_a_value_is_not_retryable_and_sends_nothing() -> None:
+    error = failure(echo, value="..", url="/tenants/{}/public")
+    assert not error.retryable
+    assert "'..'" in str(error)
+
+
+def test_dots_of_several_fields_are_seen_together() -> None:
+    with pytest.raises(UnsafeUrl):
+        template("http://x/{a}{b}/c")({"a": ".", "b": "."})
+    assert (
+        str(template("http://x/{a}/../{b}")({"a": "q", "b": "r"})) == "http://x/q/../r"
+    )  # the template's own
+
+
+@given(st.text(max_size=20))
+def test_path_has_the_segments_of_the_template_whatever_the_value(value: str) -> None:
+    try:
+        url = template("http://host/a/{}/b?q={}")(value)
+    except UnsafeUrl:
+        return
+    assert url.host == "host"
+    segments = url.raw_path.split("/")
+    assert (len(segments), segments[1], segments[3]) == (4, "a", "b")
+    assert list(url.query) == ["q"]
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirect_to_another_origin_is_refused_or_goes_without_what_is_secret(code: int) -> None:
+    async def main() -> None:
+        seen: list[Any] = []
+
+        async def other(request: web.Request) -> web.StreamResponse:
+            seen.append((request.method, request.path, dict(request.headers), await request.read()))
+            return web.json_response(1)
+
+        async def away(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=code, headers={"Location": f"{there}/internal"})
+
+        async with serve(other) as there, serve(away) as here:
+            how: dict[str, Any] = {"headers": {"X-Api-Key": "SECRET", "Cookie": "s3cr3t"}, "attempts": 1}
+            url = here.replace("//", "//user:passw0rd@") + "/{}"
+            async with HttpLookup(url, **how) as lookup:
+                with pytest.raises(HttpError, match="redirects='same_origin' does not follow it") as caught:
+                    await lookup.invoke("a")
+                assert not caught.value.retryable
+            assert seen == []
+            async with HttpLookup(url, redirects="any", **how) as lookup:
+                assert await lookup.invoke("a") == 1
+        (_, path, headers, body) = seen[0]
+        assert (path, body) == ("/internal", b"")
+        assert "Authorization" not in headers
+        assert not any(secret in str(headers) for secret in SECRETS)
+
+    run(main())
+
+
+def test_redirect_to_the_same_origin_is_followed_with_headers() -> None:
+    async def moved(request: web.Request) -> web.StreamResponse:
+        if request.path == "/old/x":
+            return web.Response(status=302, headers={"Location": "../new"})
+        return web.json_response([request.path, request.headers["X-Api-Key"]])
+
+    assert answer(moved, url="/old/{}", headers={"X-Api-Key": "k"}) == ["/new", "k"]
+    error = failure(moved, url="/old/{}", redirects="none")
+    assert (error.status, error.retryable) == (302, False)
+
+
+@pytest.mark.parametrize("location", ["/again", "http://[", "file:///etc/passwd", "//"])
+def test_redirects_that_lead_nowhere_are_errors(location: str) -> None:
+    error = failure(status(302, Location=location), redirects="any")
+    assert not error.retryable or error.status is None
+
+
+def test_cookies_are_not_kept_unless_asked_for() -> None:
+    async def cookie(request: web.Request) -> web.StreamResponse:
+        response = web.json_response(request.headers.get("Cookie"))
+        response.set_cookie("sid", request.match_info["name"])
+        return response
+
+    async def main(**how: Any) -> list[Any]:
+        async with serve(cookie) as address:
+            lookup = HttpLookup(address.replace("127.0.0.1", "localhost") + "/{}", **how)
+            async with lookup:
+                return [await lookup.invoke("alice"), await lookup.invoke("bob")]
+
+    assert run(main()) == [None, None]
+    assert run(main(cookies=True)) == [None, "sid=alice"]
+
+
+# -- how large an answer may be
+
+
+def compressed(data: bytes, way: str) -> bytes:
+    if way == "gzip":
+        return gzip.compress(data)
+    if way == "two members":
+        return gzip.compress(data[:5]) + gzip.compress(data[5:])
+    if way == "deflate":
+        return zlib.compress(data)
+    bare = zlib.compressobj(wbits=-15)
+    return bare.compress(data) + bare.flush()
+
+
+ENCODINGS = {"gzip": "gzip", "two members": "gzip", "deflate": "deflate", "bare deflate": "deflate"}
+
+
+@pytest.mark.parametrize("way", ENCODINGS)
+def test_compressed_answer_is_read(way: str) -> None:
+    data = b'"' + b"x" * 200_000 + b'"'
+    handler = serving(compressed(data, way), Content_Encoding=ENCODINGS[way])
+    assert answer(handler) == "x" * 200_000
+    assert answer(handler, max_bytes=len(data)) == "x" * 200_000
+    with pytest.raises(HttpError, match="more than max_bytes=200001"):
+        answer(handler, max_bytes=len(data) - 1, attempts=1)
+
+
+def test_answer_that_is_not_compressed_is_bounded_too() -> None:
+    error = failure(serving(b"0" * 2**20), max_bytes=2**16)
+    assert (error.status, error.retryable) == (200, False)
+
+
+@pytest.mark.parametrize("way", ENCODINGS)
+def test_answer_is_never_larger_than_it_may_be(way: str) -> None:
+    handler = serving(compressed(b"0" * 2**25, way), Content_Encoding=ENCODINGS[way])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        error = failure(handler, max_bytes=2**16)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert (error.status, error.retryable) == (200, False)
+    assert peak < 2**22
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "text"),
+    [
+        (gzip.compress(b"[1]")[:-4], "gzip", "cut off"),
+        (b"no gzip", "gzip", "cannot be decompressed"),
+        (b"[1]", "br", "compressed as 'br'"),
+        (b"[1]", "gzip, gzip", "compressed as 'gzip, gzip'"),
+    ],
+)
+def test_damaged_compression_is_an_error(body: bytes, encoding: str, text: str) -> None:
+    assert text in str(failure(serving(body, Content_Encoding=encoding)))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "expected"),
+    [
+        (b"3", "application/json", 3),
+        (b"null", "application/json", None),
+        (b'"x"', "text/html", "x"),
+        (b"\xef\xbb\xbf[1]", "application/json", [1]),
+        ('"é"'.encode("latin-1"), "application/json; charset=latin-1", "é"),
+        (b"", "text/html", None),
+    ],
+)
+def test_answer_is_decoded(body: bytes, kind: str, expected: object) -> None:
+    assert answer(serving(body, Content_Type=kind)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [
+        (b"<html>", "text/html", "text/html, not JSON"),
+        (b'"\xe9"', "application/json", "not JSON"),
+        (b"[1]", "application/json; charset=klingon", "not JSON"),
+        (b"[1", "application/json", "not JSON"),
+    ],
+)
+def test_what_is_no_json_is_an_error_that_says_what_it_is(body: bytes, kind: str, text: str) -> None:
+    assert text in str(failure(serving(body, Content_Type=kind)))
+
+
+# -- what is told of a request
+
+
+async def malformed(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"HTTP/1.1 what\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+FAILING: dict[str, Callable[[], Any]] = {
+    "refused": lambda: None,
+    "status": lambda: status(500),
+    "malformed": lambda: malformed,
+    "redirect": lambda: status(302, Location="http://user:passw0rd@elsewhere/?key=SECRET"),
+    "no json": lambda: serving(b"<"),
+}
+
+
+@pytest.mark.parametrize("way", FAILING)
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_secrets_are_in_no_error(way: str, attempts: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> BaseException:
+        async with serve(FAILING[way]() or echo) as address:
+            if way == "refused":
+                address = "http://127.0.0.1:1"
+            url = address.replace("//", "//user:passw0rd@") + "/{}?apikey=SECRET&s3cr3t"
+            lookup = HttpLookup(url, attempts=attempts, headers={"X-Key": "SECRET"}, retry_options=QUICK)
+            async with lookup:
+                with pytest.raises((HttpError, RetriesExhausted)) as caught:
+                    await lookup.invoke("a")
+                told.append(repr(lookup))
+        return caught.value
+
+    told: list[str] = []
+    error = run(main())
+    letter = to_dead_letter(FailedCall("a", error, attempts, None, 0, 0))
+    told += [str(error), repr(error), str(letter), caplog.text, "".join(traceback.format_exception(error))]
+    told.append(str(vars(pickle.loads(pickle.dumps(error)))))
+    for secret in SECRETS:
+        assert not any(secret in text for text in told)
+
+
+def test_wrong_url_is_not_quoted() -> None:
+    async def main() -> None:
+        async with HttpLookup(lambda value: f"http://user:passw0rd@[/?key=SECRET{value}") as lookup:
+            await lookup.invoke("a")
+
+    with pytest.raises(HttpError) as caught:
+        run(main())
+    assert not any(secret in "".join(traceback.format_exception(caught.value)) for secret in SECRETS[:1])
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://user:passw0rd@host:81/a/b?key=SECRET&page=2#frag", "http://host:81/a/b?key=…&page=…"),
+        ("http://host/?SECRET", "http://host/?…"),
+        ("http://[", "<not a URL>"),
+    ],
+)
+def test_url_is_shown_without_what_may_be_secret(url: str, expected: str) -> None:
+    assert shown(url) == expected
+
+
+# -- other requests
+
+
+async def tell(request: web.Request) -> web.StreamResponse:
+    body = (await request.read()).decode()
+    return web.json_response(
+        [request.method, body, request.headers.get("Content-Type"), request.headers.get("X-Id")]
+    )
+
+
+def test_method_body_and_headers_may_depend_on_the_element() -> None:
+    value = SimpleNamespace(id=7, name="é")
+    how: dict[str, Any] = {"url": "/{id}", "headers": lambda one: {"X-Id": str(one.id)}}
+    found = answer(tell, value, method="POST", json=lambda one: {"name": one.name}, **how)
+    assert found == ["POST", '{"name":"é"}', "application/json", "7"]
+    found = answer(tell, value, method="PUT", data=lambda one: one.name, **how)
+    assert (found[0], found[1], found[3]) == ("PUT", "é", "7")
+    found = answer(tell, value, url="/{id}", method="DELETE", headers={"X-Id": "all"})
+    assert (found[0], found[3]) == ("DELETE", "all")
+
+
+def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
+    async def main() -> list[Any]:
+        async with serve(tell) as address:
+            lookup = HttpLookup(address, method="POST", json=lambda value: value, cache_ttl=60)
+            async with lookup:
+                return [await lookup.invoke(value) for value in (1, 2, 1)] + [lookup.metrics()["requests"]]
+
+    one, two, again, requests = run(main())
+    assert (one[1], two[1], again[1], requests) == ("1", "2", "1", 2)
+
+
+def test_what_may_do_its_work_twice_is_not_sent_again_unless_asked() -> None:
+    requests = 0
+
+    async def fail(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        return web.Response(status=503)
+
+    for how, expected in (
+        ({"method": "POST"}, 1),
+        ({"method": "PUT"}, 5),
+        ({"method": "POST", "attempts": 2}, 2),
+    ):
+        requests = 0
+        with pytest.raises((HttpError, RetriesExhausted)):
+            answer(fail, retry_options=QUICK, **how)
+        assert requests == expected
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "Mon, 01 Jan 2030 00:00:00 +99999999999999",
+        "Wed, 21 Oct 9999 07:28:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+        "9" * 400,
+        "-5",
+        "1e999",
+        "nan",
+        "inf",
+        "",
+        "soon",
+        "Wed, 32 Foo 2020",
+        "0001-01-01",
+        "\u0665",
+    ],
+)
+def test_odd_retry_after_neither_fails_nor_waits_for_ever(after: str) -> None:
+    requests = 0
+
+    async def busy(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        return web.Response(status=503, headers={"Retry-After": after})
+
+    with pytest.raises(RetriesExhausted):
+        answer(busy, attempts=3, retry_options=QUICK | {"retry_after_max": 0.01})
+    assert requests == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"method": "get"},
+        {"json": 5},
+        {"data": asyncio.sleep},
+        {"json": str, "data": str},
+        {"headers": {"a": 1}},
+        {"headers": {"a": "b\r\nc: d"}},
+        {"headers": "a"},
+        {"redirects": "all"},
+        {"max_bytes": 0},
+        {"cookies": "yes"},
+    ],
+)
+def test_wrong_argument_is_refused_when_built(arguments: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError):
+        HttpLookup("http://x/{}", **arguments)
