@@ -3,11 +3,7 @@ SQLite: a table as a source, read in the order of its rows, and as a sink.
 
 The database works in threads, one call at a time, so the event loop does not wait for the disk.
 
-Theory of the sink with checkpoints. SQLite has no transaction that is prepared first and committed later, so
-rows are *staged*: they go into a table of their own, `<table>__staged`, under numbers that only ever grow. A
-position is the largest number so far. To commit means to move the rows up to a position into the table, and
-to write down that position, in one transaction. So each row is either staged or moved, whatever happens in
-between, and moving once more moves nothing. Who reads the table sees committed results only.
+What the sink does with checkpoints is in `staging`.
 """
 
 from __future__ import annotations
@@ -18,14 +14,17 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from asyncstream.arguments import choice, count, refuse, text
+from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
+from asyncstream.connectors.staging import Staging, quoted
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, SourceError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 
 __all__ = ("SqliteSink", "SqliteSource")
 
@@ -41,9 +40,6 @@ _LOOK = 0.2
 
 _NATIVE = frozenset({bytes, bytearray, memoryview})
 """Types that SQLite stores as they are, besides numbers and texts."""
-
-_MOVED = "asyncstream_sinks"
-"""The table in which every sink of a database writes down how far it has moved its rows."""
 
 
 class _Database:
@@ -171,7 +167,7 @@ class SqliteSource(Source[dict[str, Any]]):
     async def read(self) -> SourceBatch[dict[str, Any]] | None:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
-        query = f"SELECT rowid, * FROM {_quoted(self._table)} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        query = f"SELECT rowid, * FROM {quoted(self._table)} WHERE rowid > ? ORDER BY rowid LIMIT ?"
         bounds = (self._row, self._batch)
 
         def select(connection: sqlite3.Connection) -> tuple[list[str], list[Any]]:
@@ -235,7 +231,8 @@ class SqliteSink(TransactionalSink[Any]):
         self._insert = "INSERT"
         if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":
             self._insert += f" OR {on_conflict.upper()}"
-        self._staged = f"{table}__staged"
+        what = f"table {table!r} of {self._path}"
+        self._staging = Staging(what, table, names, self._insert)
         self._database: _Database | None = None
         self._has_epochs = False
         self._taken = 0
@@ -245,84 +242,54 @@ class SqliteSink(TransactionalSink[Any]):
         self._has_epochs = False
         await self._connect(self._make)
 
+    async def can_recover(self, position: int | None) -> None:
+        def look() -> None:
+            # what is not there yet is as good as empty
+            path = self._path if os.path.exists(self._path) else ":memory:"
+            with closing(sqlite3.connect(path, timeout=_PATIENCE)) as connection:
+                self._staging.check(connection, position, self.writer)
+
+        try:
+            await aside(look)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot read {self._path}: {describe_error(error)}") from error
+
     async def recover(self, position: int | None) -> None:
         self._has_epochs = True
+        self._staging.begin()
         self._prepared.clear()
 
         def work(connection: sqlite3.Connection) -> None:
             self._make(connection)
-            self._make_staging(connection)
-            self._check(connection, position)
-            self._move(connection, position or 0)
-            connection.execute(f"DELETE FROM {_quoted(self._staged)}")
+            self._staging.recover(connection, position, self.writer)
 
         await self._connect(work)
 
     async def _connect(self, work: Callable[[sqlite3.Connection], None]) -> None:
         try:
             self._database = _Database(self._path)
-            await self._database.do(_set_up)
+            await self._database.do(self._set_up)
         except sqlite3.Error as error:
             raise SinkError(f"cannot open {self._path}: {describe_error(error)}") from error
         await self._transaction(work)
 
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        # nothing that is made safe from now on lies behind what an earlier process may have failed to write
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self._has_epochs and "REPLACE" in self._insert:
+            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
+
     def _make(self, connection: sqlite3.Connection) -> None:
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(self._table)} ({self._names()})")
-
-    def _make_staging(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {_MOVED} (name TEXT PRIMARY KEY, moved INTEGER NOT NULL)"
-        )
-        connection.execute(f"INSERT OR IGNORE INTO {_MOVED} VALUES (?, 0)", (self._table,))
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {_quoted(self._staged)} "
-            f"(asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {self._names()})"
-        )
-
-    def _check(self, connection: sqlite3.Connection, position: int | None) -> None:
-        """Refuse a position that this database cannot go to."""
-        if position is None:
-            return
-        moved = self._moved(connection)
-        if moved > position:
-            raise SinkError(
-                f"table {self._table!r} of {self._path} has results of a later checkpoint, and cannot "
-                "take them back"
-            )
-        if moved < position and self._last(connection) < position:
-            raise SinkError(
-                f"table {self._table!r} of {self._path} lacks results that were there at the checkpoint: is "
-                "it the same database?"
-            )
-
-    def _moved(self, connection: sqlite3.Connection) -> int:
-        query = f"SELECT moved FROM {_MOVED} WHERE name = ?"
-        return int(connection.execute(query, (self._table,)).fetchone()[0])
-
-    def _last(self, connection: sqlite3.Connection) -> int:
-        """The largest number that any staged row has ever had."""
-        query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
-        found = connection.execute(query, (self._staged,)).fetchone()
-        return 0 if found is None else int(found[0])
-
-    def _move(self, connection: sqlite3.Connection, position: int) -> None:
-        """Move the staged rows up to `position` into the table; part of a transaction."""
-        names, staged = self._names(), _quoted(self._staged)
-        connection.execute(
-            f"{self._insert} INTO {_quoted(self._table)} ({names}) SELECT {names} FROM {staged} "
-            "WHERE asyncstream_number <= ? ORDER BY asyncstream_number",
-            (position,),
-        )
-        connection.execute(f"DELETE FROM {staged} WHERE asyncstream_number <= ?", (position,))
-        connection.execute(
-            f"UPDATE {_MOVED} SET moved = max(moved, ?) WHERE name = ?", (position, self._table)
-        )
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         rows = [self._row(value) for value in values]
-        insert, table = ("INSERT", self._staged) if self._has_epochs else (self._insert, self._table)
+        insert, table = self._insert, quoted(self._table)
+        if self._has_epochs:
+            insert, table = "INSERT", self._staging.table
         places = ", ".join("?" * len(self._columns))
-        statement = f"{insert} INTO {_quoted(table)} ({self._names()}) VALUES ({places})"
+        statement = f"{insert} INTO {table} ({self._names()}) VALUES ({places})"
         # staged rows need not reach the disk before they are prepared
         self._taken = 0
         try:
@@ -345,21 +312,19 @@ class SqliteSink(TransactionalSink[Any]):
             raise SinkError(why_unwritten(value, f"table {self._table!r}", error)) from error
 
     async def prepare(self, epoch: int) -> int:
-        def work(connection: sqlite3.Connection) -> int:
-            # any write will do: bringing it to the disk brings all before it there
-            self._move(connection, 0)
-            return self._last(connection)
-
-        position = await self._transaction(work)
+        position = await self._transaction(self._staging.position)
         self._prepared[epoch] = position
         return position
 
     async def commit(self, epoch: int) -> None:
         position = self._prepared[epoch]
-        await self._transaction(lambda connection: self._move(connection, position))
+        await self._transaction(lambda connection: self._staging.commit(connection, position))
         self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
 
     async def close(self) -> None:
+        if self._database is not None and self._has_epochs:
+            with suppress(SinkError):  # the table was taken over, or cannot be written: that was said before
+                await self._transaction(self._staging.release)
         database, self._database = self._database, None
         if database is not None:
             await database.close()
@@ -371,12 +336,16 @@ class SqliteSink(TransactionalSink[Any]):
             raise SinkError(f"the sink of {self._path} is not open")
 
         def whole(connection: sqlite3.Connection) -> T:
+            if self._has_epochs:
+                self._staging.check_ours(connection)
             return work(connection)
 
         try:
-            result, was_cancelled = await self._database.commit(work, safe)
+            result, was_cancelled = await self._database.commit(whole, safe)
         except sqlite3.Error as error:
-            raise SinkError(
+            # what the disk did not take may be gone, and with it what was written since without being synced
+            is_io = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+            raise (SinkBroken if is_io else SinkError)(
                 f"cannot write to table {self._table!r} of {self._path}: {describe_error(error)}"
             ) from error
         self._taken = taken
@@ -385,19 +354,11 @@ class SqliteSink(TransactionalSink[Any]):
         return result
 
     def _names(self) -> str:
-        return ", ".join(map(_quoted, self._columns))
-
-
-def _set_up(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
+        return ", ".join(map(quoted, self._columns))
 
 
 def _widest(row: Sequence[Any]) -> int:
     return max((abs(cell) for cell in row if type(cell) is int), default=0)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _path(path: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,9 @@ from asyncstream import (
     SqliteSink,
     SqliteSource,
 )
+from asyncstream.connectors.base import Writer
+from asyncstream.errors import SinkBroken
+from asyncstream.lease import Holder, Lease, enter
 
 
 def rows(path: Path, query: str = "SELECT * FROM t ORDER BY rowid") -> list[Any]:
@@ -255,17 +259,227 @@ def test_it_refuses_another_database(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_new_beginning_adds_to_the_table(path: Path) -> None:
+def run_anew(path: Path, **options: Any) -> None:
     """The checkpoints were thrown away, the table was not."""
+    pipeline = Pipeline()
+    pipeline.source([value(1)], name="s").to(sink(path), name="t")
+    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), **options)))
 
-    def run() -> None:
-        pipeline = Pipeline()
-        pipeline.source([value(1)], name="s").to(sink(path), name="t")
-        asyncio.run(pipeline.run(checkpoints=Checkpoints(store=MemoryStore())))
 
-    run()
-    run()
+def test_new_beginning_is_refused_unless_it_is_said_what_becomes_of_the_rows(path: Path) -> None:
+    run_anew(path)
+    with pytest.raises(SinkError, match=r"'t'.*store=, restore=.*ahead='allow_behind'.*ahead='start_over'"):
+        run_anew(path)
+    assert rows(path) == [(1, "x1")]
+    run_anew(path, ahead="start_over")
+    assert rows(path) == [(1, "x1")]
+    run_anew(path, ahead="allow_behind")
     assert rows(path) == [(1, "x1"), (1, "x1")]
+
+
+def test_rows_of_more_checkpoints_than_are_kept_cannot_be_taken_out(path: Path) -> None:
+    run_anew(path, keep=1)
+    with pytest.raises(SinkError, match="empty the table yourself"):
+        run_anew(path, ahead="start_over")
+    assert rows(path) == [(1, "x1")]
+
+
+# ---------------------------------------------------------------------- back to an earlier checkpoint
+
+LEASE = Lease(1, "place", Holder.here(0), 0)
+
+
+async def epochs(to: SqliteSink, *contents: list[dict[str, Any]]) -> list[int]:
+    """The positions of epochs, each committed."""
+    positions = []
+    for epoch, written in enumerate(contents):
+        await to.write(written, None)
+        positions.append(await to.prepare(epoch))
+        await to.commit(epoch)
+    return positions
+
+
+@pytest.mark.parametrize("on_conflict", ["fail", "ignore", "replace"])
+@pytest.mark.parametrize("key", ["n INTEGER PRIMARY KEY", "n TEXT UNIQUE", "n"])
+@pytest.mark.parametrize("back", [1, 2])
+def test_it_goes_back_as_many_checkpoints_as_are_kept(
+    path: Path, on_conflict: Any, key: str, back: int
+) -> None:
+    execute(path, f"CREATE TABLE t ({key}, name)", "INSERT INTO t VALUES (0, 'before')")
+    may_repeat = on_conflict != "fail"
+    contents = [
+        [{"n": 3 * epoch + row, "name": f"{epoch}"} for row in range(1, 4)]
+        + [{"n": 0, "name": f"again {epoch}"}] * may_repeat
+        for epoch in range(4)
+    ]
+
+    def made(keep: int) -> SqliteSink:
+        to = SqliteSink(path, "t", columns=["n", "name"], on_conflict=on_conflict)
+        to.writer = Writer(LEASE, keep, "refuse")
+        return to
+
+    async def main() -> None:
+        to = made(3)
+        await to.recover(None)
+        await epochs(to, *contents[: 4 - back])
+        was = sorted(rows(path))
+        position = await to.prepare(9)
+        await epochs(to, *contents[4 - back :])
+        assert sorted(rows(path)) != was
+        await to.close()
+        to = made(3)
+        await to.can_recover(position)
+        await to.recover(position)
+        assert sorted(rows(path)) == was
+        await epochs(to, *contents[4 - back :])
+        await to.close()
+
+    asyncio.run(main())
+    whole = path.with_name("whole.sqlite")
+    execute(whole, f"CREATE TABLE t ({key}, name)", "INSERT INTO t VALUES (0, 'before')")
+
+    async def uninterrupted() -> None:
+        to = SqliteSink(whole, "t", columns=["n", "name"], on_conflict=on_conflict)
+        await to.recover(None)
+        await epochs(to, *contents)
+        await to.close()
+
+    asyncio.run(uninterrupted())
+    assert sorted(rows(path)) == sorted(rows(whole))
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
+    path: Path, is_committed: bool
+) -> None:
+    """The newest was damaged, a job went on from the one before, and then the newest was mended."""
+
+    async def main() -> None:
+        to = sink(path)
+        to.writer = Writer(LEASE, 3, "refuse")
+        await to.recover(None)
+        [early] = await epochs(to, [value(1)])
+        await write(to, 2)
+        mended = await to.prepare(7)
+        if is_committed:
+            await to.commit(7)
+        await to.close()
+        await to.recover(early)
+        await epochs(to, [value(3)])
+        for _ in range(2):
+            with pytest.raises(SinkError, match="took them back"):
+                await to.can_recover(mended)
+        await to.close()
+        assert rows(path) == [(1, "x1"), (3, "x3")]
+
+    asyncio.run(main())
+
+
+def test_table_without_rowid_cannot_go_back_and_says_so(path: Path) -> None:
+    execute(path, "CREATE TABLE t (n PRIMARY KEY, name) WITHOUT ROWID")
+
+    async def main() -> None:
+        to = sink(path)
+        to.writer = Writer(LEASE, 3, "refuse")
+        await to.recover(None)
+        early, late = await epochs(to, [value(1)], [value(2)])
+        await to.close()
+        with pytest.raises(SinkError, match="later checkpoint"):
+            await to.can_recover(early)
+        await to.can_recover(late)
+
+    asyncio.run(main())
+
+
+def test_asking_changes_nothing(path: Path) -> None:
+    async def main() -> int:
+        to = sink(path)
+        await to.can_recover(None)
+        assert not os.listdir(path.parent)
+        with pytest.raises(SinkError, match="the same database"):
+            await to.can_recover(7)
+        await to.recover(None)
+        [early] = await epochs(to, [value(1)])
+        await write(to, 2)
+        await to.close()
+        return early
+
+    early = asyncio.run(main())
+    before = path.read_bytes()
+    asyncio.run(sink(path).can_recover(early))
+    assert path.read_bytes() == before
+
+
+def test_database_of_an_earlier_version_is_gone_on_with(path: Path) -> None:
+    execute(
+        path,
+        "CREATE TABLE t (n, name)",
+        "INSERT INTO t VALUES (1, 'x1')",
+        "CREATE TABLE asyncstream_sinks (name TEXT PRIMARY KEY, moved INTEGER NOT NULL)",
+        "INSERT INTO asyncstream_sinks VALUES ('t', 1)",
+        "CREATE TABLE t__staged (asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, n, name)",
+        "INSERT INTO t__staged VALUES (2, 2, 'x2')",
+    )
+
+    async def main() -> None:
+        to = sink(path)
+        with pytest.raises(SinkError, match="later checkpoint"):
+            await to.can_recover(None)
+        await to.recover(2)
+        await epochs(to, [value(3)])
+        await to.close()
+        assert rows(path) == [(1, "x1"), (2, "x2"), (3, "x3")]
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- one writer
+
+
+def lease_of(number: int, place: str = "place") -> Lease:
+    holder = Holder.here(0)
+    enter(holder, lambda: True)
+    return Lease(number, place, holder, 0)
+
+
+def test_job_that_was_followed_writes_nothing_more(path: Path) -> None:
+    async def main() -> None:
+        old, new = sink(path), sink(path)
+        old.writer = Writer(lease_of(1), 3, "refuse")
+        new.writer = Writer(lease_of(2), 3, "refuse")
+        await old.recover(None)
+        await write(old, 1)
+        position = await old.prepare(1)
+        await new.recover(position)
+        for work in (write(old, 2), old.prepare(2), old.commit(1)):
+            with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
+                await work
+        with pytest.raises(SinkBroken, match="taken over"):
+            await old.can_recover(position)
+        await old.close()
+        await epochs(new, [value(3)])
+        await new.close()
+        assert rows(path) == [(1, "x1"), (3, "x3")]
+
+    asyncio.run(main())
+
+
+def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path) -> None:
+    async def main() -> None:
+        first, second = sink(path), sink(path)
+        first.writer = Writer(lease_of(1, "here"), 3, "refuse")
+        second.writer = Writer(lease_of(9, "there"), 3, "refuse")
+        await first.recover(None)
+        for ask in (second.can_recover, second.recover):
+            with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
+                await ask(None)
+        await second.close()
+        await epochs(first, [])
+        await first.close()
+        await second.recover(None)
+        await second.close()
+
+    asyncio.run(main())
 
 
 def test_two_sinks_share_a_database(path: Path) -> None:

@@ -1,0 +1,307 @@
+"""
+What an SQLite sink with checkpoints keeps beside its table, and what it does with it in transactions.
+
+SQLite has no transaction that is prepared first and committed later, so rows are *staged*: they go into a
+table of their own, `<table>__staged`, under numbers that only ever grow. A position is the largest number so
+far. To commit means to move the rows up to a position into the table, and to write down that position, in one
+transaction. So each row is either staged or moved, whatever happens in between, and moving once more moves
+nothing. Who reads the table sees committed results only.
+
+A checkpoint may turn out damaged, so the sink can go back to the ones before. `<table>__undo` holds, for as
+many checkpoints as the job keeps, which rows were added and what the ones were that they replaced; `floor` is
+how far back that reaches. What was taken back is *void*: no later start may go to a position in between,
+which was that of a checkpoint whose results are no longer there. Tables made `WITHOUT ROWID` have no undo.
+
+Whose table it is stands in the row that says how far rows were moved, and every transaction looks at it
+first: a process that was stopped and followed by another finds out before it changes anything.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from asyncstream.connectors.base import Writer, ahead_of_checkpoint
+from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.lease import Lease
+
+__all__ = ("Staging", "quoted")
+
+_SINKS: Final = "asyncstream_sinks"
+"""The table in which every sink of a database writes down how far it has moved its rows, and for whom."""
+
+_COMMITS: Final = "asyncstream_commits"
+"""The positions that the sinks can go back to."""
+
+_VOIDS: Final = "asyncstream_voids"
+"""Ranges of positions, without the first and with the last, that were taken back."""
+
+
+_UNDO: Final = ("asyncstream_step", "asyncstream_position", "asyncstream_row", "asyncstream_was")
+"""The columns of an undo, before those of the table."""
+
+
+def quoted(name: str) -> str:
+    """The name of a table or a column, as SQL wants it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Staging:
+    """
+    What belongs to one table.
+
+    Args:
+        what: the table and the file, for messages.
+        table: its name.
+        columns: those that are written.
+        insert: "INSERT", or with what is to be done about conflicts.
+    """
+
+    def __init__(self, what: str, table: str, columns: list[str], insert: str) -> None:
+        self._what = what
+        self._name = table
+        self._table = quoted(table)
+        self._columns = ", ".join(map(quoted, columns))
+        self._insert = insert
+        self.table = quoted(f"{table}__staged")
+        self._undo = quoted(f"{table}__undo")
+        self._lease: str | None = None
+        self._keep = 1
+        self._can_undo = False
+
+    # ------------------------------------------------------------------ going on
+
+    def check(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
+        """
+        See whether the table can go to a position, None being the beginning; changes nothing.
+
+        Raises:
+            SinkError: if it cannot, or somebody else writes to it.
+        """
+        if writer is not None:
+            writer.check_follows(self._last_lease(connection), self._what)
+        moved, floor = self._moved(connection)
+        target = position or 0
+        if target > self._last(connection):
+            raise SinkError(
+                f"{self._what} lacks results that were there at the checkpoint: is it the same database?"
+            )
+        if self._is_void(connection, target):
+            raise SinkError(
+                f"{self._what} no longer has the results of the checkpoint: since then a job went on from an "
+                "earlier one, and took them back"
+            )
+        if target >= moved or (position is not None and target >= floor):
+            return
+        ahead = "refuse" if writer is None else writer.ahead
+        if ahead == "refuse":
+            raise ahead_of_checkpoint(self._what)
+        if ahead == "start_over" and target < floor:
+            raise SinkError(
+                f"{self._what} does not know any more which rows came before its last checkpoints, so it "
+                "cannot take them out: empty the table yourself, and delete its row in asyncstream_sinks"
+            )
+
+    def begin(self) -> None:
+        """Another run begins: the table is not its own yet."""
+        self._lease, self._keep = None, 1
+
+    def recover(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
+        """Go to a position; part of a transaction. Raises as `check` does."""
+        self._make(connection)
+        self.check(connection, position, writer)
+        moved, floor = self._moved(connection)
+        target = position or 0
+        can_go_back = position is not None and target >= floor
+        if target < moved and (can_go_back or (writer is not None and writer.ahead == "start_over")):
+            self._take_back(connection, target)
+        target = max(target, self._moved(connection)[0])
+        if writer is not None:
+            self._lease, self._keep = writer.lease.to_json().decode(), writer.keep
+        connection.execute(f"UPDATE {_SINKS} SET lease = ? WHERE name = ?", (self._lease, self._name))
+        self._log_changes(connection)
+        self.commit(connection, target)
+        last = self._last(connection)
+        if last > target:
+            connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
+        connection.execute(f"DELETE FROM {self.table}")
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        for table, columns in (
+            (_SINKS, "name TEXT PRIMARY KEY, moved INTEGER NOT NULL"),
+            (_COMMITS, "name TEXT, position INTEGER, PRIMARY KEY (name, position)"),
+            (_VOIDS, "name TEXT, low INTEGER, high INTEGER"),
+            (self.table, f"asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {self._columns}"),
+        ):
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        if "lease" not in _columns_of(connection, _SINKS):  # of an earlier version, or just made
+            connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN lease TEXT")
+            connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
+            connection.execute(f"UPDATE {_SINKS} SET floor = moved")
+        connection.execute(f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)", (self._name,))
+
+    def _take_back(self, connection: sqlite3.Connection, position: int) -> None:
+        """Take out of the table what was moved into it behind `position`."""
+        names = _columns_of(connection, self._table)
+        columns = ", ".join(map(quoted, names))
+        places = "?, " * len(names)
+        changes = connection.execute(
+            f"SELECT * FROM {self._undo} WHERE asyncstream_position > ? ORDER BY asyncstream_step DESC",
+            (position,),
+        ).fetchall()
+        for _, _, row, was, *values in changes:
+            if was:
+                connection.execute(
+                    f"INSERT INTO {self._table} ({columns}, rowid) VALUES ({places}?)", (*values, row)
+                )
+            else:
+                connection.execute(f"DELETE FROM {self._table} WHERE rowid = ?", (row,))
+        connection.execute(f"DELETE FROM {self._undo} WHERE asyncstream_position > ?", (position,))
+        connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? AND position > ?", (self._name, position))
+        connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))
+
+    # ------------------------------------------------------------------ epochs
+
+    def check_ours(self, connection: sqlite3.Connection) -> None:
+        """
+        See, within a transaction, whether the table is still this job's.
+
+        Raises:
+            SinkBroken: if not.
+        """
+        query = f"SELECT lease FROM {_SINKS} WHERE name = ?"
+        if self._lease is not None and connection.execute(query, (self._name,)).fetchone() != (self._lease,):
+            last = self._last_lease(connection)
+            raise SinkBroken(
+                f"{self._what} was taken over by {'another job' if last is None else last.holder}: this one "
+                "writes nothing more"
+            )
+
+    def release(self, connection: sqlite3.Connection) -> None:
+        """Leave the table to the next job."""
+        if self._lease is not None:
+            given_back = Lease.from_json(self._lease).given_back().to_json().decode()
+            connection.execute(
+                f"UPDATE {_SINKS} SET lease = ? WHERE name = ? AND lease = ?",
+                (given_back, self._name, self._lease),
+            )
+
+    def position(self, connection: sqlite3.Connection) -> int:
+        """
+        That of all rows staged so far.
+
+        Writes something: bringing this to the disk brings all before it there.
+        """
+        connection.execute(f"UPDATE {_SINKS} SET moved = moved WHERE name = ?", (self._name,))
+        return self._last(connection)
+
+    def commit(self, connection: sqlite3.Connection, position: int) -> None:
+        """Move the staged rows up to `position` into the table."""
+        if position < self._moved(connection)[0]:
+            return
+        connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))
+        connection.execute(
+            f"{self._insert} INTO {self._table} ({self._columns}) SELECT {self._columns} FROM {self.table} "
+            "WHERE asyncstream_number <= ? ORDER BY asyncstream_number",
+            (position,),
+        )
+        connection.execute(f"DELETE FROM {self.table} WHERE asyncstream_number <= ?", (position,))
+        connection.execute(f"INSERT OR IGNORE INTO {_COMMITS} VALUES (?, ?)", (self._name, position))
+        self._forget(connection)
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        """Forget how to go back behind the checkpoints that are kept."""
+        keep = self._keep if self._can_undo else 1
+        kept = connection.execute(
+            f"SELECT position FROM {_COMMITS} WHERE name = ? ORDER BY position DESC LIMIT ?",
+            (self._name, keep),
+        ).fetchall()
+        if len(kept) < keep:  # all there are: it reaches back as far as before
+            return
+        floor = max(kept[-1][0], self._moved(connection)[1])
+        connection.execute(f"UPDATE {_SINKS} SET floor = ? WHERE name = ?", (floor, self._name))
+        connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? AND position < ?", (self._name, floor))
+        connection.execute(f"DELETE FROM {_VOIDS} WHERE name = ? AND high <= ?", (self._name, floor))
+        connection.execute(f"DELETE FROM {self._undo} WHERE asyncstream_position <= ?", (floor,))
+
+    # ------------------------------------------------------------------ the undo
+
+    def _log_changes(self, connection: sqlite3.Connection) -> None:
+        """From now on, this connection logs what it changes in the table."""
+        columns = _columns_of(connection, self._table)
+        if _columns_of(connection, self._undo) != self._undo_columns(connection):
+            connection.execute(f"DROP TABLE IF EXISTS {self._undo}")
+            defined = "".join(f", {quoted(column)}" for column in columns)
+            connection.execute(
+                f"CREATE TABLE {self._undo} (asyncstream_step INTEGER PRIMARY KEY, "
+                f"asyncstream_position INTEGER, asyncstream_row INTEGER, asyncstream_was INTEGER{defined})"
+            )
+            connection.execute(
+                f"CREATE INDEX {quoted(f'{self._name}__undo_positions')} ON {self._undo} "
+                "(asyncstream_position)"
+            )
+            connection.execute(f"UPDATE {_SINKS} SET floor = moved WHERE name = ?", (self._name,))
+        try:
+            connection.execute(f"SELECT rowid FROM {self._table} LIMIT 0")
+        except sqlite3.OperationalError:
+            self._can_undo = False
+            return
+        self._can_undo = True
+        moved = f"(SELECT moved FROM {_SINKS} WHERE name = '{self._name.replace(chr(39), chr(39) * 2)}')"
+        connection.execute(
+            f"CREATE TEMP TRIGGER asyncstream_added AFTER INSERT ON main.{self._table} BEGIN "
+            f"INSERT INTO {self._undo} (asyncstream_position, asyncstream_row, asyncstream_was) "
+            f"VALUES ({moved}, NEW.rowid, 0); END"
+        )
+        old = "".join(f", OLD.{quoted(column)}" for column in columns)
+        connection.execute(
+            f"CREATE TEMP TRIGGER asyncstream_replaced BEFORE DELETE ON main.{self._table} BEGIN "
+            f"INSERT INTO {self._undo} SELECT NULL, {moved}, OLD.rowid, 1{old}; END"
+        )
+
+    def _undo_columns(self, connection: sqlite3.Connection) -> list[str]:
+        """Those that the undo must have for the table as it is."""
+        return [*_UNDO, *_columns_of(connection, self._table)]
+
+    # ------------------------------------------------------------------ what is written down
+
+    def _moved(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """How far rows were moved, and how far back it can go."""
+        columns = _columns_of(connection, _SINKS)
+        if not columns:
+            return 0, 0
+        floor = "floor" if "floor" in columns else "moved"
+        query = f"SELECT moved, {floor} FROM {_SINKS} WHERE name = ?"
+        found = connection.execute(query, (self._name,)).fetchone()
+        if found is None:
+            return 0, 0
+        if _columns_of(connection, self._undo) != self._undo_columns(connection):
+            return int(found[0]), int(found[0])  # the table was altered since
+        return int(found[0]), int(found[1])
+
+    def _last_lease(self, connection: sqlite3.Connection) -> Lease | None:
+        if "lease" not in _columns_of(connection, _SINKS):
+            return None
+        query = f"SELECT lease FROM {_SINKS} WHERE name = ?"
+        found = connection.execute(query, (self._name,)).fetchone()
+        return None if found is None or found[0] is None else Lease.from_json(found[0])
+
+    def _last(self, connection: sqlite3.Connection) -> int:
+        """The largest number that any staged row has ever had."""
+        if not _columns_of(connection, "sqlite_sequence"):
+            return 0
+        query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+        found = connection.execute(query, (f"{self._name}__staged",)).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def _is_void(self, connection: sqlite3.Connection, position: int) -> bool:
+        if not _columns_of(connection, _VOIDS):
+            return False
+        query = f"SELECT 1 FROM {_VOIDS} WHERE name = ? AND low < ? AND ? <= high"
+        return connection.execute(query, (self._name, position, position)).fetchone() is not None
+
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
+    """The names of a table's columns, without generated ones; none if there is no such table."""
+    rows = connection.execute(f"PRAGMA main.table_xinfo({table})").fetchall()
+    return [row[1] for row in rows if row[6] == 0]
