@@ -61,6 +61,7 @@ from contextvars import Context, copy_context
 from itertools import repeat
 from typing import Any
 
+from asyncstream.arguments import is_async_function
 from asyncstream.async_wait.deadlines import Deadlines
 from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of, inbox_item
 from asyncstream.async_wait.lanes import Lanes
@@ -473,8 +474,13 @@ class AsyncWaitOperator(Intake):
         """From now on, make every call in a task and a context of its own."""
         function, loop, base = self._function, self._loop, self._base
 
+        async def whole(value: Any) -> Any:  # what gives a future, say, does part of its work before
+            return await function(value)
+
+        call: Callable[[Any], Any] = function if is_async_function(function) else whole
+
         async def in_own_task(value: Any) -> Any:
-            return await asyncio.Task(function(value), loop=loop, context=base.copy())  # type: ignore[arg-type]
+            return await asyncio.Task(call(value), loop=loop, context=base.copy())
 
         self._function = in_own_task
 

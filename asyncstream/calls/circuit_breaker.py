@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 
 from asyncstream.arguments import Duration, choice, count, duration_seconds, refuse
 from asyncstream.calls.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
-from asyncstream.calls.outcomes import is_retryable
+from asyncstream.calls.outcomes import is_programming_error, is_retryable
 from asyncstream.errors import CircuitOpen
 
 __all__ = ("Breaker", "CircuitBreaker", "CircuitState", "circuit_breaker")
@@ -55,7 +55,8 @@ class Breaker:
         open_for: how long no call goes through.
         probes: how many calls try the service after that.
         on: whether an error says that the service fails; by default any that does not say
-            `retryable = False` of itself, as the answer to a wrong request does.
+            `retryable = False` of itself, as the answer to a wrong request does, and is no TypeError and the
+            like, which says nothing about a service.
     """
 
     def __init__(
@@ -163,13 +164,20 @@ class Breaker:
 
     def failed(self, period: int, now: float, error: Exception) -> None:
         """A call that began in this period has raised `error` now."""
-        if not self._on(error):
+        try:
+            is_failure = self._on(error)
+        except BaseException:
+            self.abandoned(period)  # or the place of this call would stay taken
+            raise
+        if not is_failure and is_programming_error(error):
+            self.abandoned(period)
+        elif not is_failure:
             self.succeeded(period, now)
         elif period == self.period and (not self.is_closed or self._is_too_much(now)):
             self._open(now)
 
     def abandoned(self, period: int) -> None:
-        """A call that began in this period was cancelled, which says nothing about the service."""
+        """A call that began in this period has ended in a way that says nothing about the service."""
         if period == self.period and not self.is_closed:
             self._probes_started -= 1
             self._set_timer()

@@ -17,14 +17,58 @@ from asyncstream.arguments import instant_ms
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
 
-__all__ = ("is_overload", "is_retryable", "retry_after_seconds", "server_delay", "status_of")
+__all__ = (
+    "PROGRAMMING_ERRORS",
+    "is_overload",
+    "is_programming_error",
+    "is_retryable",
+    "may_pass",
+    "retry_after_seconds",
+    "server_delay",
+    "status_of",
+)
 
 OVERLOAD = frozenset({429, 503})
 
 
+PROGRAMMING_ERRORS = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    SyntaxError,
+    AssertionError,
+    NotImplementedError,
+    RecursionError,
+)
+"""
+What a mistake in the code raises, and raises again however often it is tried.
+
+Not among them: KeyError, IndexError and ValueError, which also come of an answer that is not whole.
+"""
+
+
+def is_programming_error(error: BaseException) -> bool:
+    """Whether `error` says nothing about a service, but that the code is wrong."""
+    return isinstance(error, PROGRAMMING_ERRORS)
+
+
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same call may succeed later: not if it says `retryable = False`, or the plan is wrong."""
-    return getattr(error, "retryable", True) is not False and not isinstance(error, PipelineError)
+    """Whether the same call may succeed later: not if it says `retryable = False`, or the code is wrong."""
+    return may_pass(error) and not is_programming_error(error)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether neither the error itself nor its being about the plan says that it will come again."""
+    return _attribute(error, "retryable") is not False and not isinstance(error, PipelineError)
+
+
+def _attribute(holder: object, name: str) -> object:
+    """An attribute of something foreign; None where it has none, or its own code fails to tell."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
 
 
 def is_overload(outcome: object) -> bool:
@@ -34,9 +78,9 @@ def is_overload(outcome: object) -> bool:
 
 def status_of(outcome: object) -> int | None:
     """The HTTP status that an error or an answer carries, if any."""
-    for holder in (outcome, getattr(outcome, "response", None)):
+    for holder in (outcome, _attribute(outcome, "response")):
         for name in ("status", "status_code"):
-            status = getattr(holder, name, None)
+            status = _attribute(holder, name)
             if isinstance(status, int):
                 return status
     return None
@@ -45,11 +89,11 @@ def status_of(outcome: object) -> int | None:
 def server_delay(outcome: object, clock: Clock) -> float | None:
     """Seconds that the server asks to wait, from an error or an answer; None if it does not."""
     for one in _causes(outcome):
-        asked = getattr(one, "retry_after", None)
+        asked = _attribute(one, "retry_after")
         if asked is not None:
             return retry_after_seconds(asked, clock)
-        for holder in (one, getattr(one, "response", None)):
-            get = getattr(getattr(holder, "headers", None), "get", None)
+        for holder in (one, _attribute(one, "response")):
+            get = _attribute(_attribute(holder, "headers"), "get")
             if callable(get):
                 # plain dicts know only the spelling that they were given
                 asked = get("Retry-After") or get("retry-after")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random as _random
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.arguments import Duration, count, duration_seconds, refuse
 from asyncstream.calls.guard import Call, Guard, usable_as_decorator
-from asyncstream.calls.outcomes import is_retryable, server_delay
+from asyncstream.calls.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import RetriesExhausted
 
@@ -80,8 +81,10 @@ class Retry(Guard[In, Out]):
         wait_jitter: "full": anywhere between nothing and the back-off, evenly; a duration: up to this much
             is added, evenly, within `wait_max`; 0: none.
         wait_exp_base: by how much the back-off grows; at least 1.
-        on: which errors to retry. A predicate answers whether, or how long to wait before. An error
-            that says `retryable = False` of itself is not retried, except by a predicate.
+        on: which errors to retry. A predicate answers whether, or how long to wait before. Except by a
+            predicate, an error that says `retryable = False` of itself is not retried; nor are TypeError,
+            AttributeError, NameError, ImportError, SyntaxError, AssertionError, NotImplementedError and
+            RecursionError, unless they, or a kind of them, are named: trying again does not mend code.
         on_result: whether a result is refused and to be tried again.
         retry_after_max: the longest wait that the server may ask for.
         idempotency_key: function of the element that makes a key, which `current_attempt()` tells every
@@ -126,6 +129,7 @@ class Retry(Guard[In, Out]):
         self._wait_exp_base = wait_exp_base
         self._on = on
         self._types = _error_types(on)
+        self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
         self._on_result = on_result
         self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
         self._idempotency_key = idempotency_key
@@ -152,7 +156,7 @@ class Retry(Guard[In, Out]):
                 asked = self._asks(error)
                 if asked is False:
                     if number > 1:
-                        error.attempts = number  # type: ignore[attr-defined]
+                        _note_attempts(error, number)
                     raise
                 wait = self._wait(error, asked, backoff)
                 if self._is_last(number, began, wait):
@@ -182,7 +186,9 @@ class Retry(Guard[In, Out]):
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""
         if self._types is not None:
-            return isinstance(error, self._types) and is_retryable(error)
+            if is_programming_error(error):
+                return isinstance(error, self._named) and may_pass(error)
+            return isinstance(error, self._types) and may_pass(error)
         answer = self._on(error)  # type: ignore[operator]
         return answer if isinstance(answer, bool) else duration_seconds("on", answer, zero=True)
 
@@ -213,6 +219,12 @@ class Retry(Guard[In, Out]):
             "recovered": self._recovered,
             "retries_exhausted": self._exhausted,
         }
+
+
+def _note_attempts(error: Exception, number: int) -> None:
+    """Set `attempts` on `error`, which may be of a frozen class, and must not be lost over it."""
+    with suppress(Exception):  # of a class that hides its attributes; then so be it
+        vars(error)["attempts"] = number
 
 
 def _error_types(on: object) -> tuple[type[Exception], ...] | None:
