@@ -23,14 +23,15 @@ was deleted; a timing wheel, which fires too late what callbacks register; sorte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
-from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
 
-__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService")
+__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached")
 
 
 class Timer(NamedTuple):
@@ -89,7 +90,7 @@ class TimerQueue:
             if self._empty > _SWEEP and not self._advancing:
                 self._sweep()
 
-    def advance(self, until: int, fire: OnTimer) -> None:
+    def advance(self, until: float, fire: OnTimer) -> None:
         """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
         heap, buckets = self._heap, self._buckets
         self._advancing = True
@@ -151,6 +152,11 @@ class TimerQueue:
             self._empty = 0
 
 
+def reached(watermark: int) -> float:
+    """How far event time has come: with the watermark at the end of time nothing lies ahead any more."""
+    return watermark if watermark < MAX_TIMESTAMP else math.inf
+
+
 class TimerService:
     """
     The event-time and processing-time timers of one operator, and the time as they know it.
@@ -201,9 +207,9 @@ class TimerService:
             self._wake(timestamp)
 
     def advance_watermark(self, timestamp: int) -> None:
-        """Event time has reached `timestamp`: fire what is due."""
+        """Event time has reached `timestamp`: fire what is due; at the end of time that is all there is."""
         self.watermark = timestamp
-        self.event.advance(timestamp, self._on_event_time)
+        self.event.advance(reached(timestamp), self._on_event_time)
 
     def restore_watermark(self, timestamp: int) -> None:
         """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""

@@ -20,6 +20,7 @@ from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows, TumblingWindows
+from asyncstream.windowing.operator import check_timestamp
 from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import TimeWindow
@@ -58,6 +59,7 @@ class DisjointWindowOperator(PlainWindowOperator):
             for value, timestamp in pairs(values, timestamps):
                 key = key_by(value)
                 if not start <= timestamp < end:
+                    check_timestamp(timestamp)
                     start = timestamp - (timestamp - offset) % slide
                     end = start + size
                     if timestamp >= end or end - 1 <= watermark:
@@ -81,8 +83,6 @@ class DisjointWindowOperator(PlainWindowOperator):
     def _opened(self, start: int) -> dict[Any, Any]:
         cells = self._open.get(start)
         if cells is None:
-            if type(start) is not int:
-                raise TypeError("a timestamp is an int (milliseconds)")
             cells = self._open[start] = {}
             heappush(self._to_fire, start)
         return cells
@@ -105,7 +105,7 @@ class DisjointWindowOperator(PlainWindowOperator):
         done.update(cells)
         return done
 
-    def _fire(self, watermark: int) -> None:
+    def _fire(self, watermark: float) -> None:
         size = self._size_ms
         while self._to_fire and self._to_fire[0] + size - 1 <= watermark:
             start = heappop(self._to_fire)

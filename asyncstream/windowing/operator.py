@@ -13,6 +13,9 @@ on it is late. Without lateness that is one timer with the trigger's.
 Sessions have a `MergingWindowSet` for each key, and the cell goes by the state window that it names.
 Timers of a window that has merged away find nothing and do nothing.
 
+Windows may reach beyond the ends of time, where no element can be. What ends after time does is complete
+with the final watermark, with which everything is; its results carry the last timestamp there is.
+
 The order of results is the order of timers: by time, then by registration. The fast operators in
 `disjoint`, `sliced` and `sessions` give the same results in the same order, and take and give the same
 snapshots:
@@ -34,13 +37,13 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Frozen, KeyedState, detached, freeze, freeze_items
-from asyncstream.timers import Timer, TimerService
+from asyncstream.timers import Timer, TimerService, reached
 from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
 from asyncstream.windowing.triggers import TriggerResult
-from asyncstream.windowing.windows import Window, WindowResult, window_from
+from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, WindowResult, window_from
 
 __all__ = ("LATE", "WindowOperator", "check_timestamp")
 
@@ -53,13 +56,15 @@ def check_timestamp(timestamp: int | None) -> None:
     Refuse what cannot be placed in time.
 
     Raises:
-        ValueError: if `timestamp` is None.
+        ValueError: if `timestamp` is None, or lies before or after all time.
         TypeError: if it is something else than an int.
     """
     if timestamp is None:
         raise ValueError("a window in event time needs a timestamp; assign timestamps before it")
     if type(timestamp) is not int:
         raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
+    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise ValueError(f"expected a timestamp of 64 bits (milliseconds), got {timestamp}")
 
 
 _NOTHING: Any = object()
@@ -247,13 +252,16 @@ class WindowOperator(Operator):
 
     def _process(self, value: Any, timestamp: int | None) -> None:
         self._states.key = key = self._key_by(value)
-        if type(timestamp) is not int and (timestamp is not None or self._assigner.needs_timestamp):
+        if type(timestamp) is int:
+            if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+                check_timestamp(timestamp)
+        elif timestamp is not None or self._assigner.needs_timestamp:
             check_timestamp(timestamp)
         if self._event_time:
             time_ms = MIN_TIMESTAMP if timestamp is None else timestamp
         else:
             time_ms = self.context.clock.now_ms()
-        contents, watermark, placed = self._contents, self._timers.watermark, False
+        contents, watermark, placed = self._contents, reached(self._timers.watermark), False
         for assigned in self._assigner.assign(value, time_ms):
             if self._assigner.merging:
                 window, place = self._join(key, assigned)
@@ -271,7 +279,7 @@ class WindowOperator(Operator):
             result = self._trigger.on_element(value, timestamp, window, self._scope)
             if result is not TriggerResult.CONTINUE:
                 self._follow(result, key, window, cell)
-            if cleanup_ms != MAX_TIMESTAMP:  # else it lasts as long as time does
+            if window is not GLOBAL_WINDOW:  # which lasts as long as time does
                 self._register(cleanup_ms, key, window)
         if not placed:
             self._leave_out(value, timestamp, time_ms)
@@ -329,7 +337,7 @@ class WindowOperator(Operator):
 
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
-        if not self._event_time or time_ms + self._lateness_ms > self._timers.watermark:
+        if not self._event_time or time_ms + self._lateness_ms > reached(self._timers.watermark):
             self._outside_windows += 1
         elif LATE in self.side:
             self._emitter.aside(LATE, value, timestamp)
@@ -408,12 +416,11 @@ class WindowOperator(Operator):
         cleanup_ms = self._cleanup_ms(window)
         if timestamp == cleanup_ms or (timestamp > cleanup_ms and cell in self._contents):
             self._clean_up(key, window, cell)
-        elif timestamp == window.max_timestamp and cleanup_ms != MAX_TIMESTAMP:
+        elif timestamp == window.max_timestamp and window is not GLOBAL_WINDOW:
             self._register(cleanup_ms, key, window)
 
     def _cleanup_ms(self, window: Window) -> int:
-        last = window.max_timestamp
-        return last + self._lateness_ms if last < MAX_TIMESTAMP - self._lateness_ms else MAX_TIMESTAMP
+        return window.max_timestamp + self._lateness_ms
 
     def _register(self, cleanup_ms: int, key: Any, window: Window) -> None:
         if self._event_time:
@@ -446,7 +453,7 @@ class WindowOperator(Operator):
             self._contents.pop(cell, None)
 
     def _fire(self, key: Any, window: Window, cell: tuple[Any, Window]) -> None:
-        self._emitter.timestamp = window.max_timestamp
+        self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         held, evictor = self._contents[cell], self._plan.evictor
         if evictor is None:
             self._emit(key, window, held)

@@ -23,7 +23,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys
 from asyncstream.state import Frozen
-from asyncstream.timers import Timer
+from asyncstream.timers import Timer, reached
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.operator import LATE, check_timestamp
@@ -81,7 +81,7 @@ class PlainWindowOperator(Operator):
         self._aggregate = plan.aggregate
         self._is_own_form = _keeps_accumulators_as_they_are(plan.aggregate)
         self._lateness_ms = plan.allowed_lateness_ms
-        self._watermark = MIN_TIMESTAMP
+        self._watermark: float = MIN_TIMESTAMP
         # (start, end, accumulators by key) of where the last element went, if the next may just follow it
         self._at_hand: tuple[int, int, dict[Any, Any]] = NONE_AT_HAND
         self._emitter: Emitter[WindowResult] = Emitter(self)
@@ -102,9 +102,9 @@ class PlainWindowOperator(Operator):
         self.process_batch((value,), (timestamp,))
 
     def advance_watermark(self, timestamp: int) -> None:
-        self._watermark = timestamp
+        self._watermark = reached(timestamp)
         self._at_hand = NONE_AT_HAND
-        self._fire(timestamp)
+        self._fire(self._watermark)
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
@@ -127,7 +127,7 @@ class PlainWindowOperator(Operator):
             cleanup_ms = window.max_timestamp + self._lateness_ms
             if pending:
                 timers += [[window.max_timestamp, entry[0], plain] for entry in entries]
-            if cleanup_ms < MAX_TIMESTAMP and not (pending and self._lateness_ms == 0):
+            if not (pending and self._lateness_ms == 0):
                 timers += [[cleanup_ms, entry[0], plain] for entry in entries]
         timers.sort(key=lambda timer: timer[0])
         return {
@@ -227,7 +227,7 @@ class PlainWindowOperator(Operator):
         }
 
     @abstractmethod
-    def _fire(self, watermark: int) -> None:
+    def _fire(self, watermark: float) -> None:
         """Emit all windows that end by `watermark`, and let go those that are late by then."""
 
     @abstractmethod
@@ -258,7 +258,7 @@ class PlainWindowOperator(Operator):
             self._emitter.extend(results, end_ms - 1)
             self._emitter.flush()
             raise self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error) from error
-        self._emitter.extend(results, end_ms - 1)
+        self._emitter.extend(results, min(end_ms - 1, MAX_TIMESTAMP))
 
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
@@ -272,7 +272,7 @@ class PlainWindowOperator(Operator):
     def _failed(self, value: Any, timestamp: int | None, error: BaseException) -> BaseException:
         """The error to raise when the loop over a batch met `error` at this element."""
         self._emitter.flush()
-        if self._plan.assigner.needs_timestamp and type(timestamp) is not int:
+        if self._plan.assigner.needs_timestamp:
             try:
                 check_timestamp(timestamp)
             except (TypeError, ValueError) as better:

@@ -22,7 +22,7 @@ from itertools import chain, count
 from operator import attrgetter
 from typing import Any
 
-from asyncstream.elements import MIN_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze_items
@@ -81,8 +81,9 @@ class SessionOperator(PlainWindowOperator):
                 if sessions is not None and type(timestamp) is int:
                     session = sessions[-1]
                     if session.start <= timestamp <= session.end and session.armed:
-                        if timestamp + gap > session.end:
-                            session.end = timestamp + gap
+                        end = timestamp + gap
+                        if end > session.end and session.end < MAX_TIMESTAMP:
+                            session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                             session.number = next(numbers)
                         session.held = add(session.held, value)
                         continue
@@ -96,7 +97,7 @@ class SessionOperator(PlainWindowOperator):
         if timestamp is not None:
             check_timestamp(timestamp)
         start = MIN_TIMESTAMP if timestamp is None else timestamp
-        end = start + self._gap_ms
+        end = min(start + self._gap_ms, MAX_TIMESTAMP)
         touched = sessions and [one for one in sessions if one.start <= end and start <= one.end]
         if touched:
             session = self._merge(touched, start, end)
@@ -149,7 +150,7 @@ class SessionOperator(PlainWindowOperator):
         entry = (session.end - 1 + self._lateness_ms, next(self._numbers), session)
         heappush(self._to_clean, entry)
 
-    def _fire(self, watermark: int) -> None:
+    def _fire(self, watermark: float) -> None:
         while self._to_fire and self._to_fire[0] - 1 <= watermark:
             end = heappop(self._to_fire)
             due = []

@@ -8,6 +8,7 @@ same late elements, and snapshots that each can take up from the other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +23,7 @@ from asyncstream.windowing import (
     Count,
     CountDistinct,
     CountTrigger,
+    CumulativeWindows,
     DynamicSessionWindows,
     First,
     Last,
@@ -213,6 +215,72 @@ def by_step(records: list[Any]) -> list[Any]:
         else:
             steps[-1].append(repr(record))
     return [sorted(step) if isinstance(step, list) else step for step in steps]
+
+
+EDGES = (MIN_TIMESTAMP, -1, 0, 4_102_444_800_000, MAX_TIMESTAMP)
+
+
+@st.composite
+def edge_scripts(draw: st.DrawFn) -> list[Step]:
+    """Elements all over time, most at its ends; watermarks that rise; restarts; the end of time."""
+    near = st.builds(lambda edge, off: edge + off, st.sampled_from(EDGES), st.integers(-30, 30))
+    times = near.map(lambda time: max(MIN_TIMESTAMP, min(time, MAX_TIMESTAMP)))
+    script: list[Step] = []
+    for number, timestamp in enumerate(draw(st.lists(times, min_size=1, max_size=12))):
+        script.append(("el", (draw(KEYS), number), timestamp))
+    for watermark in sorted(draw(st.lists(times, max_size=5))):
+        script.insert(draw(st.integers(0, len(script))), ("wm", watermark))
+    if draw(st.booleans()):
+        script.insert(draw(st.integers(0, len(script))), ("restart",))
+    highest = MIN_TIMESTAMP
+    for place, step in enumerate(script):
+        if step[0] == "wm":
+            highest = max(highest, step[1])
+            script[place] = ("wm", highest)
+    return [*script, ("wm", MAX_TIMESTAMP)]
+
+
+WIDE = st.sampled_from([1, 7, 3_600_000, 3_600_001, 10_800_000])
+
+
+@st.composite
+def wide_assigners(draw: st.DrawFn) -> WindowAssigner:
+    size = draw(WIDE)
+    kind = draw(st.sampled_from(["tumbling", "sliding", "session", "cumulative", "dynamic"]))
+    if kind == "tumbling":
+        return TumblingWindows(ms(size), offset=ms(draw(st.integers(1 - size, size - 1))))
+    if kind == "sliding":
+        slide = draw(WIDE.filter(lambda slide: size // slide < 100))
+        return SlidingWindows(ms(size), ms(slide), offset=ms(draw(st.integers(1 - slide, slide - 1))))
+    if kind == "cumulative":
+        return CumulativeWindows(ms(3 * size), ms(size))
+    return SessionWindows(ms(size)) if kind == "session" else DynamicSessionWindows(lambda _: ms(size))
+
+
+@settings(max_examples=300, deadline=None)
+@given(edge_scripts(), wide_assigners(), LATENESS, st.booleans())
+def test_no_element_vanishes_at_the_ends_of_time(
+    script: list[Step], assigner: WindowAssigner, lateness: int, aside: bool
+) -> None:
+    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=ORDER_FREE)
+    one = Harness(general(plan), side=("late",) if aside else ())
+    expected = one.run(script)
+    other = Harness(chosen(plan), side=("late",) if aside else ())
+    assert other.run(script, batched=True) == expected
+    everything = Harness(general(replace(plan, aggregate=Collect(itemgetter(1)))))
+    records = everything.run(script)
+    shown = {
+        number for kind, result, _ in filter(of_elements, records) if kind == "out" for number in result.value
+    }
+    late = {element[1] for kind, element, _ in filter(of_elements, records) if kind == "late"}
+    outside = everything.operator.metrics()["outside_windows"]
+    assert len(shown | late) + outside == sum(step[0] == "el" for step in script)
+    assert all(MIN_TIMESTAMP <= record[2] <= MAX_TIMESTAMP for record in filter(of_elements, records))
+    assert one.operator.metrics()["windows_open"] == other.operator.metrics()["windows_open"] == 0
+
+
+def of_elements(record: Any) -> bool:
+    return bool(record[0] != "wm")
 
 
 PLANS = st.sampled_from(

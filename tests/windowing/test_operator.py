@@ -481,6 +481,33 @@ def test_a_window_whose_trigger_never_fires_is_cleared_once_at_the_end_of_input(
         assert cleared == [("a", (0, 1000))]
 
 
+@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize(
+    "assigner", [TumblingWindows(1), SlidingWindows(2, 1), SlidingWindows(3, 2), SessionWindows(1)]
+)
+@pytest.mark.parametrize("is_general", [False, True])
+def test_a_timestamp_beyond_all_time_is_refused(
+    assigner: WindowAssigner, timestamp: int, is_general: bool
+) -> None:
+    run = harness(WindowPlan(assigner, aggregate=Count()), general=is_general)
+    with pytest.raises(UserFunctionError, match="a timestamp of 64 bits"):
+        run.element(("a", 1), timestamp)
+
+
+def test_windows_cost_by_the_slices_that_there_are() -> None:
+    day, hour = 86_400_000, 3_600_000
+    plan = WindowPlan(SlidingWindows(ms(day), ms(hour + 1)), aggregate=Count(), allowed_lateness_ms=hour)
+    fast, slow = harness(plan), harness(plan, general=True)
+    for run in (fast, slow):
+        for timestamp in (0, hour, hour + 1, day, 4_102_444_800_000, 5):
+            run.element(("a", 1), timestamp)
+        run.watermark(day + hour)
+        run.element(("a", 1), day)
+        run.restart()
+        run.watermark(MAX_TIMESTAMP)
+    assert fast.records == slow.records
+
+
 def test_windows_before_the_epoch_and_offsets() -> None:
     run = harness(WindowPlan(TumblingWindows(ms(10), offset=ms(-3)), aggregate=Count()))
     run.element(("a", 1), -4)
