@@ -58,7 +58,7 @@ from asyncstream.eventtime import (
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
-from asyncstream.runtime.aio import Job, JobSnapshot, JobState
+from asyncstream.runtime.aio import Job, JobSnapshot, JobState, Restarts, ThreadedJob
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
@@ -129,6 +129,7 @@ __all__ = (
     "PunctuatedWatermarks",
     "Quantile",
     "RejectedLine",
+    "Restarts",
     "RetriesExhausted",
     "SessionWindows",
     "Sink",
@@ -143,6 +144,7 @@ __all__ = (
     "Stream",
     "Sum",
     "SystemClock",
+    "ThreadedJob",
     "TransactionalSink",
     "TumblingWindows",
     "UserFunctionError",

@@ -149,6 +149,10 @@ class Source(ABC, Generic[T]):
         """Whether elements can be read again after a crash, from a position on. Asked before `open`."""
         return type(self).seek is not Source.seek
 
+    def is_reopenable(self) -> bool:
+        """Whether it can be closed and opened again in the same process, and goes on where it is put."""
+        return True
+
     async def close(self) -> None:
         """Called once, at the end, also after a failure."""
 

@@ -176,6 +176,9 @@ class Items(Source[T]):
         if self._reader is not None:
             self._reader.suspend()
 
+    def is_reopenable(self) -> bool:
+        return isinstance(self._items, Sequence)
+
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         self._is_open = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import count
@@ -40,9 +40,13 @@ class Submissions(Source[T], Generic[T]):
         self._room = asyncio.Event()
         self._turn = asyncio.Lock()  # first come, first served: waking all who wait would favour the quick
 
-    async def submit(self, value: T) -> None:
+    async def submit(self, value: T, claim: Callable[[], bool] | None = None) -> None:
         """
         Add one element; waits while there is no room.
+
+        Args:
+            value: the element.
+            claim: asked when there is room, whether it is still to be added.
 
         Raises:
             JobStopped: if no more is taken.
@@ -53,6 +57,8 @@ class Submissions(Source[T], Generic[T]):
                 await self._room.wait()
             if self._ended:
                 raise JobStopped("the job takes no more elements")
+            if claim is not None and not claim():
+                return
             self._waiting.append(value)
             self._arrived.set()
 
@@ -83,6 +89,9 @@ class Submissions(Source[T], Generic[T]):
 
     def is_replayable(self) -> bool:
         return False  # what waits here is kept, but not what has been read
+
+    def is_reopenable(self) -> bool:
+        return False  # who submits knows one job only
 
     async def close(self) -> None:
         self.end()

@@ -20,6 +20,8 @@ from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, as_text, guarantees
 from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
 from asyncstream.runtime.aio.process import run_bounded
+from asyncstream.runtime.aio.restarts import Restarts, check_restartable, run_with_restarts
+from asyncstream.runtime.aio.threads import ThreadedJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -144,13 +146,41 @@ class Pipeline:
             patience=patience,
         )
 
-    async def run(self, *, clock: Clock | None = None, checkpoints: Checkpoints | None = None) -> None:
+    def start_in_thread(
+        self,
+        *,
+        checkpoints: Checkpoints | None = None,
+        snapshot: JobSnapshot | None = None,
+        uvloop: bool = False,
+    ) -> ThreadedJob:
+        """
+        A job in a thread of its own, for programs without an event loop: `with ... as job:`.
+
+        Args:
+            checkpoints: as for `start`.
+            snapshot: as for `start`.
+            uvloop: as for `run_blocking`.
+
+        Raises:
+            PipelineError: as `start`.
+        """
+        job = self.start(checkpoints=checkpoints, snapshot=snapshot, cancel_body=True)
+        return ThreadedJob(job, _loop_factory(uvloop))
+
+    async def run(
+        self,
+        *,
+        clock: Clock | None = None,
+        checkpoints: Checkpoints | None = None,
+        restart: Restarts | None = None,
+    ) -> None:
         """
         Run until every source has come to its end and everything is written.
 
         Args:
             clock: as for `start`.
             checkpoints: as for `start`.
+            restart: go on from the last checkpoint when a source, a sink or a function fails.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
@@ -158,10 +188,25 @@ class Pipeline:
             SourceError, SinkError: if one of them failed.
             CheckpointError: if the checkpoint to go on from does not fit, or too many in a row failed.
         """
-        async with self.start(clock=clock, checkpoints=checkpoints) as job:
-            await job.wait()
+        if restart is not None and not isinstance(restart, Restarts):
+            raise refuse("restart", "Restarts(...)", restart)
+        if restart is None:
+            async with self.start(clock=clock, checkpoints=checkpoints) as job:
+                await job.wait()
+            return
+        check_restartable(self._graph, checkpoints)
+        assert checkpoints is not None
+        await run_with_restarts(
+            lambda kept: self.start(clock=clock, checkpoints=kept), checkpoints, restart, self.name, Job.wait
+        )
 
-    def run_blocking(self, *, checkpoints: Checkpoints | None = None, uvloop: bool = False) -> None:
+    def run_blocking(
+        self,
+        *,
+        checkpoints: Checkpoints | None = None,
+        restart: Restarts | None = None,
+        uvloop: bool = False,
+    ) -> None:
         """
         Run to the end in an event loop of its own, for programs that have none.
 
@@ -170,22 +215,17 @@ class Pipeline:
 
         Args:
             checkpoints: as for `start`.
+            restart: as for `run`.
             uvloop: use uvloop, which takes a third off the cost of calls that wait.
 
         Raises:
             PipelineError: if uvloop is not there, or an event loop runs already; and what `run` raises.
         """
-        factory = None
-        if uvloop:
-            try:
-                import uvloop as library
-            except ImportError:
-                raise PipelineError("uvloop=True: there is no uvloop for this platform") from None
-            factory = library.new_event_loop
+        factory = _loop_factory(uvloop)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            run_bounded(self.run(checkpoints=checkpoints), factory)
+            run_bounded(self.run(checkpoints=checkpoints, restart=restart), factory)
         else:
             raise PipelineError("run_blocking: an event loop is running here; use `await pipeline.run()`")
 
@@ -259,6 +299,17 @@ class Pipeline:
     def guarantees(self) -> list[Guarantee]:
         """What holds on the way from each source to each sink, if checkpoints are kept."""
         return guarantees(self._graph)
+
+
+def _loop_factory(uvloop: bool) -> Callable[[], Any] | None:
+    """What makes event loops; None: asyncio's own."""
+    if not uvloop:
+        return None
+    try:
+        import uvloop as library
+    except ImportError:
+        raise PipelineError("uvloop=True: there is no uvloop for this platform") from None
+    return library.new_event_loop
 
 
 class SourceStream(Stream[T]):

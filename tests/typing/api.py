@@ -31,12 +31,14 @@ from asyncstream import (
     OutputOrder,
     Pipeline,
     PunctuatedWatermarks,
+    Restarts,
     Sink,
     Source,
     SourceBatch,
     SqliteStore,
     Stream,
     SystemClock,
+    ThreadedJob,
 )
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import SourceStream
@@ -189,6 +191,14 @@ async def running(pipeline: Pipeline) -> None:
     ) as job:
         assert_type(job.state, JobState)
         assert_type(job.error, BaseException | None)
+        job.submit_threadsafe({"a": 1}, timeout=1.5)
+    await pipeline.run(
+        checkpoints=Checkpoints(store=MemoryStore()), restart=Restarts(3, 60, timedelta(seconds=1))
+    )
+    with pipeline.start_in_thread() as threaded:
+        assert_type(threaded, ThreadedJob)
+        assert_type(threaded.results(), Iterator[Any])
+        assert_type(threaded.stop(), JobSnapshot)
         assert_type(await job.checkpoint(), CheckpointInfo)
         assert_type(job.checkpoint_metrics(), dict[str, int])
         await job.stop(grace=timedelta(seconds=5))

@@ -4,7 +4,9 @@ Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and
 """
 
 from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.restarts import Restarts
 from asyncstream.runtime.aio.run import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
+from asyncstream.runtime.aio.threads import ThreadedJob
 
-__all__ = ("OPEN_SECONDS", "Job", "JobSnapshot", "JobState")
+__all__ = ("OPEN_SECONDS", "Job", "JobSnapshot", "JobState", "Restarts", "ThreadedJob")

@@ -24,6 +24,7 @@ from asyncstream.runtime.aio.endpoints import SourceDriver
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
+from asyncstream.runtime.aio.tickets import Tickets, running_loop
 
 __all__ = ("Job", "JobState")
 
@@ -110,6 +111,7 @@ class Job:
         self._body: asyncio.Task[Any] | None = None  # while it is in the block and may be cancelled
         self._cancelled_body: asyncio.Task[Any] | None = None
         self._was_stopped = False
+        self._tickets = Tickets()
 
     async def __aenter__(self) -> Job:
         if self._run.phase != "new":
@@ -139,6 +141,7 @@ class Job:
             if error is not None and not self._run.finished.done():
                 self._was_stopped = True
             await self._run.close()
+            self._tickets.refuse()
         failure = self._run.error
         if failure is None or error is failure:
             return
@@ -209,14 +212,49 @@ class Job:
         Raises:
             JobStopped: if the job takes no more; from its error, if it has failed.
         """
-        self._check_started()
-        submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
-        if self._run.error is not None or self._run.phase == "closed":
-            raise self._takes_no_more()
+        submissions = self._open_submissions(to)
+        self._check_loop("submit", "use job.submit_threadsafe(...)")
         try:
             await submissions.submit(value)
         except JobStopped:
             raise self._takes_no_more() from self._run.error
+
+    def submit_threadsafe(
+        self, value: Any, *, to: str | None = None, timeout: Duration | None = None
+    ) -> None:
+        """
+        As `submit`, from any thread but the job's own: returns when the element is accepted.
+
+        Args:
+            value: the element.
+            to: as for `submit`.
+            timeout: how long to wait for room: a `timedelta` or seconds.
+
+        Raises:
+            TimeoutError: if it was not accepted in time; then it never is.
+            JobStopped: as for `submit`.
+        """
+        seconds = None if timeout is None else duration_seconds("timeout", timeout, zero=True)
+        submissions = self._open_submissions(to)
+        if running_loop() is self._run.loop:
+            raise PipelineError(
+                "job.submit_threadsafe() would hold the event loop of the job; use `await job.submit(...)`"
+            )
+        try:
+            self._tickets.submit(submissions, value, self._run.loop, seconds)
+        except JobStopped:
+            raise self._takes_no_more() from self._run.error
+
+    def _open_submissions(self, to: str | None) -> Submissions[Any]:
+        self._check_started()
+        submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
+        if self._run.error is not None or self._run.phase == "closed":
+            raise self._takes_no_more()
+        return submissions
+
+    def _check_loop(self, method: str, advice: str) -> None:
+        if running_loop() is not self._run.loop:
+            raise PipelineError(f"job.{method}() was called outside the event loop of the job; {advice}")
 
     def _takes_no_more(self) -> JobStopped:
         error = self._run.error
@@ -296,6 +334,7 @@ class Job:
         snapshot = self.snapshot()
         self._run.suspend_sources()
         await self._run.close()
+        self._tickets.refuse()
         return snapshot
 
     def snapshot(self) -> JobSnapshot:
@@ -336,6 +375,7 @@ class Job:
     def _check_outside(self, method: str) -> None:
         refuse_inside(self._run, method)
         self._check_started()
+        self._check_loop(method, "asyncio.run_coroutine_threadsafe(...) takes it there")
 
     async def _outcome(self) -> None:
         await asyncio.shield(self._run.finished)

@@ -1,0 +1,182 @@
+"""
+A job in a thread of its own, for programs that have no event loop: Flask, Django, scripts.
+
+    with pipeline.start_in_thread() as job:
+        job.submit(event)               # from any thread; waits while the pipeline has no room
+        for result in job.results():
+            ...
+
+Under a web server, start it in each worker process, after a fork, and call `close` when the worker ends (in
+gunicorn: the hooks `post_fork` and `worker_exit`). A process that ends without that ends at once: the thread
+does not hold it, and with checkpoints the next start goes on as after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from asyncstream.arguments import Duration, duration_seconds
+from asyncstream.checkpoint import CheckpointInfo
+from asyncstream.errors import JobStopped, PipelineError
+from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.process import run_bounded
+from asyncstream.runtime.aio.snapshot import JobSnapshot
+
+__all__ = ("ThreadedJob",)
+
+T = TypeVar("T")
+
+
+class _Abandoned(Exception):
+    """The block was left by an exception, so that the job is to be stopped at once."""
+
+
+class ThreadedJob:
+    """
+    A job whose event loop runs in a thread of its own: a context manager, used from any other thread.
+
+    Leaving the block ends the job as that of a `Job` does, and raises its error. A job that fails ends by
+    itself: `error` and `state` tell, and `submit` raises `JobStopped`.
+
+    Args:
+        job: not entered yet; its block is to be cancelled when it fails.
+        loop_factory: makes the event loop; asyncio's own by default.
+    """
+
+    def __init__(self, job: Job, loop_factory: Callable[[], Any] | None = None) -> None:
+        self._job = job
+        self._loop_factory = loop_factory
+        self._opened: Future[asyncio.AbstractEventLoop] = Future()
+        self._failure: BaseException | None = None
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._work, name="asyncstream job", daemon=True)
+
+    def __enter__(self) -> ThreadedJob:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._abandoned = error is not None
+        self.close()
+
+    def open(self) -> ThreadedJob:
+        """Start it; returns when it runs. For where there is no block: `close` is to be called then."""
+        if self._thread.ident is not None:
+            raise PipelineError("a job runs once; call pipeline.start_in_thread() for another one")
+        self._thread.start()
+        try:
+            self._opened.result()
+        except BaseException:
+            self._thread.join()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End it, as leaving the block does; returns when its thread has ended."""
+        if self._thread.ident is None:
+            return
+        try:
+            self._opened.result().call_soon_threadsafe(self._leave.set)
+        except RuntimeError:  # the loop is closed: it has failed, and ended by itself
+            pass
+        self._thread.join()
+        failure, self._failure = self._failure, None
+        if failure is not None and not isinstance(failure, _Abandoned):
+            raise failure
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _work(self) -> None:
+        try:
+            run_bounded(self._main(), self._loop_factory)
+        except BaseException as error:
+            self._failure = error
+            if not self._opened.done():
+                self._failure = None  # `open` raises it
+                self._opened.set_exception(error)
+
+    async def _main(self) -> None:
+        self._leave = asyncio.Event()
+        async with self._job:
+            self._opened.set_result(asyncio.get_running_loop())
+            await self._leave.wait()
+            if self._abandoned:
+                raise _Abandoned
+
+    # ------------------------------------------------------------------ for users
+
+    def submit(self, value: Any, *, to: str | None = None, timeout: Duration | None = None) -> None:
+        """As `Job.submit_threadsafe`: returns when the element is accepted."""
+        self._job.submit_threadsafe(value, to=to, timeout=timeout)
+
+    def results(self, of: str | None = None) -> Iterator[Any]:
+        """As `Job.results`, for a plain `for`; several threads share the results between them."""
+        results = self._job.results(of)
+
+        async def following() -> tuple[Any, ...]:
+            async for result in results:
+                return (result,)
+            return ()
+
+        while found := self._do(following()):
+            yield found[0]
+
+    def wait(self, timeout: Duration | None = None) -> None:
+        """As `Job.wait`; raises `TimeoutError` if that takes longer than `timeout`."""
+        seconds = None if timeout is None else duration_seconds("timeout", timeout)
+        self._do(_within(seconds, self._job.wait))
+
+    def drain(self, timeout: Duration | None = None) -> None:
+        """As `Job.drain`."""
+        self._do(self._job.drain(timeout))
+
+    def stop(self, timeout: Duration = 10.0, *, grace: Duration = 0.0) -> JobSnapshot:
+        """As `Job.stop`."""
+        return self._do(self._job.stop(timeout, grace=grace))
+
+    def checkpoint(self) -> CheckpointInfo:
+        """As `Job.checkpoint`."""
+        return self._do(self._job.checkpoint())
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """As `Job.metrics`."""
+        return self._job.metrics()
+
+    @property
+    def state(self) -> JobState:
+        """As `Job.state`."""
+        return self._job.state
+
+    @property
+    def error(self) -> BaseException | None:
+        """As `Job.error`."""
+        return self._job.error
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it in the loop of the job."""
+        if not self._opened.done():
+            work.close()
+            raise PipelineError("the job is not running yet: `with pipeline.start_in_thread() as job:`")
+        try:
+            doing = asyncio.run_coroutine_threadsafe(work, self._opened.result())
+        except RuntimeError:
+            work.close()
+            raise self._ended() from self.error
+        try:
+            return doing.result()
+        except asyncio.CancelledError:  # by the end of the loop
+            raise self._ended() from self.error
+
+    def _ended(self) -> JobStopped:
+        return JobStopped(f"the job has ended; its state is {self.state!r}")
+
+
+async def _within(seconds: float | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.timeout(seconds):
+        await work()

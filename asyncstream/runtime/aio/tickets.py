@@ -1,0 +1,91 @@
+"""
+Elements that other threads hand in: each waits with a ticket until it is accepted, or never is.
+
+A ticket is a `concurrent.futures.Future`. The loop claims it in the moment in which the element is added, and
+who gives up cancels it: only one of the two succeeds, so both sides know the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+from asyncstream.connectors.submissions import Submissions
+from asyncstream.errors import JobStopped
+
+__all__ = ("Tickets", "running_loop")
+
+
+class Tickets:
+    """Those of one job."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Future[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def submit(
+        self, to: Submissions[Any], value: Any, loop: asyncio.AbstractEventLoop, seconds: float | None
+    ) -> None:
+        """
+        Hand in an element from another thread than that of `loop`; returns when it is accepted.
+
+        Raises:
+            TimeoutError: if it was not in so many seconds.
+            JobStopped: if no more is taken.
+        """
+        ticket: Future[None] = Future()
+        self._waiting.add(ticket)  # before the look: who closes sets the flag first
+        try:
+            if self._is_closed:
+                raise JobStopped("the job takes no more elements")
+            try:
+                loop.call_soon_threadsafe(self._begin, to, value, ticket, loop)
+            except RuntimeError:  # the loop is closed
+                raise JobStopped("the job takes no more elements") from None
+            try:
+                ticket.result(seconds)
+            except TimeoutError:
+                if ticket.cancel():
+                    raise TimeoutError(f"the pipeline had no room within {seconds:g} s") from None
+                ticket.result()  # it was decided in this very moment
+        finally:
+            self._waiting.discard(ticket)
+
+    def _begin(
+        self, to: Submissions[Any], value: Any, ticket: Future[None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        task = loop.create_task(self._hand_in(to, value, ticket))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_in(self, to: Submissions[Any], value: Any, ticket: Future[None]) -> None:
+        try:
+            await to.submit(value, ticket.set_running_or_notify_cancel)
+        except JobStopped as error:
+            _refuse(ticket, error)
+        else:
+            if not ticket.cancelled():
+                ticket.set_result(None)
+
+    def refuse(self) -> None:
+        """The job takes no more: tell all who wait, and all who come."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        for ticket in tuple(self._waiting):
+            _refuse(ticket, JobStopped("the job takes no more elements"))
+
+
+def _refuse(ticket: Future[None], error: JobStopped) -> None:
+    if not ticket.done() and ticket.set_running_or_notify_cancel():
+        ticket.set_exception(error)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

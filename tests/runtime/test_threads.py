@@ -1,0 +1,231 @@
+"""A job and the threads of the program: what they hand in is accepted once, or they are told otherwise."""
+
+# ruff: noqa: PT012 - what a job raises comes out of its block
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from asyncstream import Checkpoints, JobStopped, MemoryStore, Pipeline, PipelineError, UserFunctionError
+from tests.runtime.parts import boom, sleeping
+
+THREADS = 16
+EACH = 100
+
+
+def test_submit_from_another_thread_or_loop_names_the_way() -> None:
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.submissions().discard()
+        async with pipeline.start() as job:
+            with pytest.raises(PipelineError, match=r"use job\.submit_threadsafe"):
+                await asyncio.to_thread(asyncio.run, job.submit(1))
+            for wait in (job.stop, job.drain, job.wait, job.checkpoint):
+                with pytest.raises(PipelineError, match="outside the event loop"):
+                    await asyncio.to_thread(asyncio.run, wait())
+            with pytest.raises(PipelineError, match=r"use `await job\.submit"):
+                job.submit_threadsafe(1)
+
+    asyncio.run(main())
+
+
+def test_many_threads_at_once_with_little_room() -> None:
+    seen: list[tuple[int, int]] = []
+    pipeline = Pipeline()
+    pipeline.submissions(limit=3).async_map(sleeping(0.0001), concurrency=4).to(seen)
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+
+            def submit(thread: int) -> None:
+                for number in range(EACH):
+                    job.submit_threadsafe((thread, number), timeout=30)
+
+            with ThreadPoolExecutor(THREADS) as pool:
+                loop = asyncio.get_running_loop()
+                await asyncio.gather(*(loop.run_in_executor(pool, submit, n) for n in range(THREADS)))
+
+    asyncio.run(main())
+    assert sorted(seen) == [(thread, number) for thread in range(THREADS) for number in range(EACH)]
+    for thread in range(THREADS):
+        assert [pair for pair in seen if pair[0] == thread] == [(thread, n) for n in range(EACH)]
+
+
+def test_what_was_not_accepted_in_time_never_is() -> None:
+    seen: list[int] = []
+    gate = threading.Event()
+
+    def hold(value: int) -> None:
+        seen.append(value)
+        gate.wait(20)
+
+    pipeline = Pipeline()
+    pipeline.submissions(limit=1).map(hold).discard()
+
+    with pipeline.start_in_thread() as job:
+        job.submit(0)  # and now its loop is held
+        accepted, refused = [0], []
+        for number in range(1, 4):
+            try:
+                job.submit(number, timeout=0.01)
+                accepted.append(number)
+            except TimeoutError:
+                refused.append(number)
+        gate.set()
+    assert refused
+    assert seen == accepted
+
+
+@pytest.mark.parametrize("end", ["stop", "drain", "failure"])
+def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
+    release = threading.Event()
+
+    async def call(value: int) -> int:
+        await asyncio.to_thread(release.wait, 10)
+        return boom() if end == "failure" else value
+
+    pipeline = Pipeline()
+    pipeline.submissions(limit=1, name="in").async_map(call, concurrency=1, buffer=1, name="call").discard()
+    told: list[BaseException] = []
+
+    def submit_for_ever(job: Any) -> None:
+        try:
+            while True:
+                job.submit(1)
+        except JobStopped as error:
+            told.append(error)
+
+    def main() -> None:
+        with pipeline.start_in_thread() as job:
+            threads = [threading.Thread(target=submit_for_ever, args=(job,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            if end == "failure":
+                release.set()
+            elif end == "stop":
+                threading.Timer(0.1, release.set).start()
+                job.stop()
+            else:
+                threading.Timer(0.1, release.set).start()
+                job.stop(grace=0.01)
+            for thread in threads:
+                thread.join(20)
+            assert not any(thread.is_alive() for thread in threads)
+
+    if end == "failure":
+        with pytest.raises(UserFunctionError, match="step 'call'"):
+            main()
+        assert all("has failed" in str(error) for error in told)
+    else:
+        main()
+    assert len(told) == 4
+
+
+# ---------------------------------------------------------------------- a job in a thread of its own
+
+
+def app_around(job: Any) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    """A WSGI application, which is what Flask and Django make: each request in some thread of the server."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            job.submit(environ["PATH_INFO"], timeout=30)
+        except JobStopped:
+            start_response("503 Service Unavailable", [])
+            return [b"stopped"]
+        start_response("202 Accepted", [])
+        return [b"accepted"]
+
+    return app
+
+
+def test_requests_of_a_threaded_web_server() -> None:
+    statuses: list[str] = []
+    results: list[str] = []
+    pipeline = Pipeline("service")
+    pipeline.submissions(limit=10).async_map(sleeping(0.0001), concurrency=8).results(limit=10)
+
+    def answer(status: str, headers: list[Any]) -> None:
+        statuses.append(status)
+
+    def take(job: Any) -> None:
+        results.extend(job.results())
+
+    with pipeline.start_in_thread() as job:
+        app = app_around(job)
+        taking = threading.Thread(target=take, args=(job,))
+        taking.start()
+
+        def client(number: int) -> None:
+            for request in range(EACH):
+                list(app({"PATH_INFO": f"/{number}/{request}"}, answer))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(client, range(THREADS)))
+        job.drain()
+        taking.join(30)
+        assert job.state == "finished"
+        list(app({"PATH_INFO": "/late"}, answer))
+    assert statuses == ["202 Accepted"] * THREADS * EACH + ["503 Service Unavailable"]
+    assert sorted(results) == sorted(f"/{n}/{r}" for n in range(THREADS) for r in range(EACH))
+
+
+def test_failure_in_the_thread_is_seen_from_outside() -> None:
+    pipeline = Pipeline()
+    pipeline.submissions().map(boom, name="bad").results()
+    with pytest.raises(UserFunctionError, match="step 'bad'"), pipeline.start_in_thread() as job:
+        job.submit(1)
+        with pytest.raises((UserFunctionError, JobStopped)):
+            list(job.results())
+        job._thread.join(20)
+        assert job.state == "failed"
+        assert isinstance(job.error, UserFunctionError)
+        with pytest.raises(JobStopped, match="has failed"):
+            job.submit(2)
+        with pytest.raises(JobStopped, match="its state is 'failed'"):
+            job.wait()
+
+
+def test_block_that_fails_stops_the_thread_and_keeps_its_error() -> None:
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(sleeping(1000)).discard()
+    with pytest.raises(ZeroDivisionError), pipeline.start_in_thread() as job:
+        job.submit(1)
+        raise ZeroDivisionError
+    assert job.state == "stopped"
+    assert not job._thread.is_alive()
+
+
+def test_failed_opening_is_raised_where_it_was_asked_for() -> None:
+    def build(value: Any) -> Any:
+        return value
+
+    pipeline = Pipeline()
+    pipeline.source([1], name="in").map(build, name="build").to([], name="out")
+    job = pipeline.start_in_thread(checkpoints=Checkpoints(store=MemoryStore(), restore=7))
+    with pytest.raises(Exception, match="checkpoint 7"):
+        job.open()
+    with pytest.raises(PipelineError, match="runs once"):
+        job.open()
+
+
+def test_thread_keeps_checkpoints_and_goes_on() -> None:
+    checkpoints = Checkpoints(store=MemoryStore())
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.submissions(name="in").async_map(sleeping(0.2), name="call").to(seen, name="out")
+    with pipeline.start_in_thread(checkpoints=checkpoints) as job:
+        job.submit(1)
+        assert job.checkpoint().pipeline == "pipeline"
+    assert seen == []
+    with pipeline.start_in_thread(checkpoints=checkpoints) as job:
+        job.drain(timeout=20)
+        assert job.metrics()["out"]["written"] == 1
+        job.wait(timeout=1)
+    assert seen == [1]
