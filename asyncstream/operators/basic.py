@@ -26,7 +26,13 @@ PROBATION: Final = 1024
 
 
 class _PerElement(Operator):
-    """What is made of a function of one element."""
+    """
+    What is made of a function of one element.
+
+    A chain of such steps is run by its first: it hands each batch from step to step, and control elements,
+    with which these steps do nothing, to where the chain ends. Were each to call the next, a thousand of them
+    would be more calls inside one another than Python allows.
+    """
 
     def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
         super().__init__()
@@ -34,6 +40,28 @@ class _PerElement(Operator):
         self._failures = Failures(self, on_error)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        step = self
+        while values:
+            values, timestamps = step._through(values, timestamps)
+            behind = step.out
+            if not isinstance(behind, _PerElement):
+                if values:
+                    behind.process_batch(values, timestamps)
+                return
+            step = behind
+
+    def outputs(self) -> tuple[Operator, ...]:
+        """What the chain that begins here ends in, and the side outputs on the way, the nearest last."""
+        sides: list[Operator] = []
+        step = self
+        while True:
+            sides[:0] = step.side.values()
+            if not isinstance(step.out, _PerElement):
+                return (step.out, *sides)
+            step = step.out
+
+    def _through(self, values: Sequence[Any], timestamps: Timestamps) -> tuple[Sequence[Any], Timestamps]:
+        """What comes of these elements; what is before one that fails is passed on already."""
         results = self._results(values)
         count, start = len(values), 0
         while start < count:
@@ -47,22 +75,29 @@ class _PerElement(Operator):
             end = start + len(found)
             if failure is None and end < count:
                 failure = StopIteration()  # of the user's: it ends an iteration without a word
-            if end - start == count:
-                self._emit(values, timestamps, found)
-                return
-            if found:
-                self._emit(values[start:end], timestamps and timestamps[start:end], found)
-            if failure is not None:
-                self._failures.take(values[end], timestamps[end] if timestamps else None, failure)
+            if start:
+                made = self._made(values[start:end], timestamps and timestamps[start:end], found)
+            elif end == count:
+                made = self._made(values, timestamps, found)
+            else:
+                made = self._made(values[:end], timestamps and timestamps[:end], found)
+            if failure is None:
+                return made
+            if made[0]:
+                self.out.process_batch(*made)
+            self._failures.take(values[end], timestamps[end] if timestamps else None, failure)
             start = end + 1
+        return (), None
 
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         """What the function gives for each of the elements, when asked."""
         return map(self._function, values)
 
-    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
-        """Pass on what comes of these elements; there is at least one, and a result for each."""
-        raise TypeError(f"{type(self).__name__} does not override _emit")
+    def _made(
+        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
+        """What goes on of these elements, of which each has a result; perhaps there are none."""
+        raise TypeError(f"{type(self).__name__} does not override _made")
 
     def metrics(self) -> dict[str, int]:
         return self._failures.metrics()
@@ -84,19 +119,27 @@ class Map(_PerElement):
         self._unproven = PROBATION
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        try:
-            result = self._function(value)
-        except BaseException as error:
-            self._failures.take(value, timestamp, error)
-            return
-        if type(result) not in self._kinds.known:
-            self._check([value], None, [result])
-        self.out.process(result, timestamp)
+        step = self
+        while True:
+            try:
+                result = step._function(value)
+            except BaseException as error:
+                step._failures.take(value, timestamp, error)
+                return
+            if type(result) not in step._kinds.known:
+                step._check([value], None, [result])
+            behind = step.out
+            if not isinstance(behind, Map):
+                behind.process(result, timestamp)
+                return
+            step, value = behind, result
 
-    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
-        if self._unproven or type(results[0]) not in self._kinds.known:
+    def _made(
+        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
+        if results and (self._unproven or type(results[0]) not in self._kinds.known):
             self._check(values, timestamps, results)
-        self.out.process_batch(results, timestamps)
+        return results, timestamps
 
     def _check(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
         """Refuse results that are no values, after what came before them."""
@@ -122,26 +165,30 @@ class Filter(_PerElement):
     def process(self, value: Any, timestamp: int | None) -> None:
         self.process_batch([value], [timestamp])
 
-    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+    def _made(
+        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
         start = 0
         for place in () if _VERDICTS.issuperset(map(type, results)) else range(len(results)):
             try:
                 results[place] = _verdict(results[place])
             except BaseException as error:
-                end = place
-                self._pass(values[start:end], timestamps and timestamps[start:end], results[start:end])
+                before = slice(start, place)
+                kept = self._kept(values[before], timestamps and timestamps[before], results[before])
+                if kept[0]:
+                    self.out.process_batch(*kept)
                 if isinstance(error, NotAValue):
                     close_all(results[place:])
                 self._failures.take(values[place], timestamps[place] if timestamps else None, error)
                 start = place + 1
         if start:
             values, timestamps, results = values[start:], timestamps and timestamps[start:], results[start:]
-        self._pass(values, timestamps, results)
+        return self._kept(values, timestamps, results)
 
-    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> None:
-        kept = list(compress(values, verdicts))
-        if kept:
-            self.out.process_batch(kept, timestamps and list(compress(timestamps, verdicts)))
+    def _kept(
+        self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
+        return list(compress(values, verdicts)), timestamps and list(compress(timestamps, verdicts))
 
 
 _VERDICTS: Final = frozenset({bool, int, float, str, type(None), list, tuple, dict, set})
@@ -166,13 +213,16 @@ class Branch(Filter):
 
     OTHERS = "others"
 
-    def _pass(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> None:
-        super()._pass(values, timestamps, verdicts)
-        others = [not verdict for verdict in verdicts]
-        kept = list(compress(values, others))
-        if kept:
-            stamps = timestamps and list(compress(timestamps, others))
-            self.side_output(self.OTHERS).process_batch(kept, stamps)
+    def _kept(
+        self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
+        kept = super()._kept(values, timestamps, verdicts)
+        if kept[0]:
+            self.out.process_batch(*kept)  # at once: it goes before the others of this batch
+        others = super()._kept(values, timestamps, [not verdict for verdict in verdicts])
+        if others[0]:
+            self.side_output(self.OTHERS).process_batch(*others)
+        return (), None
 
 
 class CheckKey(_PerElement):
@@ -186,8 +236,10 @@ class CheckKey(_PerElement):
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         return map(_checked_key, map(self._function, values))
 
-    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
-        self.out.process_batch(values, timestamps)
+    def _made(
+        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
+        return values, timestamps
 
 
 def _checked_key(key: Any) -> None:
@@ -207,14 +259,15 @@ class FlatMap(_PerElement):
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         return map(several, map(self._function, values))
 
-    def _emit(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> None:
+    def _made(
+        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
+    ) -> tuple[Sequence[Any], Timestamps]:
         flat: list[Any] = []
         stamps: list[int | None] = []
         for new, timestamp in zip(results, timestamps or repeat(None), strict=False):
             flat += new
             stamps += [timestamp] * len(new)
-        if flat:
-            self.out.process_batch(flat, timestamps and stamps)
+        return flat, timestamps and stamps
 
 
 def several(results: Any) -> list[Any]:

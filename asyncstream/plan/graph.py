@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from sys import getrecursionlimit
+from typing import Any, Final, TypeAlias
 
 from asyncstream.arguments import text
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
@@ -19,6 +20,21 @@ from asyncstream.operators.base import Operator
 from asyncstream.state.schema import Schema
 
 __all__ = ("Graph", "OperatorStep", "Output", "SinkStep", "SourceStep", "Step")
+
+
+RESERVED: Final = 250
+"""Calls inside one another that the event loop, what is around it and the user's function may need."""
+
+QUEUED: Final = frozenset({"async_map", "async_flat_map"})
+"""Kinds of steps that keep elements and pass them on later."""
+
+CHAINED: Final = frozenset({"map", "filter", "flat_map", "key_by"})
+"""Kinds of steps of which one runs all that follow it."""
+
+FRAMES: Final = {**dict.fromkeys(CHAINED, 3), "branch": 4, "event_time": 3, "union": 3, "process": 3}
+"""Calls inside one another from one step of a kind to the next, at most; of the others `MOST_FRAMES`."""
+
+MOST_FRAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +132,9 @@ class Graph:
         self.in_use = False
         self.unnamed: set[str] = set()
         self._steps: dict[str, Step] = {}
+        self._readers: dict[Output, list[Step]] = {}
+        self._read: dict[str, list[Output]] = {}
+        self._positions: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())
@@ -134,7 +153,7 @@ class Graph:
             PipelineError: if it is taken, or not a non-empty text.
         """
         if name is None:
-            position = sum(step.kind == kind for step in self) + 1
+            position = self._positions.get(kind, 0) + 1
             name = kind if position == 1 else f"{kind}-{position}"
             while name in self._steps:
                 position += 1
@@ -161,6 +180,11 @@ class Graph:
                     f"give each its own, or read one step twice, or write a union"
                 )
         self._steps[step.name] = step
+        self._positions[step.kind] = self._positions.get(step.kind, 0) + 1
+        for output in step.inputs:
+            if output not in self._readers:
+                self._read.setdefault(output.step, []).append(output)
+            self._readers.setdefault(output, []).append(step)
 
     def unnamed_with_state(self) -> list[str]:
         """The unnamed steps that remember something: it would be found again only by chance."""
@@ -168,20 +192,19 @@ class Graph:
 
     def readers(self, output: Output) -> list[Step]:
         """The steps that read this output, once for each of their inputs that does."""
-        return [step for step in self for source in step.inputs if source == output]
+        return self._readers.get(output, [])
 
     def outputs(self, step: Step) -> list[Output]:
         """The outputs of a step that somebody reads, the main one first."""
-        read = dict.fromkeys(source for other in self for source in other.inputs if source.step == step.name)
-        return sorted(read, key=lambda output: output.tag is not None)
+        return sorted(self._read.get(step.name, ()), key=lambda output: output.tag is not None)
 
     def check(self) -> None:
         """
         Refuse what cannot run, or would lose elements without a word.
 
         Raises:
-            PipelineError: if there is no source, a stream that nobody reads, or a step that routes
-                elements to a side output that nobody reads.
+            PipelineError: if there is no source, a stream that nobody reads, a step that routes elements to
+                a side output that nobody reads, or a chain of steps longer than Python can call.
         """
         if not any(isinstance(step, SourceStep) for step in self):
             raise PipelineError("the pipeline has no source; start with pipeline.source(...)")
@@ -198,6 +221,29 @@ class Graph:
                         f"step {step.name!r} sends elements to its output .{tag}, which nobody reads; "
                         f"end it with .{tag}.to(...), or with .{tag}.discard()"
                     )
+        self._check_depth()
+
+    def _check_depth(self) -> None:
+        allowed = getrecursionlimit() - RESERVED
+        depths: dict[str, int] = {}
+        for step in self:
+            depth = max(
+                (depths[source.step] + self._frames(source, step) for source in step.inputs), default=0
+            )
+            if depth > allowed:
+                raise PipelineError(
+                    f"step {step.name!r}: too many steps in a row lead here, each called by the one before, "
+                    f"for Python's recursion limit of {getrecursionlimit()}; do more in each step, unite "
+                    "streams at once with .union(*others), put an async step between, or setrecursionlimit"
+                )
+            depths[step.name] = 0 if step.kind in QUEUED else depth
+
+    def _frames(self, source: Output, step: Step) -> int:
+        """How many calls inside one another lead from a step to one that reads it, at most."""
+        alone = len(self.readers(source)) == 1 and source.tag is None
+        if alone and step.kind in CHAINED and self[source.step].kind in CHAINED:
+            return 0
+        return FRAMES.get(step.kind, MOST_FRAMES) + (not alone)
 
 
 def _end_of(step: Step) -> object | None:
