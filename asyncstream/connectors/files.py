@@ -7,7 +7,6 @@ thread and back.
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import os
 from abc import abstractmethod
@@ -17,7 +16,10 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar
 import orjson
 
 from asyncstream.arguments import choice
-from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.aside import aside
+from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.claim import Claim, Record, lock
+from asyncstream.connectors.identity import difference, fingerprint
 from asyncstream.connectors.lines import (
     BOM,
     AnyPath,
@@ -31,7 +33,7 @@ from asyncstream.connectors.lines import (
 )
 from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error
 
 __all__ = ("CsvSink", "JsonLinesSink")
 
@@ -44,7 +46,9 @@ class _FileSink(TransactionalSink[T]):
     """
     What JSON lines and CSV have in common; they differ in `_head` and `_encode`.
 
-    With checkpoints, a position is a length of the file, and what is behind it is cut off again.
+    With checkpoints, a position is a length of the file, with a fingerprint of what is before it; what is
+    behind it is cut off again. So it can go back to any checkpoint. Whose the file is stands beside it:
+    `claim`.
     """
 
     one_by_one = True
@@ -52,37 +56,84 @@ class _FileSink(TransactionalSink[T]):
     def __init__(self, path: AnyPath, existing: str) -> None:
         self._path = file_path(path)
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
+        self._claim = Claim(self._path)
+        self._run = ""
         self._file: BinaryIO | None = None
         self._needs_head = False  # not yet: until the first checkpoint stands, nothing is written
         self._is_new = False
+        self._failure: OSError | None = None
         self._taken = 0
 
     async def open(self) -> None:
-        await self._open(self._existing)
+        self._open(self._existing)
+        if not lock(self._opened()):
+            await self.close()
+            raise self._held_by_another()
+        self._settle(self._existing)
         self._write_head()
 
-    async def recover(self, position: dict[str, int] | None) -> None:
-        if position is not None:
-            await self._open("recover", position["length"])
-        elif self._existing == "refuse" and _is_empty(self._path):
-            await self._open("overwrite")  # an earlier start that came to nothing
-        else:
-            await self._open(self._existing)
+    async def can_recover(self, position: dict[str, Any] | None) -> None:
+        self._plan(position)
 
-    async def _open(self, existing: str, length: int = 0) -> None:
-        """Open the file, in one of the ways of `existing`, or cut off behind `length` to "recover"."""
-        mode = {"refuse": "xb+", "append": "ab+", "overwrite": "wb+", "recover": "rb+"}[existing]
+    def _plan(self, position: dict[str, Any] | None) -> tuple[str, int]:
+        """
+        How to go on from a position: in one of the ways of `existing`, or by cutting off behind a length.
+
+        Changes nothing.
+
+        Raises:
+            SinkError: if it cannot be done.
+        """
+        record = self._claim.read()
+        if self.writer is not None and record is not None:
+            self.writer.check_follows(record.holder(), self._path)
         try:
-            if existing == "recover" and length == 0:
-                mode = "ab+"  # it may not be there yet
-            self._file, self._is_new = open_file(self._path, mode), True
-            if existing == "recover":
-                self._cut_off(self._file, length)
-            elif self._file.tell() > 0:
-                self._go_behind(self._file)
-            self._needs_head = self._file.tell() == 0
-        except FileExistsError:
-            raise SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'") from None
+            size = os.path.getsize(self._path)
+        except OSError:
+            size = None
+        ahead = "refuse" if self.writer is None else self.writer.ahead
+        if position is None:
+            if record is None or not size or size <= record.base or self._existing == "overwrite":
+                is_left_over = size == 0 and self._existing == "refuse"  # by a start that came to nothing
+                way = "overwrite" if is_left_over else self._existing
+                if way == "refuse" and size is not None:
+                    raise self._exists()
+                return way, 0
+            length = record.base
+        else:
+            length = position["length"]
+            self._check_content(position, size)
+            if record is None or record.run == position.get("run", record.run):
+                if record is not None and record.closed is not None and (size or 0) > record.closed:
+                    raise SinkError(
+                        f"cannot go on writing {self._path}: {(size or 0) - record.closed} bytes of another "
+                        "writer are behind what was written; take them out, or they would be cut off"
+                    )
+                return "recover", length
+        if ahead == "refuse":
+            raise ahead_of_checkpoint(self._path)
+        return ("append", 0) if ahead == "allow_behind" else ("recover", length)
+
+    def _check_content(self, position: dict[str, Any], size: int | None) -> None:
+        """Refuse a file that is not the one that was written."""
+        length = position["length"]
+        found: str | None = "it is not there"
+        if size is not None:
+            try:
+                with open_file(self._path, "rb") as file:
+                    found = difference(file, length, position)
+            except OSError as error:
+                raise self._error(error) from error
+        if found is not None and length:
+            raise SinkError(
+                f"cannot go on writing {self._path}, which had {length} bytes at the checkpoint: {found}"
+            )
+
+    async def recover(self, position: dict[str, Any] | None) -> None:
+        try:
+            with self._claim.taking():
+                way, length = self._plan(position)
+                self._take(way, length, position)
         except OSError as error:
             await self.close()
             raise self._error(error) from error
@@ -90,14 +141,62 @@ class _FileSink(TransactionalSink[T]):
             await self.close()
             raise
 
-    def _cut_off(self, file: BinaryIO, length: int) -> None:
-        size = file.seek(0, os.SEEK_END)
-        if size < length:
-            raise SinkError(
-                f"cannot go on writing {self._path}: it has {size} bytes, and had {length} at the checkpoint"
-            )
-        file.truncate(length)
-        file.seek(0, os.SEEK_END)
+    def _take(self, way: str, length: int, position: dict[str, Any] | None) -> None:
+        """Open the file as planned, as the only one who writes it."""
+        record = self._claim.read()
+        self._open(way, length)
+        is_alone = lock(self._opened())
+        if not is_alone and not self._claim.has_run_out(record, self.writer):
+            raise self._held_by_another()
+        if not is_alone or (record is not None and not record.is_left()):
+            size = os.fstat(self._opened().fileno()).st_size
+            keeps = {"recover": length, "append": size}.get(way, 0)
+            self._opened().close()
+            self._claim.replace_by_copy(keeps)
+            self._open("append" if way == "overwrite" else way, length)
+            if not lock(self._opened()):
+                raise self._held_by_another()
+        self._settle(way, length)
+        base = self._opened().tell()
+        self._run = os.urandom(8).hex()
+        if way == "recover" and position is not None:
+            base = 0 if record is None else record.base
+            self._run = position.get("run", self._run)
+        lease = None if self.writer is None else self.writer.lease.to_json().decode()
+        self._claim.write(Record(self._run, base, lease))
+
+    def _open(self, way: str, length: int = 0) -> None:
+        """Open the file, and leave it as it is."""
+        modes = {"refuse": "xb+", "append": "ab+", "overwrite": "ab+", "recover": "rb+"}
+        # without anything to keep, it may not be there yet
+        mode = "ab+" if way == "recover" and length == 0 else modes[way]
+        try:
+            self._file, self._is_new, self._failure = open_file(self._path, mode), True, None
+        except FileExistsError:
+            raise self._exists() from None
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _settle(self, way: str, length: int = 0) -> None:
+        """Bring the open file into the state in which it is written on."""
+        file = self._opened()
+        try:
+            if way in ("recover", "overwrite"):
+                file.truncate(length)
+            file.seek(0, os.SEEK_END)
+            if way == "append" and file.tell() > 0:
+                self._go_behind(file)
+            self._needs_head = file.tell() == 0
+        except (OSError, SinkError) as error:
+            self._file = None
+            file.close()
+            raise self._error(error) if isinstance(error, OSError) else error from error
+
+    def _exists(self) -> SinkError:
+        return SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'")
+
+    def _held_by_another(self) -> SinkError:
+        return SinkError(f"{self._path} is being written by another process: one at a time may")
 
     def _go_behind(self, file: BinaryIO) -> None:
         """Check what is there already, and end its last line."""
@@ -132,7 +231,7 @@ class _FileSink(TransactionalSink[T]):
                 # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
                 file.write(line)
         except OSError as error:
-            raise self._error(error) from error
+            raise self._broken(error) from error
 
     def taken(self) -> int:
         return self._taken
@@ -142,17 +241,28 @@ class _FileSink(TransactionalSink[T]):
             self._write_head()
             self._opened().flush()
         except OSError as error:
-            raise self._error(error) from error
+            raise self._broken(error) from error
 
-    async def prepare(self, epoch: int) -> dict[str, int]:
+    async def prepare(self, epoch: int) -> dict[str, Any]:
         file = self._opened()
+        if self._failure is not None:
+            raise self._broken(self._failure)
         try:
             file.flush()
             length = file.tell()
-            await asyncio.to_thread(self._sync, file)
+            await aside(lambda: self._sync(file))
+            self._claim.check_ours(file)
+            return {"length": length, "run": self._run, **fingerprint(file, length)}
         except OSError as error:
-            raise self._error(error) from error
-        return {"length": length}
+            raise self._broken(error) from error
+
+    def _broken(self, error: OSError) -> SinkBroken:
+        """What was written may be gone, whatever a second try says: the next run writes it anew."""
+        self._failure = error
+        return SinkBroken(
+            f"{self._error(error)}; what was written since the last checkpoint may be lost, and is written "
+            "again by the next run"
+        )
 
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
@@ -165,15 +275,19 @@ class _FileSink(TransactionalSink[T]):
             self._is_new = False
 
     async def commit(self, epoch: int) -> None:
-        """What is in the file is in the file."""
+        """What is in the file is in the file, if it is still this job's."""
+        self._claim.check_ours(self._opened())
 
     async def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             try:
-                file.close()
+                file.flush()
+                self._claim.release(os.fstat(file.fileno()).st_size)
             except OSError as error:
                 raise self._error(error) from error
+            finally:
+                file.close()
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
@@ -270,11 +384,3 @@ class _Encoder:
 
     def write(self, line: str) -> bytes:
         return (line.removesuffix(_CRLF) + "\n").encode()
-
-
-def _is_empty(path: str) -> bool:
-    """Whether there is a file, with nothing in it."""
-    try:
-        return os.path.getsize(path) == 0
-    except OSError:
-        return False

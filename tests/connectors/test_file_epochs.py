@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from asyncstream import (
     SinkError,
     TransactionalSink,
 )
+from asyncstream.connectors.base import Writer
+from asyncstream.errors import AsyncStreamError, SinkBroken
+from asyncstream.lease import Holder, Lease, enter
 
 ROW = {"n": 1}
 MAKE: dict[str, Callable[..., TransactionalSink[Any]]] = {
@@ -126,6 +131,193 @@ def test_file_that_has_become_shorter_is_refused(path: Path, kind: str) -> None:
             await MAKE[kind](path).recover(position)
 
     asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- what is ahead, and what is foreign
+
+
+def run_anew(path: Path, kind: str, **options: Any) -> None:
+    """The checkpoints were thrown away, the file was not."""
+    pipeline = Pipeline()
+    pipeline.source([ROW], name="s").to(MAKE[kind](path, existing="append"), name="t")
+    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), **options)))
+
+
+@KINDS
+def test_new_beginning_is_refused_unless_it_is_said_what_becomes_of_the_results(
+    path: Path, kind: str
+) -> None:
+    run_anew(path, kind)
+    with pytest.raises(SinkError, match=r"out.*store=, restore=.*ahead='allow_behind'.*ahead='start_over'"):
+        run_anew(path, kind)
+    assert content(path) == HEAD[kind] + LINE[kind]
+    run_anew(path, kind, ahead="start_over")
+    assert content(path) == HEAD[kind] + LINE[kind]
+    run_anew(path, kind, ahead="allow_behind")
+    assert content(path) == HEAD[kind] + 2 * LINE[kind]
+
+
+@KINDS
+def test_checkpoints_of_an_earlier_run_do_not_cut_off_what_a_later_one_wrote(path: Path, kind: str) -> None:
+    async def main() -> None:
+        position = await lives(MAKE[kind](path), None, 1, 0)
+        await lives(MAKE[kind](path, existing="overwrite"), None, 3, 0)
+        with pytest.raises(SinkError, match="store=, restore="):
+            await MAKE[kind](path).recover(position)
+        assert content(path) == HEAD[kind] + 3 * LINE[kind]
+
+    asyncio.run(main())
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "appended": lambda path: put(path, content(path) + b'{"note": "by Eve"}\n'),
+    "replaced by a longer one": lambda path: put(path, b"PRECIOUS\n" * 50),
+    "replaced by one of the same length": lambda path: put(path, b"P" * len(content(path))),
+    "emptied": lambda path: put(path, b""),
+    "moved away": lambda path: path.rename(path.with_suffix(".1")),
+    "edited": lambda path: put(path, content(path).replace(b"1", b"2", 1)),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("how", FOREIGN)
+def test_file_that_is_not_the_one_it_wrote_is_refused_and_left_alone(path: Path, kind: str, how: str) -> None:
+    position = asyncio.run(lives(MAKE[kind](path), None, 5, 0))
+    FOREIGN[how](path)
+    before = content(path) if path.exists() else None
+    for ask in (MAKE[kind](path).can_recover, MAKE[kind](path).recover):
+        with pytest.raises(SinkError, match="cannot go on writing"):
+            asyncio.run(ask(position))
+        assert (content(path) if path.exists() else None) == before
+
+
+@KINDS
+def test_symlink_leads_to_the_same_file(path: Path, kind: str) -> None:
+    link = path.with_name("link")
+    put(path, b"")
+    link.symlink_to(path)
+    position = asyncio.run(lives(MAKE[kind](link), None, 2, 1))
+    asyncio.run(lives(MAKE[kind](path), position, 1, 0))
+    assert link.is_symlink()
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
+
+
+# ---------------------------------------------------------------------- one writer
+
+
+def for_lease(sink: TransactionalSink[Any], number: int, place: str = "place") -> TransactionalSink[Any]:
+    holder = Holder.here(0)
+    enter(holder, lambda: True)
+    sink.writer = Writer(Lease(number, place, holder, 0), 3, "refuse")
+    return sink
+
+
+@KINDS
+def test_sink_that_was_followed_cannot_damage_what_its_follower_writes(path: Path, kind: str) -> None:
+    async def main() -> None:
+        old, new = for_lease(MAKE[kind](path), 1), for_lease(MAKE[kind](path), 2)
+        await old.recover(None)
+        await old.write([ROW] * 2, None)
+        position = await old.prepare(1)
+        await old.write([ROW] * 100, None)
+        await new.recover(position)
+        await new.write([ROW], None)
+        await old.write([{"n": 666}] * 100, None)  # it does not know yet
+        for work in (old.prepare(2), old.commit(1)):
+            with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
+                await work
+        with pytest.raises(SinkBroken, match="taken over"):
+            await old.can_recover(position)
+        await old.close()
+        await new.prepare(2)
+        await new.close()
+        assert content(path) == HEAD[kind] + 3 * LINE[kind]
+
+    asyncio.run(main())
+
+
+@KINDS
+def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path, kind: str) -> None:
+    async def main() -> None:
+        first, second = for_lease(MAKE[kind](path), 1, "here"), for_lease(MAKE[kind](path), 9, "there")
+        await first.recover(None)
+        for ask in (second.can_recover, second.recover):
+            with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
+                await ask(None)
+        without = MAKE[kind](path, existing="append")
+        with pytest.raises(SinkError, match="written by another process"):
+            await without.open()
+        await first.close()
+        await second.recover(None)
+        await second.close()
+
+    asyncio.run(main())
+
+
+@KINDS
+def test_file_that_is_moved_away_while_it_is_written_ends_the_job(path: Path, kind: str) -> None:
+    async def main() -> None:
+        sink = MAKE[kind](path)
+        await sink.recover(None)
+        await sink.write([ROW], None)
+        path.rename(path.with_suffix(".1"))  # noqa: ASYNC240
+        with pytest.raises(SinkBroken, match="moved or replaced"):
+            await sink.prepare(1)
+        await sink.close()
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- a disk that fails
+
+
+@KINDS
+def test_what_was_not_brought_to_the_disk_is_not_believed_at_the_second_try(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        sink = MAKE[kind](path)
+        await sink.recover(None)
+        position = await sink.prepare(1)
+        await sink.write([ROW], None)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", broken)
+            with pytest.raises(SinkBroken, match=r"Input/output error.*written again"):
+                await sink.prepare(2)
+        with pytest.raises(SinkBroken, match="Input/output error"):
+            await sink.prepare(3)
+        await sink.close()
+        await lives(MAKE[kind](path), position, 2, 0)
+        assert content(path) == HEAD[kind] + 2 * LINE[kind]
+
+    asyncio.run(main())
+
+
+def broken(file: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@KINDS
+def test_failed_fsync_ends_the_job_and_the_next_one_writes_all(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+
+    def pipeline() -> Pipeline:
+        pipeline = Pipeline()
+        pipeline.source([ROW] * 5, name="s").to(MAKE[kind](path), name="t")
+        return pipeline
+
+    async def main() -> None:
+        async with pipeline().start(checkpoints=Checkpoints(store=store, tolerate=20)) as job:
+            monkeypatch.setattr(os, "fsync", broken)
+            await job.wait()
+
+    with monkeypatch.context(), pytest.raises(AsyncStreamError, match="Input/output error"):
+        asyncio.run(main())
+    monkeypatch.undo()
+    asyncio.run(pipeline().run(checkpoints=Checkpoints(store=store)))
+    assert content(path) == HEAD[kind] + 5 * LINE[kind]
 
 
 @KINDS

@@ -1,0 +1,186 @@
+"""
+Whose a file is that a sink with checkpoints writes.
+
+Beside the file lies a small record, `.<name>.sink`: the lease under which it is written, an identifier of the
+run that began it, how long it was then, and how long when it was closed in an orderly way. Two locks of the
+operating system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on
+the file itself, held as long as it is open.
+
+A process that is stopped keeps its locks, and nobody can break them; when it wakes up, it may still be in the
+middle of a write. So a follower that cannot be sure that the one before is gone does not write into the same
+file: it makes a copy of what the checkpoint knows of, and gives it the name. What the other one still writes
+    goes into a file that has no name any more, and when it looks next, it finds that the file is not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, BinaryIO
+
+from asyncstream.connectors.base import Writer
+from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.lease import Lease, presence
+
+if sys.platform != "win32":  # where only the record tells
+    import fcntl
+
+__all__ = ("Claim", "Record", "lock")
+
+_COPIED = 1 << 20
+"""Bytes that are copied in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    What lies beside a file.
+
+    Attributes:
+        run: an identifier of the run that began to write it.
+        base: bytes that were there before.
+        lease: of the job that writes it, as JSON; None: of a sink that was used without a job.
+        closed: its length when it was closed; None while it is written, and after a crash.
+    """
+
+    run: str
+    base: int
+    lease: str | None = None
+    closed: int | None = None
+
+    def holder(self) -> Lease | None:
+        """The lease of the job that writes it, or wrote it last."""
+        return None if self.lease is None else Lease.from_json(self.lease)
+
+    def is_left(self) -> bool:
+        """Whether it is certain that nobody writes it any more."""
+        lease = self.holder()
+        return lease is None or lease.released or presence(lease.holder) == "dead"
+
+
+class Claim:
+    """
+    The record of one file.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._record: Record | None = None
+
+    @property
+    def file(self) -> str:
+        """The file itself, behind all links."""
+        return os.path.realpath(self._path)
+
+    @property
+    def _beside(self) -> str:
+        folder, name = os.path.split(self.file)
+        return os.path.join(folder, f".{name}.sink")
+
+    def read(self) -> Record | None:
+        """What lies beside the file; None if there is nothing, or nothing that can be read."""
+        try:
+            with open(self._beside, "rb") as file:
+                found: dict[str, Any] = json.loads(file.read())
+            record = Record(**found)
+            record.holder()
+        except (OSError, ValueError, TypeError):
+            return None
+        return record
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """While this goes on, no other sink can take the file."""
+        with open(self._beside, "ab") as file:
+            if not lock(file):
+                raise SinkError(f"{self._path} is being taken over by another process at this moment")
+            yield
+
+    def write(self, record: Record) -> None:
+        """Write down whose it is now; in `taking`."""
+        data = json.dumps(asdict(record)).encode()
+        # in place: another file of this name would have another lock
+        with open(self._beside, "rb+") as file:
+            file.write(data)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        self._record = record
+
+    def check_ours(self, file: BinaryIO) -> None:
+        """
+        See whether `file`, which this sink has open, is still the one of that name, and its own.
+
+        Raises:
+            SinkBroken: if not.
+        """
+        found = self.read()
+        if self._record is not None and (found is None or found.lease != self._record.lease):
+            last = None if found is None else found.holder()
+            raise SinkBroken(
+                f"{self._path} was taken over by {'another job' if last is None else last.holder}: this one "
+                "writes nothing more"
+            )
+        try:
+            is_same = os.path.samestat(os.stat(self._path), os.fstat(file.fileno()))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise SinkBroken(f"{self._path} was moved or replaced by another file while it was written")
+
+    def release(self, closed: int) -> None:
+        """Leave the file, which has so many bytes, to the next job, if it is this one's."""
+        record, self._record = self._record, None
+        if record is None:
+            return
+        with suppress(OSError, SinkError), self.taking():
+            found = self.read()
+            if found is not None and found.lease == record.lease:
+                lease = record.holder()
+                given_back = None if lease is None else lease.given_back().to_json().decode()
+                self.write(replace(record, lease=given_back, closed=closed))
+                self._record = None
+
+    def has_run_out(self, record: Record | None, writer: Writer | None) -> bool:
+        """Whether a file that another process holds open may be taken from it all the same."""
+        last = None if record is None else record.holder()
+        if last is None or writer is None:
+            return False
+        return last.place == writer.lease.place and last.number < writer.lease.number
+
+    def replace_by_copy(self, length: int) -> None:
+        """Give the file's name to a copy of its first `length` bytes."""
+        copy = f"{self.file}.{os.urandom(4).hex()}.unfinished"
+        try:
+            with open(self.file, "rb") as source, open(copy, "xb") as target:
+                while length and (data := source.read(min(length, _COPIED))):
+                    length -= len(data)
+                    target.write(data)
+                target.flush()
+                os.fsync(target.fileno())
+            shutil.copymode(self.file, copy)
+            os.replace(copy, self.file)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(copy)
+
+
+def lock(file: BinaryIO) -> bool:
+    """Lock a file for as long as it is open; False if another has locked it."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: only the record tells
+        return True
+    return True
