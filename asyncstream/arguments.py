@@ -86,8 +86,11 @@ def instant_ms(value: object) -> int:
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
+    # the usual float is what time.time() gives
+    advice = ": of seconds make int(seconds * 1000)" if isinstance(value, float) else ""
     raise TypeError(
         f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
+        + advice
     )
 
 

@@ -8,6 +8,7 @@ from asyncstream.eventtime.strategy import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
+from asyncstream.eventtime.units import other_unit, warn_of_unit
 
 __all__ = (
     "AscendingTimestamps",
@@ -16,4 +17,6 @@ __all__ = (
     "PunctuatedWatermarks",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "other_unit",
+    "warn_of_unit",
 )

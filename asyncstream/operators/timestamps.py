@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncstream.arguments import instant_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.eventtime import WatermarkStrategy
+from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import is_deferred, not_a_value
@@ -52,6 +52,7 @@ class AssignEventTime(Operator):
         self._idle_after_ms = idle_after_ms
         self._idle = False
         self._heard_ms = 0
+        self._knows_unit = False
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -59,10 +60,20 @@ class AssignEventTime(Operator):
             self._heard_ms = context.clock.now_ms()
             context.wake_at(self._heard_ms + self._idle_after_ms)
 
+    def _first_timestamp(self, value: Any) -> int | datetime:
+        """The timestamp of `value`; the first one is looked at, for its unit."""
+        stamp = self.timestamp(value)
+        if not self._knows_unit:
+            self._knows_unit = True
+            if type(stamp) is int:
+                warn_of_unit(self.context.name, stamp)
+        return stamp
+
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._idle_after_ms is not None:
             self._heard()
-        generator, extract = self._generator, self.timestamp
+        generator = self._generator
+        extract = self.timestamp if self._knows_unit else self._first_timestamp
         stamps: list[int] = []
         start = 0  # where the elements begin that have a stamp and have not been passed on
         try:
@@ -134,6 +145,7 @@ class AssignEventTime(Operator):
     def restore(self, state: Any) -> None:
         # idle too: those downstream remember that this stream is, and must hear when it is back
         generator, self._watermark, self._idle = state
+        self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
 
     def resume(self) -> None:

@@ -23,6 +23,7 @@ from asyncstream.errors import (
     describe_error,
     safe_repr,
 )
+from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.state import Frozen, freeze
@@ -349,6 +350,7 @@ class SourceDriver:
         self._rejected = rejected
         self._open = asyncio.Event()
         self.has_left = False
+        self._knows_unit = False
         self._read = 0
         self._ended = False
 
@@ -360,6 +362,7 @@ class SourceDriver:
             await self.source.open()
 
     async def seek(self, position: Any) -> None:
+        self._knows_unit = True  # the first timestamp was another run's
         with naming(self.name, SourceError):
             await self.source.seek(position)
 
@@ -399,6 +402,8 @@ class SourceDriver:
             fault = fault_of(batch, self.source.rejects)
             if fault is not None:
                 raise SourceError(f"step {self.name!r}: {fault}")
+            if batch.timestamps is not None and not self._knows_unit:
+                self._look_at_unit(batch.timestamps)
             self._read += len(batch.values)
             if batch.rejected:
                 self._rejected.process_batch(batch.rejected, None)
@@ -406,6 +411,13 @@ class SourceDriver:
                 self._head.process_batch(batch.values, batch.timestamps)
             # a source that never waits must not keep everybody else from running
             await asyncio.sleep(0)
+
+    def _look_at_unit(self, timestamps: Timestamps) -> None:
+        for timestamp in timestamps or ():
+            if timestamp is not None:
+                self._knows_unit = True
+                warn_of_unit(self.name, timestamp)
+                return
 
     def end(self) -> None:
         """Tell the pipeline that this source is at its end, once."""
