@@ -1,16 +1,16 @@
 """
 What is kept of a running pipeline, where, and for how long.
 
-Read `parts` and `format` (the bytes), then `stores` (what a store promises; `directory` and `sqlite` keep
-it), `history` (which checkpoints there are, and how one is added), `matching` (what of one is for which step)
-and `settings` (what a user chooses). Who takes a checkpoint, and when, is the runtime's business.
+Read `parts`, `format` and `seal` (the bytes), then `stores` (what a store promises; `directory` and `sqlite`
+keep it), `history` (which checkpoints there are, and how one is added), `matching` (what of one is for which
+step) and `settings` (what a user chooses). Who takes a checkpoint, and when, is the runtime's business.
 """
 
 from asyncstream.checkpoint.directory import DirectoryStore
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.history import History
 from asyncstream.checkpoint.matching import fit, match
-from asyncstream.checkpoint.settings import Checkpoints
+from asyncstream.checkpoint.settings import Checkpoints, Place, checkpoints_of
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore, MemoryStore
 
@@ -21,8 +21,10 @@ __all__ = (
     "DirectoryStore",
     "History",
     "MemoryStore",
+    "Place",
     "SqliteStore",
     "StepInfo",
+    "checkpoints_of",
     "fit",
     "match",
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
 from asyncstream.checkpoint.parts import check_part, digest_in, part_name
+from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
@@ -32,12 +33,14 @@ class History:
     Args:
         store: where they are.
         codec: how their values became bytes.
+        key: what manifests are sealed with; None: nothing is sealed.
     """
 
-    def __init__(self, store: CheckpointStore, codec: Codec) -> None:
+    def __init__(self, store: CheckpointStore, codec: Codec, key: bytes | None = None) -> None:
         self.newest = 0
         self._store = store
         self._codec = codec
+        self._key = key
         self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
         self._names: dict[str, str] = {}  # of the parts that manifests name, by digest
 
@@ -48,11 +51,15 @@ class History:
         return numbers
 
     async def infos(self) -> dict[int, CheckpointInfo | CheckpointError]:
-        """By number, in ascending order, what each manifest says of itself, or what is wrong with it."""
+        """
+        By number, in ascending order, what each manifest says of itself, or what is wrong with it.
+
+        Seals are not looked at.
+        """
         found: dict[int, CheckpointInfo | CheckpointError] = {}
         for number in await self.look():
             try:
-                found[number] = unpack_info(await self._store.read(number))
+                found[number] = unpack_info(unsealed(await self._store.read(number)))
             except CheckpointError as error:
                 found[number] = error
         return found
@@ -82,9 +89,9 @@ class History:
 
         Raises:
             DamagedCheckpoint: if it is not whole.
-            CheckpointError: if it is not there, or cannot be read by this program.
+            CheckpointError: if it is not there, cannot be read by this program, or another key wrote it.
         """
-        data = await self._store.read(number)
+        data = await self._manifest(number)
         try:
             stored = await self._read_parts(unpack_info(data))
             return unpack(data, self._codec, stored)
@@ -97,9 +104,24 @@ class History:
 
         Raises: as `read`, except for values that cannot be read any more.
         """
-        info = unpack_info(await self._store.read(number))
+        info = unpack_info(await self._manifest(number))
         await self._read_parts(info)
         return info
+
+    async def is_sealed(self, number: int) -> bool:
+        """Whether the checkpoint was written with a key, whichever."""
+        return is_sealed(await self._store.read(number))
+
+    async def _manifest(self, number: int) -> bytes:
+        data = await self._store.read(number)
+        try:
+            # what is damaged is not somebody's work, and the one before it may be whole
+            unpack_info(unsealed(data))
+            return unseal(data, self._key)
+        except DamagedCheckpoint as damage:
+            raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+        except CheckpointError as error:
+            raise CheckpointError(f"checkpoint {number}: {error}") from error
 
     async def _read_parts(self, info: CheckpointInfo) -> dict[str, bytes]:
         stored = {}
@@ -129,7 +151,7 @@ class History:
         for name, data in draft.parts.items():
             if name not in known:
                 await self._store.put(lease, name, data)
-        await self._store.commit(lease, draft.info.id, draft.manifest)
+        await self._store.commit(lease, draft.info.id, seal(draft.manifest, self._key))
         # a part counts as kept only now: after an error it is written anew
         self._note(draft.info.id, draft.info.stored)
 

@@ -4,18 +4,28 @@ What a user says about checkpoints, checked when it is said.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse, text
+from asyncstream.checkpoint.directory import DirectoryStore
 from asyncstream.checkpoint.parts import INLINE_BYTES
+from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.base import Ahead
 from asyncstream.errors import PipelineError
 
-__all__ = ("Checkpoints",)
+__all__ = ("Checkpoints", "Place", "checkpoints_of")
+
+Place: TypeAlias = str | os.PathLike[str]
+"""Where to keep checkpoints, if nothing else is to be said: a directory, or an SQLite file that is there."""
+
+_KEY_BYTES = 16
+_EVERY = 10.0
+"""Seconds between two checkpoints where only a place is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +42,8 @@ class Checkpoints:
             a `Codec`.
         types: dataclasses, NamedTuples, enums and exceptions that the values are made of; needed only for
             classes that are not found by name in a module that is imported, for a checkpoint imports none.
+        key: a secret of at least 16 bytes, from outside the store: checkpoints are written with it, and only
+            those that were are read. So with codec="pickle" nobody else can have code run.
         tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.
         timeout: how long one may take, sinks and store together, before it counts as failed: a `timedelta` or
             seconds.
@@ -59,6 +71,7 @@ class Checkpoints:
     keep: int = 3
     codec: Literal["json", "pickle"] | Codec = "json"
     types: Iterable[type] = ()
+    key: bytes | None = field(default=None, repr=False)
     tolerate: int = 3
     timeout: Duration = 300.0
     restore: Literal["newest", "none"] | int = "newest"
@@ -89,6 +102,8 @@ class Checkpoints:
             self, "types", tuple(self.types) if isinstance(self.types, Iterable) else self.types
         )
         self.values_codec()
+        if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _KEY_BYTES):
+            raise PipelineError(f"key: expected at least {_KEY_BYTES} bytes")  # it is not to be shown
         count("tolerate", self.tolerate, least=0)
         duration_seconds("timeout", self.timeout)
         if self.restore not in ("newest", "none"):
@@ -128,3 +143,24 @@ class Checkpoints:
     def timeout_seconds(self) -> float:
         """`timeout` in seconds."""
         return duration_seconds("timeout", self.timeout)
+
+
+def checkpoints_of(name: str, value: object) -> Checkpoints:
+    """
+    What a user passed where checkpoints are wanted: settings, or only a place.
+
+    Args:
+        name: of the argument.
+        value: a `Checkpoints`; or a path, for one every ten seconds there and everything else as by default.
+
+    Raises:
+        PipelineError: if it is neither.
+    """
+    if isinstance(value, Checkpoints):
+        return value
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise refuse(name, "Checkpoints(...) or the path of a directory", value)
+    path = os.fspath(value)
+    return Checkpoints(
+        store=SqliteStore(path) if os.path.isfile(path) else DirectoryStore(path), every=_EVERY
+    )

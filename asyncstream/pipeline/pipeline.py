@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from asyncstream.arguments import Duration, choice, duration_seconds, is_async_function, refuse, text
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
-from asyncstream.checkpoint import Checkpoints
+from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.memory import Items
@@ -103,7 +103,7 @@ class Pipeline:
         *,
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | Place | None = None,
         cancel_body: bool = False,
         open_timeout: Duration = OPEN_SECONDS,
         end_timeout: Duration = CANCEL_PATIENCE,
@@ -118,7 +118,7 @@ class Pipeline:
             clock: processing time; the system's by default.
             snapshot: go on where an earlier job of this pipeline was stopped.
             checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
-                off.
+                off. A path does as well: a checkpoint every ten seconds in that directory.
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
             open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
                 seconds.
@@ -139,7 +139,7 @@ class Pipeline:
             self._graph,
             clock=clock,
             snapshot=snapshot,
-            checkpoints=checkpoints,
+            checkpoints=None if checkpoints is None else checkpoints_of("checkpoints", checkpoints),
             name=self.name,
             cancel_body=cancel_body,
             open_seconds=open_seconds,
@@ -149,7 +149,7 @@ class Pipeline:
     def start_in_thread(
         self,
         *,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | Place | None = None,
         snapshot: JobSnapshot | None = None,
         uvloop: bool = False,
     ) -> ThreadedJob:
@@ -171,7 +171,7 @@ class Pipeline:
         self,
         *,
         clock: Clock | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
     ) -> None:
         """
@@ -194,16 +194,17 @@ class Pipeline:
             async with self.start(clock=clock, checkpoints=checkpoints) as job:
                 await job.wait()
             return
-        check_restartable(self._graph, checkpoints)
-        assert checkpoints is not None
+        settings = None if checkpoints is None else checkpoints_of("checkpoints", checkpoints)
+        check_restartable(self._graph, settings)
+        assert settings is not None
         await run_with_restarts(
-            lambda kept: self.start(clock=clock, checkpoints=kept), checkpoints, restart, self.name, Job.wait
+            lambda kept: self.start(clock=clock, checkpoints=kept), settings, restart, self.name, Job.wait
         )
 
     def run_blocking(
         self,
         *,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
         uvloop: bool = False,
     ) -> None:
@@ -237,7 +238,7 @@ class Pipeline:
         outputs: Mapping[str, StructType],
         key_groups: int | None = None,
         partitions: int | None = None,
-        start_from: Checkpoints | None = None,
+        start_from: Checkpoints | Place | None = None,
         processing_time: bool = False,
         observe: str | Observation | None = None,
     ) -> SparkPlan:
@@ -275,7 +276,7 @@ class Pipeline:
         settings = PlanSettings(
             key_groups=key_groups,
             partitions=partitions,
-            start_from=start_from,
+            start_from=None if start_from is None else checkpoints_of("start_from", start_from),
             processing_time=processing_time,
             observe=observe,
         )

@@ -100,7 +100,7 @@ class Checkpointer:
         self._clock = clock
         self._failed = failed
         self._codec = settings.values_codec()
-        self._history = History(settings.store, self._codec)
+        self._history = History(settings.store, self._codec, settings.key)
         self._tenure = Tenure(settings, self._lose)
         self._waits_for = ""
         self._number = 0  # of the last checkpoint that was begun

@@ -161,7 +161,7 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
-    history = History(settings.store, settings.values_codec())
+    history = History(settings.store, settings.values_codec(), settings.key)
     if settings.restore == "newest":
         return await history.read_newest()
     if settings.restore == "none":
@@ -237,7 +237,7 @@ def save(
 
 async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[str, Any]]) -> CheckpointInfo:
     values = settings.values_codec()
-    history = History(settings.store, values)
+    history = History(settings.store, values, settings.key)
     await history.look()
     encoded = {name: encode_state(name, state, values) for name, (_, state) in states.items()}
     steps = {
