@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from asyncstream.arguments import choice, count, refuse, text
 from asyncstream.connectors.aside import aside
@@ -138,12 +138,17 @@ class _Fate:
         return self._decided == "call off"
 
 
+_BEFORE_ALL: Final = -(2**63)
+"""Smaller than the `rowid` of any row but the very smallest there can be."""
+
+
 class SqliteSource(Source[dict[str, Any]]):
     """
     Reads the rows of a table as dicts, in the order of their `rowid`, up to the last one there is.
 
     Rows that are added meanwhile are read too. A position is a `rowid`, so rows must not be changed or get
-    smaller ones.
+    smaller ones. A table that has never had the row of a position is refused: it is another one, or was
+    emptied and numbers its rows from 1 again (`AUTOINCREMENT` would not).
 
     Args:
         path: the database file.
@@ -159,7 +164,7 @@ class SqliteSource(Source[dict[str, Any]]):
         self._row = 0
 
     async def open(self) -> None:
-        self._row = -(2**63)
+        self._row = _BEFORE_ALL
         if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
             raise SourceError(f"cannot read {self._path}: there is no such file")
         self._database = _Database(self._path)
@@ -189,6 +194,31 @@ class SqliteSource(Source[dict[str, Any]]):
         return self._row
 
     async def seek(self, position: int) -> None:
+        if self._database is None:
+            raise SourceError(f"the source of {self._path} is not open")
+
+        def largest(connection: sqlite3.Connection) -> int:
+            rows = connection.execute(f"SELECT max(rowid) FROM {quoted(self._table)}").fetchall()
+            counts = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"
+            if connection.execute(counts).fetchone() is not None:
+                query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+                rows += connection.execute(query, (self._table,)).fetchall()
+            return max((row[0] for row in rows if row[0] is not None), default=_BEFORE_ALL)
+
+        try:
+            found = await self._database.do(largest)
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"cannot read table {self._table!r} of {self._path}: {describe_error(error)}"
+            ) from error
+        if found < position:
+            known = "no row" if found == _BEFORE_ALL else f"none behind {found}"
+            place = f"row {position} of table {self._table!r} of {self._path}"
+            raise SourceError(
+                f"cannot go on behind {place}: it has {known}. "
+                "Put the database back that was read, or begin at its start by another name for the source "
+                "or restore='none'"
+            )
         self._row = position
 
     async def close(self) -> None:

@@ -81,6 +81,38 @@ def test_reading_goes_on_behind_a_position(path: Path) -> None:
     asyncio.run(main())
 
 
+async def seek(path: Path, position: int) -> list[Any]:
+    """What a source gives behind `position`."""
+    source = SqliteSource(path, "t")
+    await source.open()
+    try:
+        await source.seek(position)
+        batch = await source.read()
+        return [] if batch is None else [row["n"] for row in batch.values]
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize(("count", "found"), [(3, "none behind 3"), (0, "no row")])
+def test_table_that_never_had_the_row_of_a_position_is_refused(path: Path, count: int, found: str) -> None:
+    filled(path, count)
+    with pytest.raises(SourceError, match=f"cannot go on behind row 10 of table 't' .*: it has {found}"):
+        asyncio.run(seek(path, 10))
+
+
+def test_table_whose_rows_were_taken_away_is_read_on_if_it_counts_on(path: Path) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, n)")
+    execute(path, *(f"INSERT INTO t (n) VALUES ({n})" for n in range(10)), "DELETE FROM t")
+    assert asyncio.run(seek(path, 10)) == []
+    execute(path, "INSERT INTO t (n) VALUES (99)")
+    assert asyncio.run(seek(path, 10)) == [99]
+
+
+def test_position_before_all_rows_fits_an_empty_table(path: Path) -> None:
+    filled(path, 0)
+    assert asyncio.run(seek(path, -(2**63))) == []
+
+
 def test_source_says_what_is_missing(path: Path) -> None:
     async def main(table: str) -> None:
         source = SqliteSource(path, table)
