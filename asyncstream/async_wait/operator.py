@@ -67,6 +67,7 @@ from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
+from asyncstream.async_wait.sharing import hold, release
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import (
@@ -151,6 +152,7 @@ class AsyncWaitOperator(Intake):
         self._function: Callable[[Any], Awaitable[Any]] = (
             settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
         )
+        self._holds = False
         self._on_timeout = settings.on_timeout
         if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
             self._on_timeout = self._object.timeout
@@ -168,7 +170,8 @@ class AsyncWaitOperator(Intake):
 
     async def start(self) -> None:
         if self._object is not None:
-            await self._object.open()
+            self._holds = True
+            await hold(self._object)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._inbox.append((value, timestamp))
@@ -219,9 +222,10 @@ class AsyncWaitOperator(Intake):
         self.halt()
         patience = self.context.patience
         running = await end_tasks((worker.task for worker in self._workers), patience)
-        if self._object is not None:
+        if self._object is not None and self._holds:
+            self._holds = False
             try:
-                await within(patience, self._object.close())
+                await within(patience, release(self._object))
             except TimeoutError as error:
                 raise UserFunctionError(self.context.name, None, error, when="when it was closed") from error
         if running:

@@ -64,7 +64,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
 
         Args:
-            function: one object serves all keys; what belongs to a key is kept in state.
+            function: one object serves all keys, of this step alone; what belongs to a key is kept in state.
             on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
@@ -77,7 +77,14 @@ class KeyedStream(Stream[T], Generic[K, T]):
         required = routed_to(on_error) + (sides or ())
         schema = process_schema(function)
         output = self._step(
-            "process", name, make, details, required=required, key_by=self._key_by, schema=schema
+            "process",
+            name,
+            make,
+            details,
+            required=required,
+            key_by=self._key_by,
+            schema=schema,
+            owns=function,
         )
         return SideStreams(self._graph, output, sides)
 

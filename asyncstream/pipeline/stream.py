@@ -348,11 +348,12 @@ class Stream(Generic[T]):
         required: tuple[str, ...] = (),
         key_by: Callable[[Any], Any] | None = None,
         schema: Schema | None = None,
+        owns: object = None,
     ) -> Output:
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
         inputs = inputs or (self._output,)
-        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, key_by, schema))
+        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, key_by, schema, owns))
         return Output(name)
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:

@@ -85,6 +85,7 @@ class OperatorStep:
         key_by: gives the key of an element, where one operator must see all elements of a key, in order;
             None: any operator of this step may work on any element.
         schema: what its operator remembers; None: nothing.
+        owns: an object of the user's that serves this step alone, since it remembers things; None: none.
     """
 
     name: str
@@ -95,6 +96,7 @@ class OperatorStep:
     required: tuple[str, ...] = ()
     key_by: Callable[[Any], Any] | None = None
     schema: Schema | None = None
+    owns: object = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +249,7 @@ class Graph:
 
 
 def _end_of(step: Step) -> object | None:
-    """The source or the sink of a step that has one."""
+    """What serves a step alone: its source, its sink, or an object with the user's own code."""
     if isinstance(step, SourceStep):
         return step.source
-    return step.sink if isinstance(step, SinkStep) else None
+    return step.sink if isinstance(step, SinkStep) else step.owns

@@ -1,0 +1,77 @@
+"""
+An `AsyncFunction` that several steps, or several jobs, use at once: opened by the first, closed by the last.
+
+A session, a cache, calls in flight that are shared: all of that is meant to be used by many. What one of them
+must not do is close it while the others make calls. It belongs to one event loop, as a session does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from asyncstream.errors import PipelineError
+from asyncstream.operators.functions import AsyncFunction
+
+__all__ = ("hold", "release")
+
+
+class _Hold:
+    """
+    How an async function is held.
+
+    Attributes:
+        function: keeps its identity from being given to another.
+        turn: it is opened and closed by one at a time.
+        holders: how many have asked for it and not let go.
+    """
+
+    def __init__(self, function: AsyncFunction[Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.function = function
+        self.loop = loop
+        self.turn = asyncio.Lock()
+        self.holders = 0
+        self.is_open = False
+
+
+_held: dict[int, _Hold] = {}
+"""By identity: functions compare as their classes like."""
+
+
+async def hold(function: AsyncFunction[Any, Any]) -> None:
+    """
+    Open it, unless somebody has. Whoever asked must `release` it, also if this raises.
+
+    Raises:
+        PipelineError: if a job in another event loop holds it.
+    """
+    loop = asyncio.get_running_loop()
+    held = _held.get(id(function))
+    if held is None or held.loop.is_closed():  # of a loop that ended with the job in it
+        held = _held[id(function)] = _Hold(function, loop)
+    elif held.loop is not loop:
+        raise PipelineError(
+            f"one {type(function).__name__} is in use in two event loops at once; make one for each"
+        )
+    held.holders += 1
+    async with held.turn:
+        if not held.is_open:
+            await function.open()
+            held.is_open = True
+
+
+async def release(function: AsyncFunction[Any, Any]) -> None:
+    """Close it, unless others hold it."""
+    held = _held.get(id(function))
+    if held is None or held.loop is not asyncio.get_running_loop():
+        return  # it was refused
+    held.holders -= 1
+    async with held.turn:
+        if held.holders:
+            return
+        held.is_open = False
+        try:
+            await function.close()
+        finally:
+            if not held.holders:  # else somebody has asked for it meanwhile, and opens it again
+                del _held[id(function)]

@@ -1,0 +1,133 @@
+"""One function object in two steps or two jobs: shared where that is meant, else refused with what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncstream import AsyncFunction, KeyedContext, KeyedProcessFunction, Pipeline, PipelineError
+from asyncstream.calls import single_flight
+from asyncstream.operators.process import Emitter
+from asyncstream.state import ValueDescriptor
+from tests.runtime.parts import run
+
+
+class CountPerKey(KeyedProcessFunction[str, tuple[str, int]]):
+    def open(self, ctx: KeyedContext) -> None:
+        self.count = ctx.state(ValueDescriptor[int]("n", default=0))
+
+    def process_element(self, value: str, ctx: KeyedContext, out: Emitter[tuple[str, int]]) -> None:
+        self.count.set((self.count.get() or 0) + 1)
+        out((ctx.key, self.count.get() or 0))
+
+
+def counting(function: CountPerKey) -> tuple[Pipeline, list[Any]]:
+    done: list[Any] = []
+    pipeline = Pipeline()
+    pipeline.submissions().key_by(lambda value: value).process(function, name="count").to(done)
+    return pipeline, done
+
+
+def test_process_function_in_two_steps_is_refused_when_it_is_built() -> None:
+    pipeline = Pipeline()
+    keyed = pipeline.source(["a"]).key_by(lambda value: value)
+    function = CountPerKey()
+    keyed.process(function, name="one")
+    with pytest.raises(PipelineError, match="steps 'one' and 'two' share one CountPerKey; give each its own"):
+        keyed.process(function, name="two")
+
+
+def test_process_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on() -> None:
+    function = CountPerKey()
+    (one, done), (two, _) = counting(function), counting(function)
+
+    async def main() -> None:
+        async with one.start() as job:
+            await job.submit("a")
+            with pytest.raises(PipelineError, match="CountPerKey serves another job that runs"):
+                await two.run()
+            await job.submit("a")
+        async with two.start() as job:  # one after the other is well
+            await job.submit("a")
+
+    run(main())
+    assert done == [("a", 1), ("a", 2)]
+
+
+class Session(AsyncFunction[int, int]):
+    """Notes how often it was opened and closed, and refuses calls while it is not open."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+
+    async def open(self) -> None:
+        await asyncio.sleep(1)
+        self.opened += 1
+
+    async def invoke(self, value: int) -> int:
+        assert self.opened > self.closed
+        await asyncio.sleep(1)
+        assert self.opened > self.closed
+        return value
+
+    async def close(self) -> None:
+        await asyncio.sleep(1)
+        self.closed += 1
+
+
+def test_session_of_two_steps_is_opened_once_and_closed_once() -> None:
+    session = Session()
+    for runs in (1, 2):
+        done: list[int] = []
+        pipeline = Pipeline()
+        pipeline.source(range(5)).async_map(session, name="one").async_map(session, name="two").to(done)
+        run(pipeline.run())
+        assert (session.opened, session.closed) == (runs, runs)
+        assert done == [*range(5)]
+
+
+def test_job_that_ends_leaves_the_session_of_another_open() -> None:
+    session = Session()
+
+    def build(items: range) -> tuple[Pipeline, list[int]]:
+        done: list[int] = []
+        pipeline = Pipeline()
+        pipeline.source(items).async_map(session, concurrency=1).to(done)
+        return pipeline, done
+
+    async def main() -> None:
+        (short, _), (long, done) = build(range(1)), build(range(10))
+        await asyncio.gather(short.run(), long.run())
+        assert done == list(range(10))
+        third, done = build(range(3))
+        await third.run()
+        assert done == [0, 1, 2]
+
+    run(main())
+    assert session.opened == session.closed == 2
+
+
+def test_job_that_stops_leaves_the_calls_of_another_alone() -> None:
+    async def slow(value: int) -> int:
+        await asyncio.sleep(3)
+        return value
+
+    shared = single_flight(slow)
+
+    async def main() -> None:
+        done: list[int] = []
+        stopped, kept = Pipeline(), Pipeline()
+        stopped.source([100]).async_map(shared).discard()
+        kept.source(range(5)).async_map(shared).to(done)
+
+        async def stop_early() -> None:
+            async with stopped.start() as job:
+                await asyncio.sleep(1)
+                await job.stop()
+
+        await asyncio.gather(stop_early(), kept.run())
+        assert done == list(range(5))
+
+    run(main())
