@@ -112,9 +112,7 @@ class AsyncWaitSettings:
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
         set_(self, "order", OutputOrder(order))
         count("concurrency", self.concurrency)
-        if self.buffer is None:
-            set_(self, "buffer", 16 * self.concurrency)
-        if count("buffer", self.buffer) < self.concurrency:
+        if self.buffer is not None and count("buffer", self.buffer) < self.concurrency:
             raise refuse("buffer", f"at least the concurrency of {self.concurrency}", self.buffer)
         if self.timeout is not None:
             set_(self, "timeout", duration_seconds("timeout", self.timeout))
@@ -133,6 +131,11 @@ class AsyncWaitSettings:
             raise PipelineError(
                 "order: expected a key to go with per_key, got none; put .key_by(...) before the step"
             )
+
+    @property
+    def holds_as_usual(self) -> bool:
+        """Whether the user left `buffer` to us."""
+        return self.buffer is None
 
     @property
     def buffer_size(self) -> int:

@@ -235,7 +235,7 @@ class Pipeline:
         spark: SparkSession,
         *,
         inputs: Mapping[str, DataFrame],
-        outputs: Mapping[str, StructType],
+        outputs: Mapping[str, StructType | str],
         key_groups: int | None = None,
         partitions: int | None = None,
         start_from: Checkpoints | Place | None = None,
@@ -251,10 +251,12 @@ class Pipeline:
         Args:
             spark: the session.
             inputs: what to read in place of each source, by its name: all bounded or all streams.
-            outputs: the columns of what reaches each sink, by its name.
+            outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
+                element must have each of them, None where there is no value.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
                 stream with a checkpoint cannot change it. By default eight for each partition of Spark's
-                setting `spark.sql.shuffle.partitions`, at most 128.
+                setting `spark.sql.shuffle.partitions`, or fewer so that there are at most 128, but at
+                least one for each.
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
             start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin

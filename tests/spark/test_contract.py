@@ -84,28 +84,40 @@ def as_row(result: Any) -> dict[str, Any]:
 def windows(timed: Stream[Any]) -> dict[str, Stream[Any]]:
     """Windows of all kinds, side by side."""
     keyed = timed.key_by(key_of)
-    lenient = keyed.window(TumblingWindows(2)).allowed_lateness(1).aggregate(n=Count(), total=Sum("v"))
-    triggered = keyed.window(TumblingWindows(4)).trigger(CountTrigger(3)).aggregate(n=Count())
-    evicted = keyed.window(TumblingWindows(4)).evictor(CountEvictor(2)).collect()
+    lenient = keyed.window(TumblingWindows(2)).allowed_lateness(1)
+    tumbling = lenient.aggregate(n=Count(), total=Sum("v"), name="tumbling_windows")
+    triggered = keyed.window(TumblingWindows(4)).trigger(CountTrigger(3))
+    evicted = keyed.window(TumblingWindows(4)).evictor(CountEvictor(2)).collect(name="evicting")
     return {
-        "tumbling": lenient,
-        "late": lenient.late,
-        "sliding": keyed.window(SlidingWindows(3, 1)).aggregate(n=Count(), total=Sum("v")),
-        "session": keyed.window(SessionWindows(1)).aggregate(n=Count()),
-        "counted": keyed.count_window(4).aggregate(total=Sum("v")),
-        "counted_sliding": keyed.count_window(3, 2).collect(),
-        "triggered": triggered,
+        "tumbling": tumbling,
+        "late": tumbling.late,
+        "sliding": keyed.window(SlidingWindows(3, 1)).aggregate(
+            n=Count(), total=Sum("v"), name="sliding_windows"
+        ),
+        "session": keyed.window(SessionWindows(1)).aggregate(n=Count(), name="sessions"),
+        "counted": keyed.count_window(4).aggregate(total=Sum("v"), name="counting"),
+        "counted_sliding": keyed.count_window(3, 2).collect(name="counting_sliding"),
+        "triggered": triggered.aggregate(n=Count(), name="triggering"),
         "evicted": evicted,
     }
 
 
 def functions(timed: Stream[Any]) -> dict[str, Stream[Any]]:
     """Timers, async calls around them, and two keyed steps in a row, with and without steps between."""
-    alarms = timed.async_map(doubled, concurrency=8).key_by(key_of).process(Alarm())
-    first = timed.key_by(key_of).window(TumblingWindows(1)).aggregate(n=Count())
-    of_windows = first.key_by(result_key).window(TumblingWindows(4)).aggregate(n=Count())
-    of_alarms = alarms.async_map(doubled, concurrency=4).key_by(key_of).window(TumblingWindows(3))
-    summed = of_alarms.aggregate(n=Count(), total=Sum("v"))
+    alarms = (
+        timed.async_map(doubled, concurrency=8, name="double")
+        .key_by(key_of)
+        .process(Alarm(), name="alarming")
+    )
+    first = timed.key_by(key_of).window(TumblingWindows(1)).aggregate(n=Count(), name="first")
+    again = first.key_by(result_key).window(TumblingWindows(4))
+    of_windows = again.aggregate(n=Count(), name="second")
+    of_alarms = (
+        alarms.async_map(doubled, concurrency=4, name="double_again")
+        .key_by(key_of)
+        .window(TumblingWindows(3))
+    )
+    summed = of_alarms.aggregate(n=Count(), total=Sum("v"), name="of_alarms_windows")
     return {
         "alarms": alarms,
         "sevens": alarms.side("sevens"),
@@ -113,7 +125,7 @@ def functions(timed: Stream[Any]) -> dict[str, Stream[Any]]:
         "of_windows_late": of_windows.late,
         "of_alarms": summed,
         "of_alarms_late": summed.late,
-        "both": first.map(as_row).union(timed.filter(lambda row: row["v"] % 5 == 0)),
+        "both": first.map(as_row).union(timed.filter(lambda row: row["v"] % 5 == 0), name="united"),
     }
 
 
@@ -133,7 +145,7 @@ def untimed(timed: Stream[Any]) -> dict[str, Stream[Any]]:
 def told(outputs: dict[str, Stream[Any]]) -> Stream[str]:
     """All of them as lines of one stream, each with the name of its own."""
     first, *others = (out.map(partial("{}: {!r}".format, name)) for name, out in outputs.items())
-    return first.union(*others)
+    return first.union(*others, name="all_lines")
 
 
 Definition = Callable[[Stream[Any]], dict[str, Stream[Any]]]
@@ -204,7 +216,7 @@ def on_spark(spark: SparkSession, source: Any, define: Definition, **options: An
     rows: Stream[Any] = pipeline.source([], name="rows")
     if define is not untimed:
         strategy = BoundedOutOfOrderness(DELAY) if source.isStreaming else NoWatermarks()
-        rows = rows.event_time(lambda row: row["ts"], strategy)
+        rows = rows.event_time(lambda row: row["ts"], strategy, name="event_time")
     told(define(rows)).to([], name="lines")
     schema = columns(line=StringType())
     return pipeline.on_spark(spark, inputs={"rows": source}, outputs={"lines": schema}, **options)

@@ -60,16 +60,20 @@ def some(row: Any) -> bool:
 def calls(timed: Stream[Any], held: Callable[[Any], bool] = never) -> dict[str, Stream[Any]]:
     """Calls before windows, behind them, and one after the other for each key."""
     ask = partial(answer, held)
-    asked = timed.async_map(ask, concurrency=100)
-    sums = asked.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count(), total=Sum("v"))
-    again = sums.map(lambda result: {"key": result.key, "v": result.value["total"]}).async_map(ask)
-    by_key = timed.key_by(key_of).async_map(ask, order="per_key", concurrency=100)
+    asked = timed.async_map(ask, concurrency=100, name="ask")
+    sums = (
+        asked.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count(), total=Sum("v"), name="summing")
+    )
+    again = sums.map(lambda result: {"key": result.key, "v": result.value["total"]}).async_map(
+        ask, name="ask_again"
+    )
+    by_key = timed.key_by(key_of).async_map(ask, order="per_key", concurrency=100, name="ask_by_key")
     return {
         "sums": sums,
         "late": sums.late,
-        "again": again.key_by(key_of).count_window(3).aggregate(total=Sum("v")),
+        "again": again.key_by(key_of).count_window(3).aggregate(total=Sum("v"), name="threes"),
         "by_key": by_key,
-        "counted": by_key.key_by(key_of).count_window(4).collect(),
+        "counted": by_key.key_by(key_of).count_window(4).collect(name="fours"),
     }
 
 
@@ -81,7 +85,7 @@ def run_embedded(elements: Sequence[Any], define: Definition, settings: Checkpoi
             yield element
         await asyncio.Event().wait()
 
-    pipeline = Pipeline("embedded")
+    pipeline = Pipeline("spark")
     strategy = PunctuatedWatermarks(lambda row, ts: row.get("watermark"))
     marked = pipeline.source(source(), name="rows").event_time(
         lambda row: row.get("ts", 0), strategy, name=name
@@ -163,7 +167,7 @@ def test_saved_watermark_holds_in_the_embedded_engine(spark: SparkSession, tmp_p
     batches = [[row(0), row(9_000)], [row(9_500)]]
 
     def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
-        sums = timed.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count())
+        sums = timed.key_by(key_of).window(TumblingWindows(2)).aggregate(n=Count(), name="sums")
         return {"sums": sums, "late": sums.late}
 
     plan = on_spark(spark, stream(spark, tmp_path / "in", batches), define)
@@ -172,7 +176,7 @@ def test_saved_watermark_holds_in_the_embedded_engine(spark: SparkSession, tmp_p
     plan.save_checkpoint(str(tmp_path / "checkpoint"), settings)
     pipeline = Pipeline("spark")
     timed = pipeline.source([row(1_000), row(8_500)], name="rows").event_time(
-        lambda row: row["ts"], BoundedOutOfOrderness(DELAY)
+        lambda row: row["ts"], BoundedOutOfOrderness(DELAY), name="event_time"
     )
     found: list[str] = []
     told(define(timed)).to(found, name="lines")
@@ -196,8 +200,10 @@ def test_bounded_job_goes_on_from_a_checkpoint(spark: SparkSession) -> None:
         await asyncio.Event().wait()
 
     found: list[str] = []
-    pipeline = Pipeline("embedded")
-    timed = pipeline.source(endless(), name="rows").event_time(lambda row: row["ts"], NoWatermarks())
+    pipeline = Pipeline("spark")
+    timed = pipeline.source(endless(), name="rows").event_time(
+        lambda row: row["ts"], NoWatermarks(), name="event_time"
+    )
     told(calls(timed, some)).to(found, name="lines")
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
     run_virtual(main(pipeline, settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import date, timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +45,36 @@ def test_keys_with_a_pattern_are_spread_evenly(keys: Iterable[Any], groups: int)
     assert len(found) == groups
     # six standard deviations of what is drawn by lot
     assert max(abs(count - even) for count in found.values()) < 6 * even**0.5
+
+
+class Suit(Enum):
+    HEARTS = "h"
+    CLUBS = "c"
+
+
+class Point:
+    """Of a class that says itself what is equal."""
+
+    def __init__(self, x: float, y: list[float]) -> None:
+        self.x, self.y = x, y
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Point) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.x)
+
+
+def test_enums_and_plain_objects_are_keys() -> None:
+    class Local(Enum):
+        HEARTS = 1
+
+    groups = KeyGroups(1000)
+    assert len({groups.of(key) for key in (*Suit, Local.HEARTS)}) == 3
+    assert KeyGroups(1000).of(Point(1, [2])) == KeyGroups(1000).of(Point(1.0, [2.0]))
+    assert KeyGroups(1000).of(Point(1, [2])) != KeyGroups(1000).of(Point(2, [1]))
+    with pytest.raises(TypeError, match="thing is equal to itself only"):
+        groups.of(type("thing", (), {})())
 
 
 def test_what_is_not_a_number_has_one_group() -> None:

@@ -106,13 +106,18 @@ def a_stream(spark: SparkSession, tmp_path: Any) -> DataFrame:
 
 
 def test_inputs_and_outputs_must_match_the_pipeline(spark: SparkSession) -> None:
+    from pyspark.sql.types import LongType
+
     df = frame(spark, [])
     with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no other"):
         planned(df, lambda s: s, inputs={"rows": df, "other": df})
     with pytest.raises(PipelineError, match=r"outputs: .*\(out\), nothing for out"):
         planned(df, lambda s: s, outputs={})
-    with pytest.raises(PipelineError, match=r"outputs\['out'\]: expected a StructType"):
-        planned(df, lambda s: s, outputs={"out": "v long"})
+    with pytest.raises(PipelineError, match=r"outputs\['out'\]: expected a StructType, or columns as text"):
+        planned(df, lambda s: s, outputs={"out": "bigint"})
+    with pytest.raises(PipelineError, match=r"outputs\['out'\]: Spark cannot read 'v lang'"):
+        planned(df, lambda s: s, outputs={"out": "v lang"})
+    assert planned(df, lambda s: s, outputs={"out": "v long"})["out"].schema == columns(v=LongType())
     with pytest.raises(PipelineError, match=r"inputs\['rows'\]: expected a Spark DataFrame"):
         planned(df, lambda s: s, inputs={"rows": [1]})
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import UserDict, defaultdict
+from collections import UserDict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql import Row
 
 from asyncstream import UserFunctionError
 from asyncstream.runtime.spark.rows import RowWriter, elements_of
@@ -104,12 +105,48 @@ def test_no_elements_are_no_batch() -> None:
     assert list(writer().batches([])) == []
 
 
-def test_key_that_only_some_results_have_is_null_in_the_others() -> None:
-    assert written([{"key": "a", "v": 1}, {"v": 2, "more": 0}, {}]) == [
+def test_what_results_have_besides_is_left_out() -> None:
+    assert written([{"key": None, "v": 2, "more": 0}]) == [{"key": None, "v": 2}]
+
+
+class OnlyKey(NamedTuple):
+    key: str
+
+
+@dataclass
+class OnlyV:
+    v: int
+
+
+@pytest.mark.parametrize(
+    "without", [{}, {"key": "b"}, {"kye": "b", "v": 1}, UserDict(v=1), OnlyKey("b"), OnlyV(1), Row(v=1)]
+)
+def test_column_that_a_result_does_not_have_is_refused(without: Any) -> None:
+    with pytest.raises(UserFunctionError, match=r"it has no '(key|v)'; say None where a"):
+        written([{"key": "a", "v": 1}, without])
+
+
+def test_rows_of_sparks_own_are_written() -> None:
+    assert written([Row(v=1, key="a", more=5), Row("key", "v")("b", 2)]) == [
         {"key": "a", "v": 1},
-        {"key": None, "v": 2},
-        {"key": None, "v": None},
+        {"key": "b", "v": 2},
     ]
+
+
+def test_maps_are_dicts_wherever_they_are() -> None:
+    import pyarrow as pa
+    from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
+
+    counts = MapType(StringType(), LongType())
+    inside = StructType(
+        [StructField("all", ArrayType(counts)), StructField("of", MapType(LongType(), counts))]
+    )
+    row = {"m": {"k": 1, "l": None}, "s": {"all": [{"k": 2}, None, {}], "of": {7: {"k": 3}}}, "none": None}
+    schema = columns(m=counts, s=inside, none=counts)
+    (batch,) = RowWriter("out", schema).batches([row])
+    assert elements_of(batch) == [row]
+    keyed_by_structs = pa.array([[({"a": 1}, 2)]], pa.map_(pa.struct([("a", pa.int64())]), pa.int64()))
+    assert elements_of(pa.record_batch({"m": keyed_by_structs})) == [{"m": [({"a": 1}, 2)]}]
 
 
 def test_results_of_several_kinds_are_written_together() -> None:
@@ -120,20 +157,18 @@ def test_results_of_several_kinds_are_written_together() -> None:
     @dataclass
     class Counted:
         v: int
+        key: str | None = None
 
-    absent: defaultdict[str, int] = defaultdict(lambda: 7)
-    found = written([{"key": "a", "v": 1}, Pair("b", 2), Counted(3), UserDict(key="d", v=4), absent])
+    found = written([{"key": "a", "v": 1}, Pair("b", 2), Counted(3), UserDict(key="d", v=4)])
     assert [(row["key"], row["v"]) for row in found] == [
         ("a", 1),
         ("b", 2),
         (None, 3),
         ("d", 4),
-        (None, None),
     ]
-    assert not absent
 
 
-@pytest.mark.parametrize("without", [{"key": "b"}, {"key": "b", "v": None}])
+@pytest.mark.parametrize("without", [{"key": "b", "v": None}])
 def test_null_in_a_column_that_has_none_is_blamed_on_its_element(without: dict[str, Any]) -> None:
     with pytest.raises(UserFunctionError, match=r"the column is not nullable, on element {'key': 'b'"):
         written([{"key": "a", "v": 1}, without], nullable=False)
@@ -150,7 +185,7 @@ def test_times_go_out_as_they_came_in() -> None:
                 "at": datetime(2024, 3, 31, tzinfo=UTC),
                 "wall": datetime(2024, 3, 31),
             },
-            {},
+            {"day": None, "at": None, "wall": None},
         ]
     )
     (gone,) = RowWriter("out", kinds).batches(elements_of(came))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -28,7 +32,7 @@ from asyncstream.runtime.spark.assembly import NOW, Exit, Leaving, Terms
 from asyncstream.runtime.spark.cut import Route, cut
 from asyncstream.runtime.spark.heritage import route_of
 from asyncstream.runtime.spark.keys import KeyGroups
-from asyncstream.runtime.spark.loop import LoopThread, settle
+from asyncstream.runtime.spark.loop import LoopThread, settle, token_of
 from asyncstream.runtime.spark.parcels import BATCH, PAYLOAD, Packer, pack, packed, unpack
 from asyncstream.runtime.spark.rows import RowWriter
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
@@ -325,6 +329,50 @@ def test_error_that_cannot_be_unpickled_travels_as_its_text() -> None:
     assert type(found.error) is CallTimeout
 
 
+class OfScript(NamedTuple):
+    """Stands for one that a script defines: no worker finds it by its name."""
+
+    a: int
+
+
+OfScript.__module__ = "no_module_of_workers"
+
+
+def test_elements_of_classes_that_workers_do_not_have_travel_with_them() -> None:
+    class Suit(Enum):
+        HEARTS = "h"
+        CLUBS = "c"
+
+    @dataclass(frozen=True)
+    class Card:
+        suit: Suit
+        rank: int
+
+    elements = [Card(Suit.CLUBS, 7), Card(Suit.HEARTS, 1), OfScript(3), {"suit": Suit.CLUBS}]
+    ((_, payload),) = packed(leaving(*elements))
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(elements)
+    assert unpack(payload)[0] == elements
+    assert unpack(payload)[0][3]["suit"] is Suit.CLUBS
+    program = "import sys, pickle; values, _ = pickle.loads(sys.stdin.buffer.read()); print(values)"
+    done = subprocess.run([sys.executable, "-c", program], input=payload, capture_output=True, check=True)
+    assert "OfScript(a=3)" in done.stdout.decode()
+
+
+def test_stages_that_are_planned_again_go_by_the_same_token() -> None:
+    class Client(AsyncFunction[Any, Any]):
+        def __init__(self, place: str) -> None:
+            self.place = place
+
+    def token(place: str, concurrency: int = 3) -> str:
+        pipeline = Pipeline()
+        pipeline.source([]).async_map(Client(place), concurrency=concurrency).to([], name="out")
+        return token_of(cut(pipeline._graph, streaming=False))
+
+    assert token("here") == token("here")
+    assert len({token("here"), token("there"), token("here", 4)}) == 3
+
+
 def test_element_that_cannot_be_pickled_is_refused_with_the_step() -> None:
     from asyncstream import PipelineError
 
@@ -336,7 +384,7 @@ def test_rows_are_written_from_dicts_tuples_with_names_and_single_values() -> No
     from pyspark.sql.types import LongType, StringType
 
     writer = RowWriter("out", columns(key=StringType(), value=LongType()))
-    results = [{"key": "a", "value": 1}, WindowResult("b", 0, 10, 2), {"key": "c"}]
+    results = [{"key": "a", "value": 1}, WindowResult("b", 0, 10, 2), {"key": "c", "value": None}]
     (found,) = writer.batches(results)
     assert found.to_pylist() == [
         {"key": "a", "value": 1},

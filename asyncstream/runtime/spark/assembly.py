@@ -34,6 +34,9 @@ __all__ = ("NOW", "Assembly", "Exit", "Leaving", "Terms", "delay_ms", "opening",
 NOW: Final = MAX_TIMESTAMP - 1
 """Stands for the watermark of the micro-batch under way, which only Spark's state is told."""
 
+HELD = 20_000
+"""Elements that an async step holds at least, if the user does not say: two of Spark's Arrow batches."""
+
 Lend = Callable[[str, AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
 
 
@@ -49,6 +52,7 @@ class Terms:
         processing_time: keyed steps of a stream are told of it.
         counts: what is counted and told to Spark.
         clocks: the steps that give the event time by which keyed steps go.
+        unnamed: steps that remember something and have their names from their places only, with what it is.
     """
 
     key_groups: int
@@ -57,6 +61,7 @@ class Terms:
     processing_time: bool = False
     counts: tuple[Count, ...] = ()
     clocks: frozenset[str] = frozenset()
+    unnamed: tuple[str, ...] = ()
 
 
 class Leaving(NamedTuple):
@@ -198,10 +203,15 @@ class Assembly:
     def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
         operator = step.make()
         if isinstance(operator, AsyncWaitOperator):
-            function = operator.settings.function
+            # nobody waits for the first result of a task; one slow call must not hold back the others
+            settings = operator.settings
+            if settings.holds_as_usual:
+                settings = replace(settings, buffer=max(settings.buffer_size, HELD))
+            function = settings.function
             if lend is not None and isinstance(function, AsyncFunction):
-                return AsyncWaitOperator(replace(operator.settings, function=lend(step.name, function)))
-        elif isinstance(operator, AssignEventTime):
+                return AsyncWaitOperator(replace(settings, function=lend(step.name, function)))
+            return AsyncWaitOperator(settings)
+        if isinstance(operator, AssignEventTime):
             follower = _Follower()
             delay = delay_ms(operator.strategy)
             if delay is not None and step.name in self._clocks:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
-from uuid import uuid4
 
-from asyncstream.arguments import refuse
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
@@ -20,9 +18,10 @@ from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_
 from asyncstream.runtime.spark.cut import Stage, cut
 from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.extra import need_pyspark
-from asyncstream.runtime.spark.loop import loop_thread
+from asyncstream.runtime.spark.loop import loop_thread, token_of
 from asyncstream.runtime.spark.rows import array_of, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
+from asyncstream.runtime.spark.schemas import data_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +33,7 @@ __all__ = ("enrich_column", "run_column")
 
 def enrich_column(
     fn: Callable[[dict[str, Any]], Awaitable[Any]] | AsyncFunction[dict[str, Any], Any],
-    returns: DataType,
+    returns: DataType | str,
     *,
     name: str = "enrich_column",
     **options: Unpack[AsyncWaitOptions],
@@ -52,7 +51,7 @@ def enrich_column(
 
     Args:
         fn: an `async def` of a dict that holds the columns it is applied to, or an `AsyncFunction`.
-        returns: the type of the column.
+        returns: the type of the column, also as text: "bigint".
         name: what errors call this step.
         options: see `AsyncWaitOptions`; every row needs a value, so nothing can be skipped or routed.
 
@@ -63,10 +62,8 @@ def enrich_column(
     import pyarrow as pa
     from pyspark.sql import functions as columns
     from pyspark.sql.functions import arrow_udf
-    from pyspark.sql.types import DataType
 
-    if not isinstance(returns, DataType):
-        raise refuse("returns", "a Spark DataType", returns)
+    returns = data_type("returns", returns)
     graph, settings = async_step(fn, False, name, options, [])
     for option, choice in (("on_error", settings.on_error), ("on_timeout", settings.on_timeout)):
         if choice in ("skip", "route"):
@@ -75,7 +72,8 @@ def enrich_column(
         raise PipelineError(
             f"order={settings.order.value!r}: a column keeps the order of its rows; use enrich"
         )
-    run = partial(run_column, uuid4().hex, cut(graph, streaming=False)[0], name, returns)
+    stages = cut(graph, streaming=False)
+    run = partial(run_column, token_of(stages), stages[0], name, returns)
 
     def values(arrays: Any) -> Any:
         return run(arrays)

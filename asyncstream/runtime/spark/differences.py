@@ -117,7 +117,10 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
     if isinstance(operator, AsyncWaitOperator):
         bounds = "partition and micro-batch" if streaming else "partition"
         settings = operator.settings
-        yield f"{step.name}: {settings.concurrency} calls at once in every running task, not in all"
+        yield (
+            f"{step.name}: {settings.concurrency} calls at once in every running task, not in all; likewise "
+            "the rate of a rate limit, the state of a circuit breaker and what is cached"
+        )
         if settings.order is not OutputOrder.PER_KEY:
             yield f"{step.name}: order {settings.order.value} holds within a {bounds}"
         yield f"{step.name}: the last slow call holds its whole {bounds}; a timeout bounds that"

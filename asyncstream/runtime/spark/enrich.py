@@ -14,6 +14,7 @@ from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.sparkplan import SparkPlan
 
@@ -30,7 +31,7 @@ def enrich(
     df: DataFrame,
     fn: Function,
     *,
-    schema: StructType,
+    schema: StructType | str,
     flat: bool = False,
     name: str = "enrich",
     observe: str | Observation | None = None,
@@ -42,12 +43,22 @@ def enrich(
         df.transform(enrich, with_plane, schema=schema, concurrency=200, timeout=5)
 
     In every task that Spark runs at the same time, `concurrency` calls are under way. A client that an
-    `AsyncFunction` opens stays open from task to task. Declare a watermark behind this, not before it.
+    `AsyncFunction` opens stays open from task to task, and in `foreachBatch` from micro-batch to micro-batch.
+    Declare a watermark behind this, not before it.
+
+    Spark computes a DataFrame again for each action, for each side of its join or union with itself, and for
+    `orderBy`, which first takes a sample of the rows: the service is then asked again for every row, and may
+    answer otherwise. Where that matters, `persist()` the result, or write it and read it back. A task that
+    fails is run again too, with all its calls.
+
+    What holds for a guard holds in each Python worker: `rate_limit(fn, rate=50)` allows 50 calls in each task
+    that runs at the same time, `spark.executor.cores` times the number of executors. Divide the rate by them.
 
     Args:
-        fn: an `async def` of one row, a dict, or an `AsyncFunction`; gives a dict, a NamedTuple or a
-            dataclass.
-        schema: the columns of what `fn` gives.
+        fn: an `async def` of one row, a dict, or an `AsyncFunction`; gives a dict, a NamedTuple, a dataclass
+            or a Row. Maps in a row are dicts, too.
+        schema: the columns of what `fn` gives, also as text: "id bigint, name string". A result must have
+            each of them, None where there is no value; what it has besides is left out.
         flat: `fn` gives an iterable of rows.
         name: what errors call this step.
         observe: the name, or `Observation`, by which Spark tells what is counted: calls, failures, retries,
@@ -67,7 +78,7 @@ def enrich_apart(
     df: DataFrame,
     fn: Function,
     *,
-    schema: StructType,
+    schema: StructType | str,
     flat: bool = False,
     name: str = "enrich",
     observe: str | Observation | None = None,
@@ -91,7 +102,7 @@ def enrich_apart(
 def _plan(
     df: DataFrame,
     fn: Function,
-    schema: StructType,
+    schema: StructType | str,
     flat: bool,
     name: str,
     observe: str | Observation | None,
@@ -99,7 +110,7 @@ def _plan(
     tags: list[str],
 ) -> SparkPlan:
     graph, _ = async_step(fn, flat, name, options, tags)
-    outputs = {"results": schema}
+    outputs = {"results": struct_type("schema", schema)}
     for tag in tags:
         graph.add(SinkStep(tag, ListSink([]), (Output(name, tag),)))
         outputs[tag] = _failed_call(df.schema)

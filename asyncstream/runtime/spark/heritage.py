@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, match
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, fit, match
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import encode_state
 from asyncstream.clock import SystemClock
@@ -30,7 +30,7 @@ from asyncstream.lease import Holder, enter, leave
 from asyncstream.operators.base import Operator
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.operators.union import Union
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, Step
 from asyncstream.runtime.spark.assembly import Leaving, delay_ms
 from asyncstream.runtime.spark.cut import Route, Stage, StageKind
 from asyncstream.runtime.spark.keys import KeyGroups
@@ -40,6 +40,9 @@ from asyncstream.state import divide, unite
 __all__ = ("Heritage", "States", "inherit", "route_of", "save", "take_up")
 
 T = TypeVar("T")
+
+WATERMARKS_ONLY = (AssignEventTime, AdvanceWhenQuiet, Union)
+"""Operators that remember nothing else, of which Spark has its own, however they make them."""
 
 States = dict[str, Any]
 """What steps remember, by step name."""
@@ -128,7 +131,11 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
     )
     by_role: dict[str, States] = {"operator": {}, "source": {}}
     for old, name in names.items():
-        by_role[info.steps[old].role][name] = kept[old]
+        role = info.steps[old].role
+        step = graph[name]
+        is_compared = isinstance(step, OperatorStep) and not isinstance(step.make(), WATERMARKS_ONLY)
+        now = step.schema if is_compared else None
+        by_role[role][name] = fit(info, settings, old, name, kept[old], now)
     states = by_role["operator"]
     groups = KeyGroups(key_groups)
     divided: dict[int, dict[int, States]] = {}
@@ -172,8 +179,8 @@ async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] 
 def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int]) -> dict[int, Any]:
     """What belongs to each of these groups of what a step remembers."""
     operator = step.make()
-    if isinstance(operator, AssignEventTime | AdvanceWhenQuiet | Union):
-        return {}  # only watermarks, of which Spark has its own
+    if isinstance(operator, WATERMARKS_ONLY):
+        return {}
     if step.key_by is None:
         return {min(shares): state}
     if operator.layout is not None:
@@ -232,17 +239,22 @@ def save(
             parts = [blob[step.name] for blob in blobs if step.name in blob]
             if parts:
                 states[step.name] = unite(parts, operator.layout)
-    return _wait(_write(settings, title, {name: (graph[name].kind, state) for name, state in states.items()}))
+    return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
 
 
-async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[str, Any]]) -> CheckpointInfo:
+async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[Step, Any]]) -> CheckpointInfo:
     values = settings.values_codec()
     history = History(settings.store, values, settings.key)
     await history.look()
     encoded = {name: encode_state(name, state, values) for name, (_, state) in states.items()}
     steps = {
-        name: StepInfo("operator", kind, sum(len(data) for _, data in encoded[name]))
-        for name, (kind, _) in states.items()
+        name: StepInfo(
+            "operator",
+            step.kind,
+            sum(len(data) for _, data in encoded[name]),
+            None if step.schema is None else step.schema.plain(),
+        )
+        for name, (step, _) in states.items()
     }
     number = history.newest + 1
     info = CheckpointInfo(number, title, SystemClock().now_ms(), values.name, True, 0, steps)

@@ -19,14 +19,14 @@ each of them. Processing time stands still during a micro-batch, and advances af
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import PipelineError, describe_error
+from asyncstream.errors import CheckpointError, PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the_cause
@@ -38,11 +38,57 @@ from asyncstream.runtime.spark.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.loop import settle
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, packed, unpack
+from asyncstream.runtime.spark.values import dumps, loads
+from asyncstream.state.schema import Schema, compare
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ("KeyGroup", "remembered")
+__all__ = ("KeyGroup", "Kind", "remembered")
+
+
+WAY_OUT = (
+    "undo the change, or save what there is with the program that made it, plan.save_checkpoint(...), and go "
+    "on from there with a new checkpointLocation and start_from=Checkpoints(...), which takes "
+    "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
+)
+
+
+class Kind(NamedTuple):
+    """
+    What a step is, as far as its state depends on it.
+
+    Attributes:
+        kind: what the step does.
+        operator: the class whose state it is.
+        schema: what the state consists of, as plain data.
+    """
+
+    kind: str
+    operator: str
+    schema: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, step: OperatorStep) -> Kind:
+        schema = None if step.schema is None else step.schema.plain()
+        return cls(step.kind, type(step.make()).__name__, schema)
+
+    def difference(self, now: Kind) -> str:
+        """Why a step that is `now` cannot use the state, in words; empty if it can."""
+        if self.kind != now.kind:
+            return f"it was a step {self.kind!r} and is a step {now.kind!r}"
+        if self.schema is None or now.schema is None:
+            return ""
+        if self == now and [*self.schema["parts"]] == [*now.schema["parts"]]:
+            return ""
+        change = compare(Schema.of(self.schema), Schema.of(now.schema))
+        if change.conflicts or change.added or change.removed or change.reordered:
+            return str(change)
+        return "" if self.operator == now.operator else str(change) or "it keeps its state in another form"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name.split(" ")[0]) for name in names) or "none"
 
 
 class _Kept(NamedTuple):
@@ -55,6 +101,8 @@ class _Kept(NamedTuple):
         timer_ms: the timer that is registered with Spark.
         key_groups: how many there are, which says what keys are in this one.
         grouping: the rule by which keys were divided; 0 is that of checkpoints which do not tell.
+        steps: what the operators were.
+        unnamed: those of all steps that had their names from their places.
     """
 
     operators: States
@@ -62,6 +110,34 @@ class _Kept(NamedTuple):
     timer_ms: int | None
     key_groups: int
     grouping: int = 0
+    steps: Mapping[str, Kind] = MappingProxyType({})
+    unnamed: tuple[str, ...] = ()
+
+    def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
+        """
+        Raises:
+            CheckpointError: if what was remembered is not for these steps.
+        """
+        missing = [name for name in self.operators if name not in steps]
+        if missing:
+            raise CheckpointError(
+                "this stream's checkpoint holds what steps remember that this pipeline does not have, or has "
+                f"elsewhere: {', '.join(map(repr, missing))}; {WAY_OUT}"
+            )
+        for name, was in self.steps.items():
+            difference = was.difference(steps[name])
+            if difference:
+                raise CheckpointError(
+                    f"step {name!r} has changed and cannot use what this stream's checkpoint holds of it: "
+                    f"{difference}; {WAY_OUT}"
+                )
+        if self.steps and self.unnamed != unnamed:
+            raise CheckpointError(
+                "steps have come or gone, and some that remember something have their names from their "
+                "places only, so they would find each other's state: there were "
+                f"{_listed(self.unnamed)}, and there are {_listed(unnamed)}; give them names, name=..., "
+                f"and {WAY_OUT}"
+            )
 
     def check(self, key_groups: int) -> None:
         """
@@ -85,12 +161,13 @@ class _Kept(NamedTuple):
 
 def remembered(graph: Graph, blob: bytes) -> States:
     """What the steps of a stage remember of a key group, as snapshots."""
-    kept = _Kept(*pickle.loads(blob))
+    kept = _Kept(*loads(blob))
     kept.check(kept.key_groups)
     snapshots: States = {}
+    steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
+    kept.check_steps({name: Kind.of(step) for name, step in steps.items()}, kept.unnamed)
     for name, state in kept.operators.items():
-        step = graph[name]
-        assert isinstance(step, OperatorStep)
+        step = steps[name]
         operator = step.make()
         operator.open(OperatorContext(name))
         operator.advance_watermark(kept.watermark_ms)  # what is late by it is no part of a snapshot
@@ -114,6 +191,7 @@ class KeyGroup:
         self._number = number
         self._wakes: dict[str, int] = {}
         self._heritage = route_of(number)
+        self._steps = {step.name: Kind.of(step) for step in stage.steps}
 
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, StructField, StructType
@@ -148,8 +226,9 @@ class KeyGroup:
         groups = self._terms.key_groups
         kept = _Kept({}, MIN_TIMESTAMP, None, groups, GROUPING)
         if blob is not None:
-            kept = _Kept(*pickle.loads(blob[0]))
+            kept = _Kept(*loads(blob[0]))
             kept.check(groups)
+            kept.check_steps(self._steps, self._terms.unnamed)
         # the checkpoint that the query began with may have been ahead of Spark
         watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
         inherited: States | None = None
@@ -194,7 +273,9 @@ class KeyGroup:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             states = {name: operator.hand_over() for name, operator in operators.items()}
-            self._keep(_Kept(states, watermark_ms, timer_ms, groups, GROUPING))
+            self._keep(
+                _Kept(states, watermark_ms, timer_ms, groups, GROUPING, self._steps, self._terms.unnamed)
+            )
             counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():
@@ -204,7 +285,7 @@ class KeyGroup:
 
     def _keep(self, kept: _Kept) -> None:
         try:
-            blob = pickle.dumps(tuple(kept), 5)
+            blob = dumps(tuple(kept))
         except Exception as error:
             steps = " or ".join(map(repr, kept.operators))
             raise PipelineError(

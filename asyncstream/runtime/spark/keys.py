@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from enum import Enum, Flag
 from numbers import Number
 from typing import Any
 from zlib import crc32
 
 from asyncstream.codec import JsonCodec
+from asyncstream.errors import CodecError
 
 __all__ = ("GROUPING", "KeyGroups", "group_of", "label_of")
 
@@ -45,8 +47,8 @@ class KeyGroups:
         The group of `key`, from 0 on.
 
         Raises:
-            TypeError: if the key cannot be hashed.
-            CodecError: if it is of a type that has no fixed bytes.
+            TypeError: if the key cannot be hashed, or compared with one of another worker.
+            CodecError: if it has parts of a type that has no fixed bytes.
         """
         group = self._known.get(key)
         if group is None:
@@ -77,7 +79,27 @@ def _stable_hash(key: Any) -> int:
         key = key.astimezone(UTC)
     elif is_dataclass(key) and not isinstance(key, type):
         return _stable_hash(tuple(getattr(key, field.name) for field in fields(key) if field.compare))
-    return _mixed(crc32(JsonCodec().encode(key)))
+    elif isinstance(key, Enum):
+        return _stable_hash((type(key).__qualname__, key.value if isinstance(key, Flag) else key.name))
+    try:
+        return _mixed(crc32(JsonCodec().encode(key)))
+    except CodecError:
+        own: Any = type(key).__eq__
+        if own is object.__eq__:
+            raise TypeError(
+                f"a {type(key).__qualname__} is equal to itself only, and each worker makes its own; use a "
+                "dataclass, a NamedTuple or plain values as keys"
+            ) from None
+    return _hash_of_parts(key.__getstate__())
+
+
+def _hash_of_parts(state: Any) -> int:
+    """Of an object of any other class: two that are equal must have equal attributes."""
+    if isinstance(state, dict):
+        return _mixed(sum(_stable_hash((name, _hash_of_parts(part))) for name, part in state.items()))
+    if isinstance(state, list | tuple):
+        return _stable_hash(tuple(map(_hash_of_parts, state)))
+    return _stable_hash(state)
 
 
 def _mixed(number: int) -> int:

@@ -15,13 +15,15 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from hashlib import blake2b
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.runtime.spark.cut import Stage
 
-__all__ = ("LoopThread", "Resident", "loop_thread", "settle")
+__all__ = ("LoopThread", "Resident", "loop_thread", "settle", "token_of")
 
 T = TypeVar("T")
 
@@ -121,6 +123,20 @@ class LoopThread:
 
 
 _of_this_process: LoopThread | None = None
+
+
+def token_of(stages: Sequence[Stage]) -> str:
+    """
+    What these stages go by: the same for stages that are the same, also if they are planned again.
+
+    In `foreachBatch` each micro-batch plans its own, and the client of the last one is to serve it.
+    """
+    from pyspark import cloudpickle
+
+    try:
+        return blake2b(cloudpickle.dumps(list(stages)), digest_size=16).hexdigest()
+    except Exception:  # Spark will say what cannot be pickled
+        return uuid4().hex
 
 
 def loop_thread() -> LoopThread:

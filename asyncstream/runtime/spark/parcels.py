@@ -28,6 +28,7 @@ from asyncstream.runtime.spark.clocks import to_spark
 from asyncstream.runtime.spark.keys import label_of
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.run import Entering
+from asyncstream.runtime.spark.values import dumps, loads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +84,7 @@ def pack(leaving: Leaving) -> bytes:
     if any(type(value) is FailedCall for value in values):
         values = [_portable(value) if type(value) is FailedCall else value for value in values]
     try:
-        return pickle.dumps((values, leaving.timestamps), 5)
+        return dumps((values, leaving.timestamps))
     except Exception as error:
         raise PipelineError(
             f"what step {leaving.route.output} emits cannot be pickled, as it must be to get from one Spark "
@@ -93,7 +94,7 @@ def pack(leaving: Leaving) -> bytes:
 
 def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
     """The elements and their timestamps."""
-    values, timestamps = pickle.loads(payload)
+    values, timestamps = loads(payload)
     return values, timestamps
 
 

@@ -1,8 +1,10 @@
 """
 Rows of a DataFrame become elements, and elements become rows.
 
-A row becomes a dict. What becomes a row is a dict, or has its columns as attributes (a dataclass, a
-`WindowResult`, a `FailedCall`); anything else fills a schema of a single column.
+A row becomes a dict, in which maps are dicts, too. What becomes a row is a dict or a Row of Spark's, or has
+its columns as attributes (a dataclass, a `WindowResult`, a `FailedCall`); anything else fills a schema of a
+single column. It must have every column, None where there is no value: a column that is not there is more
+often a slip of the pen than a null. What it has besides is left out.
 """
 
 from __future__ import annotations
@@ -62,12 +64,23 @@ def _values_of(column: pa.Array) -> list[Any]:
         zone = pa.scalar(0, kind).as_py().tzinfo
         epoch, unit = datetime(1970, 1, 1, tzinfo=zone), "m8[us]"
     else:
-        values: list[Any] = column.to_pylist()
+        # in Spark's maps no key is there twice
+        values: list[Any] = column.to_pylist(maps_as_pydicts="lossy" if _has_maps(kind) else None)
         return values
     # as distances, because NumPy gives a time that is beyond Python's as a number, and says nothing
     since = column.to_numpy(zero_copy_only=False).view(unit).tolist()
     times = [None if after is None else epoch + after for after in since]
     return times if zone is None else [None if time is None else zone.fromutc(time) for time in times]
+
+
+def _has_maps(kind: pa.DataType) -> bool:
+    """Whether there are maps in it whose keys a dict can have."""
+    from pyarrow import types
+
+    if types.is_map(kind) and types.is_nested(kind.key_type):
+        return False
+    inside = [kind.field(number).type for number in range(kind.num_fields)]
+    return types.is_map(kind) or any(map(_has_maps, inside))
 
 
 class RowWriter:
@@ -107,10 +120,7 @@ class RowWriter:
 
     @staticmethod
     def _of_dicts(name: str, elements: Sequence[dict[str, Any]]) -> list[Any]:
-        try:
-            return list(map(itemgetter(name), elements))
-        except KeyError:
-            return [element.get(name) for element in elements]
+        return list(map(itemgetter(name), elements))
 
     def _of_any(self, name: str, elements: Sequence[Any]) -> list[Any]:
         only = len(self._schema) == 1
@@ -157,10 +167,20 @@ def array_of(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
 
 def _part(element: Any, name: str, only: bool) -> Any:
     if isinstance(element, Mapping):
-        return element.get(name)
+        return element[name] if name in element else _missing(element, name)
+    if hasattr(element, "__fields__"):  # a Row
+        return element[name] if name in element.__fields__ else _missing(element, name)
     if is_dataclass(element) or hasattr(element, "_fields"):
-        part = getattr(element, name, None)
+        part = getattr(element, name, _missing)
+        if part is _missing:
+            _missing(element, name)
         return describe_error(part) if isinstance(part, BaseException) else part
     if only:
         return element
     raise TypeError(f"a {type(element).__name__} has no columns; emit a dict, a NamedTuple or a dataclass")
+
+
+def _missing(element: Any, name: str) -> Any:
+    raise KeyError(
+        f"it has no {name!r}; say None where a {type(element).__name__} has no value for the column"
+    )

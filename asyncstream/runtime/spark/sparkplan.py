@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from asyncstream.arguments import refuse
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.timestamps import AssignEventTime
-from asyncstream.plan import Graph, SinkStep, SourceStep, as_text
+from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
 from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import Terms, delay_ms
 from asyncstream.runtime.spark.clocks import before, timed_inputs
@@ -27,9 +26,11 @@ from asyncstream.runtime.spark.differences import differences, refuse_unknown
 from asyncstream.runtime.spark.extra import need_pyspark, shuffle_partitions
 from asyncstream.runtime.spark.heritage import inherit, save
 from asyncstream.runtime.spark.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.loop import token_of
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.once import one_row
 from asyncstream.runtime.spark.parcels import COLUMNS, parcel_type
+from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage, write_rows
 
@@ -58,7 +59,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
     Args:
         inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
-        outputs: the columns of what the sink steps are given, by step name. Other sinks get nothing.
+        outputs: the columns of what the sink steps are given, by step name, also as text: "id bigint". Each
+            element must have all of them, None where there is no value. Other sinks get nothing.
 
     Raises:
         PipelineError: if the plan cannot run, or does something that Spark cannot.
@@ -71,7 +73,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         spark: SparkSession,
         settings: PlanSettings,
         inputs: Mapping[str, DataFrame],
-        outputs: Mapping[str, StructType],
+        outputs: Mapping[str, StructType | str],
         title: str = "pipeline",
     ) -> None:
         graph.check()
@@ -104,9 +106,15 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         counts = () if settings.observe is None else counts_of(steps)
         key_groups, self._partitions = settings.resolved(shuffle_partitions(spark))
         self._terms = Terms(
-            key_groups, frozenset(wanted), self._streaming, settings.processing_time, counts, clocks
+            key_groups,
+            frozenset(wanted),
+            self._streaming,
+            settings.processing_time,
+            counts,
+            clocks,
+            tuple(_unnamed(graph)),
         )
-        self._token = uuid4().hex
+        self._token = token_of(self._stages)
         self._heritage = (
             None
             if settings.start_from is None
@@ -155,21 +163,20 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         Spark may hand over a micro-batch again after a crash, under the same number: a `write` that
         replaces what it wrote under that number makes the output exactly once.
 
+        A micro-batch is computed once, and kept while `write` runs, however often it uses the outputs.
+
         Args:
             write: given the outputs of a micro-batch by name, as bounded DataFrames, and the batch's number.
         """
         if not self._streaming:
             raise PipelineError("the inputs are bounded: use plan[name].write")
-        if self._direct is not None:
-            name = self._direct.name
-            return self._last.writeStream.foreachBatch(lambda batch, number: write({name: batch}, number))
 
         def write_batch(batch: DataFrame, number: int) -> None:
             batch = batch.persist()
             try:
                 # all of it is computed now, and once: a state store that was read in part cannot commit
                 batch.count()
-                write({name: self._rows(batch, name) for name in self._outputs}, number)
+                write({name: self._of_batch(batch, name) for name in self._outputs}, number)
             finally:
                 batch.unpersist()
 
@@ -314,6 +321,9 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             return "ProcessingTime"
         return "EventTime" if self._has_event_time else "None"
 
+    def _of_batch(self, batch: DataFrame, name: str) -> DataFrame:
+        return self._rows(batch, name) if self._direct is None else batch
+
     def _rows(self, parcels: DataFrame, name: str) -> DataFrame:
         output = self._outputs[name]
         mine = parcels.where(f"route = {output.route}").select("payload")
@@ -323,6 +333,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
 def _united(one: DataFrame, other: DataFrame) -> DataFrame:
     return one.union(other)
+
+
+def _unnamed(graph: Graph) -> Iterator[str]:
+    """Keyed steps that remember something and have no name of their own, with what they remember."""
+    for name in graph.unnamed_with_state():
+        step = graph[name]
+        if isinstance(step, OperatorStep) and step.key_by is not None and step.schema is not None:
+            yield f"{name} {step.schema.fingerprint()}"
 
 
 def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
@@ -344,15 +362,10 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
     return bool(kinds.pop())
 
 
-def _check_outputs(graph: Graph, outputs: Mapping[str, StructType]) -> Mapping[str, StructType]:
-    from pyspark.sql.types import StructType
-
+def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:
     sinks = [step.name for step in graph if isinstance(step, SinkStep) and step.kind != "discard"]
     _same_names("outputs", "sink", sinks, outputs)
-    for name, schema in outputs.items():
-        if not isinstance(schema, StructType):
-            raise refuse(f"outputs[{name!r}]", "a StructType", schema)
-    return outputs
+    return {name: struct_type(f"outputs[{name!r}]", schema) for name, schema in outputs.items()}
 
 
 def _same_names(argument: str, kind: str, expected: Iterable[str], got: Mapping[str, Any]) -> None:

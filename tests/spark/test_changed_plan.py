@@ -1,0 +1,164 @@
+"""What a stream's own checkpoint holds is taken up by the steps that it is for, or refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncstream import BoundedOutOfOrderness, KeyedProcessFunction, Pipeline, Stream
+from asyncstream.errors import CheckpointError
+from asyncstream.runtime.spark.assembly import Terms
+from asyncstream.runtime.spark.cut import StageKind, cut
+from asyncstream.runtime.spark.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.keys import label_of
+from asyncstream.runtime.spark.sparkplan import _unnamed
+from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows
+
+Define = Callable[[Stream[Any]], Stream[Any]]
+
+
+def key_of(row: Any) -> Any:
+    return row["key"]
+
+
+def windows(size: float = 60, *, name: str | None = "w", lateness: float = 0, **of: Any) -> Define:
+    def define(rows: Stream[Any]) -> Stream[Any]:
+        windowed = rows.key_by(key_of).window(TumblingWindows(size)).allowed_lateness(lateness)
+        return (windowed.aggregate(**of) if name is None else windowed.aggregate(name=name, **of)).map(repr)
+
+    return define
+
+
+def sessions(rows: Stream[Any]) -> Stream[Any]:
+    return rows.key_by(key_of).window(SessionWindows(60)).aggregate(n=Count(), name="w").map(repr)
+
+
+def triggered(rows: Stream[Any]) -> Stream[Any]:
+    windowed = rows.key_by(key_of).window(TumblingWindows(60)).trigger(CountTrigger(3))
+    return windowed.aggregate(n=Count(), name="w").map(repr)
+
+
+class Remembers(KeyedProcessFunction[Any, Any]):
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def open(self, ctx: Any) -> None:
+        ctx.state(self.state)
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
+
+
+def function(state: Any) -> Define:
+    return lambda rows: rows.key_by(key_of).process(Remembers(state), name="w")
+
+
+def both(*of: Define) -> Define:
+    def define(rows: Stream[Any]) -> Stream[Any]:
+        first, *others = [define(rows) for define in of]
+        return first.union(*others)
+
+    return define
+
+
+class Store:
+    """The state of one key group."""
+
+    blob: tuple[bytes] | None = None
+
+    def get(self) -> tuple[bytes] | None:
+        return self.blob
+
+    def update(self, value: tuple[bytes]) -> None:
+        self.blob = value
+
+
+def graph_of(define: Define) -> Any:
+    pipeline = Pipeline()
+    source: Stream[Any] = pipeline.source([])
+    timed = source.event_time(lambda row: row["ts"], BoundedOutOfOrderness(0))
+    define(timed).to([], name="out")
+    return pipeline._graph
+
+
+def run(define: Define, store: Store) -> None:
+    """A micro-batch in which nothing comes."""
+    graph = graph_of(define)
+    stage = next(stage for stage in cut(graph, streaming=True) if stage.kind is StageKind.KEYED)
+    terms = Terms(4, frozenset(), streaming=True, unnamed=tuple(_unnamed(graph)))
+    group = KeyGroup(stage, terms, 1)
+    group.init(SimpleNamespace(getValueState=lambda *_: store, deleteTimer=lambda _: None))
+    times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
+    due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
+    list(group.handleExpiredTimer((label_of(0),), times, due))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (windows(n=Count()), windows(n=Count())),
+        (windows(n=Count(), name=None), windows(n=Count(), name=None)),
+        (windows(n=Count()), both(windows(n=Count()), windows(30, n=Sum("v"), name="beside"))),
+        (windows(n=Count()), windows(n=Count(), lateness=5)),
+        (windows(n=Count()), lambda rows: windows(n=Count())(rows.filter(bool))),
+        (function(ValueDescriptor("a")), function(ValueDescriptor("a"))),
+    ],
+)
+def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> None:
+    store = Store()
+    run(before, store)
+    run(after, store)
+    assert store.blob is not None
+    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (windows(n=Count()), windows(n=Sum("v")), "step 'w' has changed .*n was .*Count.* and is .*Sum"),
+        (windows(n=Sum("v")), windows(n=Max("v")), "step 'w' has changed .*Sum.*Max"),
+        (windows(n=Sum("v")), windows(n=Sum("u")), "step 'w' has changed"),
+        (windows(n=Count()), windows(n=Count(), t=Sum("v")), "'t' is new"),
+        (windows(n=Count(), t=Sum("v")), windows(n=Count()), "what 't' held is gone"),
+        (windows(n=Count(), t=Sum("v")), windows(t=Sum("v"), n=Count()), "another order"),
+        (windows(60, n=Count()), windows(40, n=Count()), "step 'w' has changed"),
+        (windows(n=Count()), sessions, "step 'w' has changed"),
+        (windows(n=Count()), triggered, "step 'w' has changed"),
+        (windows(n=Count()), function(ValueDescriptor("a")), "'w' has changed .*was a step"),
+        (windows(n=Count()), windows(n=Count(), name="v"), "does not have, or has elsewhere: 'w'"),
+        (
+            both(windows(n=Count()), windows(30, n=Count(), name="gone")),
+            windows(n=Count()),
+            "does not have, or has elsewhere: 'gone'",
+        ),
+        (
+            both(windows(n=Count(), name=None), windows(n=Sum("v"), name=None)),
+            both(windows(n=Sum("v"), name=None), windows(n=Count(), name=None)),
+            "step 'aggregate' has changed",
+        ),
+        (
+            windows(n=Count(), name=None),
+            both(windows(n=Count(), name=None), windows(n=Count(), name=None)),
+            "have their names from their places only.*give them names",
+        ),
+    ],
+)
+def test_state_of_another_step_is_refused(before: Define, after: Define, told: str) -> None:
+    store = Store()
+    run(before, store)
+    kept = store.blob
+    with pytest.raises(CheckpointError, match=told) as caught:
+        run(after, store)
+    assert "start_from=Checkpoints(...), which takes renamed={old: new}" in str(caught.value)
+    assert store.blob is kept
+
+
+def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:
+    store = Store()
+    run(function(ListDescriptor("a")), store)
+    assert store.blob is not None
+    with pytest.raises(CheckpointError, match="step 'w' has changed"):
+        remembered(graph_of(windows(n=Count())), store.blob[0])
