@@ -8,18 +8,29 @@ they were opened with, so that a test moves time by hand.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from asyncstream.errors import PipelineError
 
-__all__ = ("Clock", "ManualClock", "SystemClock")
+__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock")
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Tells processing time."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never smaller than an answer given before."""
+
+
+@runtime_checkable
+class MovableClock(Clock, Protocol):
+    """A clock that stands still until it is moved, and says so: nobody need look at it again and again."""
+
+    def on_move(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Have `told` called whenever the clock has been moved; gives a function that ends that."""
 
 
 class SystemClock:
@@ -29,17 +40,35 @@ class SystemClock:
         self._latest = 0
 
     def now_ms(self) -> int:
-        now = time.time_ns() // 1_000_000
+        now = self.machine_ms()
         if now > self._latest:
             self._latest = now
         return self._latest
 
+    def machine_ms(self) -> int:
+        """What the machine's clock shows, which may have been set back."""
+        return time.time_ns() // 1_000_000
+
 
 class ManualClock:
-    """A clock that stands still until `set_ms` moves it: for tests and for replays."""
+    """
+    A clock that stands still until `set_ms` moves it: for tests and for replays.
+
+    A job that is started with it fires what is due as soon as it is moved, in the next passes of the event
+    loop. In a test under `asyncstream.testing.loop.run_virtual`, which takes no real time::
+
+        clock = ManualClock()
+        async with pipeline.start(clock=clock) as job:
+            await job.submit("a")
+            await asyncio.sleep(1)  # of virtual time: the element has arrived
+            clock.set_ms(61_000)
+            await asyncio.sleep(1)  # timers up to 60.999 s have fired, and their results are written
+    """
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now = now_ms
+        self._told: dict[int, Callable[[], None]] = {}
+        self._number = 0
 
     def now_ms(self) -> int:
         return self._now
@@ -54,3 +83,14 @@ class ManualClock:
         if now_ms < self._now:
             raise PipelineError(f"a clock does not run backwards: it shows {self._now}, got {now_ms}")
         self._now = now_ms
+        for told in list(self._told.values()):
+            told()
+
+    def on_move(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Have `told` called whenever the clock has been moved; gives a function that ends that."""
+        self._number += 1
+        self._told[self._number] = told
+        return partial(self._forget, self._number)
+
+    def _forget(self, number: int) -> None:
+        self._told.pop(number, None)

@@ -54,6 +54,19 @@ OnTimer: TypeAlias = Callable[[int, Any, Any], None]
 
 _MISSING = object()
 
+
+class _NoRoom(Exception):
+    """Ends a pass over timers; the one that has just fired is gone, the others stay."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _not_needed() -> None:
+    """For those who always have room."""
+
+
 _SWEEP = 64
 """Empty buckets that are not worth sweeping out."""
 
@@ -173,9 +186,12 @@ class TimerService:
     """
 
     __slots__ = (
+        "_has_room",
+        "_is_held",
         "_on_event_time",
         "_on_processing_time",
         "_wake",
+        "_wake_with_room",
         "_woken_ms",
         "event",
         "processing",
@@ -183,13 +199,21 @@ class TimerService:
     )
 
     def __init__(
-        self, on_event_time: OnTimer, on_processing_time: OnTimer, wake_at: Callable[[int], None]
+        self,
+        on_event_time: OnTimer,
+        on_processing_time: OnTimer,
+        wake_at: Callable[[int], None],
+        has_room: Callable[[], bool] = _always,
+        wake_with_room: Callable[[], None] = _not_needed,
     ) -> None:
         """
         Args:
             on_event_time: called for each event-time timer that fires.
             on_processing_time: called for each processing-time timer that fires.
             wake_at: asks for a call of `advance_clock` at that many milliseconds since the epoch.
+            has_room: whether there is room for what another processing-time timer makes of it; asked before
+                the first and after each.
+            wake_with_room: asks for a call of `advance_clock` once there is.
         """
         self.watermark = MIN_TIMESTAMP
         self.event = TimerQueue()
@@ -197,7 +221,10 @@ class TimerService:
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._wake = wake_at
+        self._has_room = has_room
+        self._wake_with_room = wake_with_room
         self._woken_ms: int | None = None
+        self._is_held = False  # there is no room for what is due
 
     def register_processing(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have a processing-time timer at `timestamp`, milliseconds since the epoch."""
@@ -220,9 +247,33 @@ class TimerService:
         Processing time has reached `now_ms`: fire what is due, and ask to be woken for the rest.
 
         A timer for T is due at T. A driver that wants elements of millisecond T to count calls at T + 1.
+        Where there is no room, timers wait: they fire in their order once there is.
         """
-        self.processing.advance(now_ms, self._on_processing_time)
+        self._is_held = False
+        earliest = self.processing.earliest()
+        if earliest is not None and earliest <= now_ms:
+            try:
+                if not self._has_room():
+                    raise _NoRoom
+                self.processing.advance(now_ms, self._fire_with_room)
+            except _NoRoom:
+                earliest = self.processing.earliest()
+                if earliest is not None and earliest <= now_ms:
+                    self._woken_ms, self._is_held = earliest, True
+                    self._wake_with_room()
+                    return
         self._ask()
+
+    def catch_up(self, now_ms: int) -> None:
+        """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""
+        if self._is_held:
+            self._is_held = False
+            self.processing.advance(now_ms, self._on_processing_time)
+
+    def _fire_with_room(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self._on_processing_time(timestamp, key, namespace)
+        if not self._has_room():
+            raise _NoRoom
 
     def snapshot(self) -> dict[str, list[tuple[int, Any, Any]]]:
         """For each domain its timers as (timestamp, key, namespace), in the order in which they fire."""

@@ -4,6 +4,10 @@ The deadlines of running calls, on one timer of the event loop.
 All calls of a step have the same timeout, so deadlines are due in the order in which they were set: a FIFO
 and one `call_at` handle do, for a fraction of what a timer per call costs. Only calls that have suspended
 are ever entered. A call that ends leaves its entry behind, to be passed over when it is due.
+
+An entry names workers, and not the promises of their calls, which would keep elements alive that are long
+done. That the call is still the same is told by when it was stamped. So no two stamps are equal, even where
+the loop's clock ticks in milliseconds (uvloop) and a worker takes up another call within one tick.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf, nextafter
 
 from asyncstream.async_wait.promise import Promise
 from asyncstream.async_wait.worker import Worker
@@ -40,13 +45,19 @@ class Deadlines:
         self._entries: deque[tuple[float, list[Worker]]] = deque()
         self._count = 0
         self._alarm: asyncio.TimerHandle | None = None
+        self._stamp = -inf
+
+    def stamp(self) -> float:
+        """The time in loop time, or the next larger number if that was given before."""
+        self._stamp = max(self._loop.time(), nextafter(self._stamp, inf))
+        return self._stamp
 
     def __len__(self) -> int:
         """How many are remembered, those of calls that have ended included."""
         return self._count
 
     def add(self, workers: list[Worker], now: float) -> None:
-        """The calls that these workers run have been at it since `now`, in loop time."""
+        """The calls that these workers run, in input order, have been at it since `now`, a `stamp`."""
         self._entries.append((now, workers))
         self._count += len(workers)
         if self._count > self._most:

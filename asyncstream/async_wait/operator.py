@@ -421,7 +421,9 @@ class AsyncWaitOperator(Intake):
                     pass
                 self._soil(worker)
                 return
-        except Exception as error:  # not of the call: of a key whose hash has changed, say
+        except BaseException as error:  # not of the call: of a key whose hash has changed, say
+            if self._is_asked_to_end(worker, error):
+                raise
             self._fail(self.blame(worker.entry[0], error))
         finally:
             self._retire(worker)
@@ -549,6 +551,14 @@ class AsyncWaitOperator(Intake):
         self._counts["failed"] += 1
         return self._outcome_of(FAILED, self.settings.on_error, worker, promise, error)
 
+    def _is_asked_to_end(self, worker: Worker, error: BaseException) -> bool:
+        """Whether `error` was thrown into the task of a worker, or asks the process to end."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._halted or worker.task.cancelling() > 0
+        if isinstance(error, GeneratorExit):
+            return asyncio.current_task(self._loop) is not worker.task
+        return isinstance(error, KeyboardInterrupt | SystemExit)
+
     def _outcome_of(
         self, tag: str, choice: object, worker: Worker, promise: Promise, error: BaseException
     ) -> Any:
@@ -573,7 +583,7 @@ class AsyncWaitOperator(Intake):
     def _stamp(self) -> None:
         """Note since when the calls run that have suspended since the last turn."""
         self._make_last_promise()
-        now = self._loop.time()
+        now = self._loop.time() if self._deadlines is None else self._deadlines.stamp()
         suspended = [worker for worker in self._unstamped if worker.promise is not None]
         self._unstamped.clear()
         for worker in suspended:
@@ -591,7 +601,8 @@ class AsyncWaitOperator(Intake):
                 if self.settings.flat:
                     outcome = Several(several(outcome))
                     self._special += 1
-            except (KeyboardInterrupt, SystemExit):
+            except (KeyboardInterrupt, SystemExit) as end:
+                self._fail(self.blame(promise.value, end))
                 raise  # not about this element: the process is asked to stop
             except BaseException as raised:
                 outcome = self._outcome_of(FAILED, self.settings.on_error, worker, promise, raised)

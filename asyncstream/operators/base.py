@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
@@ -36,12 +36,23 @@ from asyncstream.state.frozen import Frozen, freeze
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
 
+_RAISED_IN: Final = "raised in step"
+
+
 def _never_wake(now_ms: int) -> None:
     """For drivers that move the clock by hand."""
 
 
 def _never_held() -> bool:
     return False
+
+
+def _always_room() -> bool:
+    return True
+
+
+def _never_full() -> None:
+    """For drivers that always have room."""
 
 
 def _raise(error: BaseException) -> None:
@@ -61,6 +72,9 @@ class OperatorContext:
         fail: reports an error that no caller is there to catch (from a task or a callback).
         is_held: whether those who feed the operator may not push now (backpressure): their silence then
             says nothing about them.
+        has_room: whether the operator may emit what the clock makes it emit; what it emits for an element or
+            a watermark always may come. Without room it keeps what is due.
+        wake_with_room: asks the driver to call `advance_clock` once there is room.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
     """
 
@@ -69,6 +83,8 @@ class OperatorContext:
     wake_at: Callable[[int], None] = _never_wake
     fail: Callable[[BaseException], None] = _raise
     is_held: Callable[[], bool] = _never_held
+    has_room: Callable[[], bool] = _always_room
+    wake_with_room: Callable[[], None] = _never_full
     patience: float = 10.0
 
 
@@ -206,10 +222,16 @@ class Operator:
         return self.side.get(tag, DISCARD)
 
     def blame(self, value: object, error: BaseException) -> BaseException:
-        """The error to raise when a user's function failed on `value`, which is its cause."""
-        if isinstance(
-            error, UserFunctionError | InternalError | KeyboardInterrupt | SystemExit | GeneratorExit
-        ):
+        """
+        The error to raise when a user's function failed on `value`, which is its cause.
+
+        What asks the process to end stays what it is, with a note that names the step.
+        """
+        if isinstance(error, UserFunctionError | InternalError):
+            return error
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):
+                error.add_note(f"{_RAISED_IN} {self.context.name!r}")
             return error
         failure = UserFunctionError(self.context.name, value, error)
         failure.__cause__ = error

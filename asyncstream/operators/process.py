@@ -137,6 +137,11 @@ class Emitter(Generic[Out]):
                 values, timestamps = values[start:], timestamps[start:]
             self._operator.out.process_batch(values, timestamps)
 
+    def relieve(self) -> None:
+        """Hand on what was collected if it is much."""
+        if len(self._values) + len(self._aside) >= BURST:
+            self.flush()
+
     def mark(self) -> tuple[int, int]:
         """How much is collected now, for `take_back`."""
         return len(self._values), len(self._aside)
@@ -264,7 +269,8 @@ class KeyedProcessOperator(Operator):
     """
     Runs a `KeyedProcessFunction`.
 
-    Emits when the function does, for an element or for a timer. Passes a watermark on after all that its
+    Emits when the function does, for an element or for a timer; processing-time timers wait while there is no
+    room for what they emit. Passes a watermark on after all that its
     timers emitted. Completes with its input; processing-time timers that are pending then do not fire.
     Snapshot holds: keyed state and timers.
     """
@@ -290,11 +296,18 @@ class KeyedProcessOperator(Operator):
         self._emitter: Emitter[Any] = Emitter(self, whole=not self._failures.fatal)
         self._kinds = Kinds()
         self._timers_left: int | None = None  # that may fire at the end of time
+        self._ended = False
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._state = KeyedState(context.clock)
-        self._timers = TimerService(self._on_event_time, self._on_processing_time, context.wake_at)
+        self._timers = TimerService(
+            self._on_event_time,
+            self._on_processing_time,
+            context.wake_at,
+            self._has_room,
+            context.wake_with_room,
+        )
         self._ctx = KeyedContext(self._emitter, self._state, self._timers, context.clock)
         user = _users.get(id(self._function))
         if user is not None and user() is not None:
@@ -354,6 +367,7 @@ class KeyedProcessOperator(Operator):
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
+            self._timers.catch_up(self.context.clock.now_ms() - 1)
             self._timers_left = len(self._timers.event) + RUNAWAY
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()
@@ -364,8 +378,15 @@ class KeyedProcessOperator(Operator):
         super().restore_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
-        self._timers.advance_clock(now_ms)
+        if not self._ended:
+            self._timers.advance_clock(now_ms)
+            self._emitter.flush()
+
+    def end_input(self) -> None:
+        self._timers.catch_up(self.context.clock.now_ms() - 1)
         self._emitter.flush()
+        self._ended = True
+        super().end_input()
 
     def snapshot(self) -> Any:
         return {"state": self._state.snapshot(), "timers": self._timers.snapshot()}
@@ -394,6 +415,10 @@ class KeyedProcessOperator(Operator):
 
     def counters(self) -> tuple[str, ...]:
         return self._failures.counters()
+
+    def _has_room(self) -> bool:
+        self._emitter.relieve()
+        return self.context.has_room()
 
     def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
         if self._timers_left is not None:

@@ -113,7 +113,13 @@ class WindowOperator(Operator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         clock, merging = context.clock, self._plan.assigner.merging
-        self._timers = TimerService(self._on_event_time, self._on_processing_time, context.wake_at)
+        self._timers = TimerService(
+            self._on_event_time,
+            self._on_processing_time,
+            context.wake_at,
+            self._has_room,
+            context.wake_with_room,
+        )
         self._scope = TriggerScope(KeyedState(clock), self._timers, clock)
         self._states = self._scope.states
         self._function_context = FunctionContext(self._emitter, self._timers, clock, merging)
@@ -131,6 +137,8 @@ class WindowOperator(Operator):
         self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._timers.catch_up(self.context.clock.now_ms() - 1)
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()
         super().advance_watermark(timestamp)
@@ -144,6 +152,7 @@ class WindowOperator(Operator):
         self._emitter.flush()
 
     def end_input(self) -> None:
+        self._timers.catch_up(self.context.clock.now_ms() - 1)
         if self._closes_with_input:
             self._close_windows()
             self._emitter.flush()
@@ -345,6 +354,10 @@ class WindowOperator(Operator):
             self._late_dropped += 1
 
     # Time
+
+    def _has_room(self) -> bool:
+        self._emitter.relieve()
+        return self.context.has_room()
 
     def _on_event_time(self, timestamp: int, key: Any, window: Window) -> None:
         self._on_timer(timestamp, key, window, True)

@@ -77,6 +77,9 @@ class Checkpointer:
         pipeline: its name.
         clock: processing time.
         failed: told of the error when the job is to fail.
+
+    Attributes:
+        resumed_ms: processing time of the checkpoint that the job goes on from; 0 if there is none.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Checkpointer:
         self._waits_for = ""
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
+        self.resumed_ms = 0
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +140,7 @@ class Checkpointer:
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number
+            self.resumed_ms = found.info.created_ms
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer)

@@ -340,7 +340,7 @@ class Job:
     def snapshot(self) -> JobSnapshot:
         """Everything accepted and not finished, at this moment. Disturbs nothing."""
         self._check_started()
-        return take(self._run.graph, self._run.wiring)
+        return take(self._run.graph, self._run.wiring, self._run.now_ms())
 
     async def checkpoint(self) -> CheckpointInfo:
         """

@@ -32,7 +32,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.checkpoint import Checkpoints
-from asyncstream.clock import Clock, SystemClock
+from asyncstream.clock import Clock
 from asyncstream.connectors.submissions import Results, Submissions
 from asyncstream.errors import (
     AsyncStreamError,
@@ -50,6 +50,7 @@ from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
 from asyncstream.runtime.aio.inside import enter
+from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
 from asyncstream.runtime.aio.wiring import Wiring
 
@@ -110,7 +111,7 @@ class Run:
         self.error: BaseException | None = None
         self.is_draining = False
         self._name = name
-        self._clock = clock or SystemClock()
+        self._clock = JobClock(clock)
         self._from = snapshot
         self.checkpointer = (
             None if checkpoints is None else Checkpointer(checkpoints, graph, name, self._clock, self.fail)
@@ -129,6 +130,10 @@ class Run:
         self._closing: asyncio.Task[None] | None = None
         self._warning: asyncio.TimerHandle | None = None
 
+    def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
+        return self._clock.now_ms()
+
     # ------------------------------------------------------------------ opening
 
     async def open(self) -> None:
@@ -143,8 +148,9 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] = self.loop.create_future()
+        self._clock.begin()
         self.alarms = Alarms(self._clock, self.fail)
-        self.wiring = Wiring(self.graph)
+        self.wiring = Wiring(self.graph, self.alarms.has_room)
         try:
             await self._open_in_time()
         except BaseException as error:
@@ -186,6 +192,9 @@ class Run:
         enter(self, "a checkpoint")
         if self.checkpointer is not None:
             self._from = JobSnapshot(*await self.checkpointer.load(self.wiring))
+            self._clock.not_before(self.checkpointer.resumed_ms)
+        elif self._from is not None:
+            self._clock.not_before(self._from.now_ms)
         # tail first: an operator may emit as soon as it is open, also while it is restored
         operators = self.wiring.operators
         for name, operator in reversed(operators.items()):
@@ -198,6 +207,8 @@ class Run:
                         partial(self.alarms.wake, operator),
                         self.fail,
                         partial(self.wiring.is_held, name),
+                        partial(self.wiring.has_room, name),
+                        partial(self.alarms.wake_with_room, operator),
                         self._patience,
                     )
                 )

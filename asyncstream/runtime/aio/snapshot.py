@@ -26,14 +26,16 @@ class JobSnapshot:
         sources: where each source stands, by its name.
         schemas: what each of them consists of, by the step's name, as plain JSON; a step that is not there is
             not compared with what it is now.
+        now_ms: processing time when it was taken, which that of the next job does not go back behind.
     """
 
     operators: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
     schemas: dict[str, Any] = field(default_factory=dict)
+    now_ms: int = 0
 
 
-def take(graph: Graph, wiring: Wiring) -> JobSnapshot:
+def take(graph: Graph, wiring: Wiring, now_ms: int) -> JobSnapshot:
     """
     What these parts remember now; shares nothing with them.
 
@@ -44,6 +46,7 @@ def take(graph: Graph, wiring: Wiring) -> JobSnapshot:
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
         {name: _copied(name, driver.position) for name, driver in wiring.sources.items()},
         {step.name: step.schema.plain() for step in graph if step.schema is not None},
+        now_ms,
     )
 
 

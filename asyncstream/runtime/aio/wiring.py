@@ -4,8 +4,12 @@ Makes the operators of one run from a graph, and connects them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.operators.base import Operator
+from asyncstream.operators.flow import Gate
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
 from asyncstream.plan import Wiring as Connections
 from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
@@ -25,7 +29,11 @@ class Wiring:
         sources: by step name.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, has_room: Callable[[Operator], None]) -> None:
+        """
+        Args:
+            has_room: told of each operator that had no room for what the clock makes it emit, and has again.
+        """
         self.operators: dict[str, Operator] = {}
         for step in graph:
             if isinstance(step, OperatorStep):
@@ -45,9 +53,17 @@ class Wiring:
         }
         for name, source in self.sources.items():
             connections.hold_back(source.gate, connections.readers_of(name))
+        self._rooms: dict[str, Gate] = {}
         for name, operator in self.operators.items():
             if isinstance(operator, AsyncWaitOperator):
                 connections.hold_back(operator.emitting, connections.readers_of(name))
+            elif type(operator).advance_clock is not Operator.advance_clock:
+                room = self._rooms[name] = Gate(partial(has_room, operator))
+                connections.hold_back(room, connections.readers_of(name))
+
+    def has_room(self, name: str) -> bool:
+        """Whether the inboxes that this step's results get into have room."""
+        return name not in self._rooms or self._rooms[name].is_open()
 
     def is_held(self, name: str) -> bool:
         """Whether somebody whose pushes reach this step may not push now."""

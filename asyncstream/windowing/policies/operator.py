@@ -129,7 +129,8 @@ class PolicyWindowOperator(Operator):
     Emits a window, or the function's result on it, with the window's end as timestamp.
 
     Emits when: a trigger policy says so: with the n-th element, with a watermark, when a window's end has
-        passed on the clock. Windows of different keys that one watermark fires come key by key.
+        passed on the clock and there is room. Windows of different keys that one watermark fires come key by
+        key.
     Completes when: the input ends; what is open is fired first, also the rest below a count slide.
     Side outputs: `late` (or as named), `skipped`, `expired`.
     Snapshot holds: the elements held, the policies' counts, the watermark and each stream's newest timestamp.
@@ -165,7 +166,7 @@ class PolicyWindowOperator(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()
         if self._wake_ms is not None and now >= self._wake_ms:
-            self.advance_clock(now)  # what ended before these elements does not hold them
+            self._advance(now)  # what ended before these elements does not hold them
         if not values:
             return
         if self.settings.event_time:
@@ -184,13 +185,23 @@ class PolicyWindowOperator(Operator):
             super().restore_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
-        if self._wake_ms is None or now_ms < self._wake_ms:
-            return
+        if self._wake_ms is not None and now_ms >= self._wake_ms:
+            if self.context.has_room():
+                self._advance(now_ms, self.context.has_room)
+            else:
+                self.context.wake_with_room()
+
+    def _advance(self, now_ms: int, has_room: Callable[[], bool] | None = None) -> None:
+        """Do what was to be done by `now_ms`; without room, the windows of the other keys wait."""
         self._wake_ms = None
         if self.settings.event_time:
             self._tick(now_ms)
         else:
             for manager in self._managers.values():
+                if has_room is not None and not has_room():
+                    self._wake_ms = now_ms
+                    self.context.wake_with_room()
+                    break
                 manager.advance(now_ms, now_ms)
         self._forget_empty()
         self._make_appointment(now_ms)
@@ -261,7 +272,7 @@ class PolicyWindowOperator(Operator):
             for value, stamp in zip(values, stamps, strict=True):
                 try:
                     stream = self._stream_of(value)
-                except Exception as error:
+                except BaseException as error:
                     raise self.blame(value, error) from error
                 generator.track(stream, stamp, now)
         watermark = generator.watermark_ms
@@ -290,7 +301,7 @@ class PolicyWindowOperator(Operator):
         for value in values:
             try:
                 keys.append(self._key_by(value))
-            except Exception as error:
+            except BaseException as error:
                 raise self.blame(value, error) from error
         return keys
 
@@ -356,7 +367,7 @@ class PolicyWindowOperator(Operator):
                 result = self._function(result)
                 if self._kinds.first_deferred([result]) is not None:
                     raise not_a_value([result], "await in an async_map behind the windows")
-            except Exception as error:
+            except BaseException as error:
                 raise self.blame(result, error) from error
         # only the rest that a finite stream leaves below a count slide can end before the watermark passed on
         self.out.process(result, max(end_ms, self._promised_ms + 1) if self.settings.event_time else end_ms)
