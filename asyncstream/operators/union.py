@@ -36,7 +36,8 @@ class Port(Operator):
     Attributes:
         watermark: the input's last one before its end, milliseconds since the epoch.
         idle: it says that it is not to be waited for.
-        over: its event time has come to its end.
+        over: its event time had come to its end, in this run or in the one that was restored; it may go on.
+        closed: its event time has come to its end in this run.
         ended: nothing follows.
     """
 
@@ -46,6 +47,7 @@ class Port(Operator):
         self.watermark = MIN_TIMESTAMP
         self.idle = False
         self.over = False
+        self.closed = False
         self.ended = False
 
     def process(self, value: Any, timestamp: int | None) -> None:
@@ -56,10 +58,16 @@ class Port(Operator):
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
-            if not self.over:
+            if self.closed:
+                return
+            self.closed = True
+            if self.over:
+                self.union.port_closed()
+            else:
                 self.over = True
                 self.union.port_left(self)
         elif timestamp > self.watermark:
+            self.over = False
             self.watermark = timestamp
             self.union.port_moved(self)
 
@@ -100,7 +108,7 @@ class Union(Operator):
     Emits when: any input does; watermarks when the slowest active input that has caught up moves.
 
     Completes when: every input has ended.
-    Snapshot holds: watermark and idleness, its own and each input's.
+    Snapshot holds: watermark and idleness, its own and each input's, and which inputs were at their end.
     """
 
     def __init__(self, inputs: int) -> None:
@@ -129,7 +137,12 @@ class Union(Operator):
             if not self._idle:
                 self._idle = True
                 super().set_idle(True)
-        elif all(one.over for one in self.ports):
+        else:
+            self.port_closed()
+
+    def port_closed(self) -> None:
+        """Event time of an input has come to its end."""
+        if all(port.closed for port in self.ports):
             super().advance_watermark(MAX_TIMESTAMP)
 
     def port_is_back(self) -> None:
@@ -163,14 +176,15 @@ class Union(Operator):
             super().advance_watermark(timestamp)
 
     def snapshot(self) -> Any:
-        # not the end of an input, which its source says again
-        return [self._watermark, [[port.watermark, port.idle] for port in self.ports], self._idle]
+        ports = [[port.watermark, port.idle, port.over or port.ended] for port in self.ports]
+        return [self._watermark, ports, self._idle]
 
     def restore(self, state: Any) -> None:
         self._watermark, ports, *rest = state
-        for port, (watermark, idle) in zip(self.ports, ports, strict=True):
+        for port, (watermark, idle, *over) in zip(self.ports, ports, strict=True):
             port.watermark, port.idle = watermark, idle
-        self._idle = rest[0] if rest else all(port.idle for port in self.ports)  # once it was left out
+            port.over = bool(over and over[0])  # older snapshots do not say; its source says it again
+        self._idle = rest[0] if rest else all(port.idle for port in self.ports)
 
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:

@@ -12,7 +12,7 @@ from asyncstream.calls import retry
 from asyncstream.elements import Watermark
 from asyncstream.errors import CallTimeout, PipelineError, UserFunctionError
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.testing.loop import run_virtual
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.async_wait.rig import Rig, Service, passes
 
 
@@ -379,3 +379,36 @@ def test_timeout_and_result_in_the_same_pass_give_one_outcome() -> None:
             assert rig.counts["timed_out"] == outcomes.count("timeout")
 
     run_virtual(main())
+
+
+class CoarseLoop(VirtualTimeLoop):
+    """Its clock ticks in hundredths of a second, so that much happens at equal readings, as with uvloop."""
+
+    def time(self) -> float:
+        return super().time() // 0.01 / 100
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
+@pytest.mark.parametrize("loop", ["coarse", "virtual", "uvloop"])
+def test_calls_that_are_due_at_equal_clock_readings_time_out_in_input_order(loop: str, order: str) -> None:
+    timed_out: list[int] = []
+
+    async def call(value: int) -> int:
+        await asyncio.sleep(0 if value < 3 else 1000)  # the workers of the first three take up later ones
+        return value
+
+    async def main() -> None:
+        key_by = (lambda value: value) if order == "per_key" else None
+        async with Rig(
+            call, order=order, key_by=key_by, concurrency=8, timeout=0.02, on_timeout=timed_out.append
+        ) as rig:
+            rig.feed(*range(11))
+            await rig.finish()
+        assert timed_out == list(range(3, 11))
+
+    if loop == "uvloop":
+        factory: Any = pytest.importorskip("uvloop").new_event_loop
+    else:
+        factory = CoarseLoop if loop == "coarse" else VirtualTimeLoop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())

@@ -161,6 +161,22 @@ def test_union_that_is_new_in_a_restored_pipeline_learns_its_watermark_from_its_
     assert recorder.seen == [(RESTORED, 7), (W, 8)]
 
 
+def test_input_that_was_at_its_end_and_goes_on_after_a_restore_is_followed_again() -> None:
+    union, _ = union_of(2)
+    union.ports[0].advance_watermark(10)
+    union.ports[0].advance_watermark(MAX_TIMESTAMP)
+    union.ports[1].advance_watermark(5)
+    copy, recorder = union_of(2)
+    copy.restore(union.snapshot())
+    copy.resume()
+    copy.ports[1].advance_watermark(8)
+    copy.ports[0].advance_watermark(12)
+    copy.ports[1].advance_watermark(20)
+    for port in copy.ports:
+        port.advance_watermark(MAX_TIMESTAMP)
+    assert recorder.seen == [(RESTORED, 5), (W, 8), (W, 12), (W, 20), (W, MAX_TIMESTAMP)]
+
+
 Step = tuple[str, int, Any]
 
 STEPS = st.one_of(
