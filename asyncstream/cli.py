@@ -35,6 +35,7 @@ from asyncstream.checkpoint import (
 )
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import AsyncStreamError, CheckpointError, DamagedCheckpoint, PipelineError
+from asyncstream.lease import presence
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.process import (
     GRACE,
@@ -187,13 +188,30 @@ def _store(path: str) -> CheckpointStore:
     return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)
 
 
-def _read_all(path: str) -> dict[int, CheckpointInfo | CheckpointError]:
-    """By number, what each says of itself, or what is wrong with it."""
+def _read_all(path: str, *, parts: bool = False) -> dict[int, CheckpointInfo | CheckpointError]:
+    """By number, what each says of itself, or what is wrong with it, or with one of its `parts`."""
 
     async def read() -> dict[int, CheckpointInfo | CheckpointError]:
-        return await History(_store(path), JsonCodec()).infos()
+        history = History(_store(path), JsonCodec())
+        found = await history.infos()
+        for number, info in found.items() if parts else ():
+            if isinstance(info, CheckpointInfo):
+                try:
+                    await history.check(number)
+                except CheckpointError as error:
+                    found[number] = error
+        return found
 
     return asyncio.run(read())
+
+
+def _writer(path: str) -> str:
+    """Who writes to a store now, for people."""
+    lease = asyncio.run(_store(path).holder())
+    if lease is None:
+        return "no job has written to it with a lease"
+    state = "has ended" if lease.released else f"is {presence(lease.holder)}"
+    return f"lease {lease.number}, of {lease.holder}, which {state}"
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -207,7 +225,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    found = _read_all(options.store)
+    found = _read_all(options.store, parts=True)
     for number, info in found.items():
         print(f"{number:8}  {_state(info)}" + ("" if isinstance(info, CheckpointInfo) else f": {info}"))
     return int(not all(isinstance(info, CheckpointInfo) for info in found.values()))
@@ -226,9 +244,13 @@ def _show(options: argparse.Namespace) -> int:
     print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
     print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
     print(f"  size      {info.size:,} bytes, codec {info.codec}")
+    print(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
     width = max(map(len, info.steps), default=0)
     for name, step in info.steps.items():
         print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
+        for part in step.parts if len(step.parts) > 1 or step.parts[0].stored else ():
+            name = "/".join(part.path) or "(rest)"
+            print(f"            {name}: {part.size:,} bytes, {part.stored or 'inline'}")
     return 0
 
 

@@ -208,3 +208,37 @@ def test_damage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["checkpoint", "show", path, "9"]) == 1
     assert main(["checkpoint", "list", str(tmp_path / "nowhere")]) == 1
     assert "there is nothing at" in capsys.readouterr().err
+
+
+def test_parts_and_the_lease_are_shown_and_damage_of_a_part_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def never(value: str) -> str:
+        await asyncio.sleep(3600)
+        return value
+
+    async def main() -> None:
+        pipeline = Pipeline("kept")
+        pipeline.submissions(name="in").async_map(never, name="call").to([], name="list")
+        checkpoints = Checkpoints(store=DirectoryStore(tmp_path / "kept"), inline_bytes=100)
+        async with pipeline.start(checkpoints=checkpoints) as job:
+            await job.submit("x" * 1000)
+            await job.checkpoint()
+            await job.stop()
+
+    asyncio.run(main())
+    path = str(tmp_path / "kept")
+    assert main_of("show", path) == 0
+    shown = capsys.readouterr().out
+    [part] = (tmp_path / "kept").glob("part-*")
+    assert part.name.removeprefix("part-") in shown
+    assert f"lease     1; now lease 1, of process {os.getpid()} on" in shown
+    assert main_of("verify", path) == 0
+    part.write_bytes(b"?" + part.read_bytes()[1:])
+    capsys.readouterr()
+    assert main_of("verify", path) == 1
+    assert "damaged: its part" in capsys.readouterr().out
+
+
+def main_of(*arguments: str) -> int:
+    return main(["checkpoint", *arguments])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from asyncstream.checkpoint import History
 from asyncstream.checkpoint.format import unpack_info
 from asyncstream.codec import JsonCodec
 from asyncstream.elements import Timestamps
+from asyncstream.errors import LeaseHeld, LeaseLost, SinkError
 from asyncstream.lease import Lease
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import Log, LoggedSink, run, sleeping
@@ -931,3 +933,104 @@ def test_checkpoints_on_disk_serve_a_job(tmp_path: Path) -> None:
         assert ledger.rows == list(range(200))
 
     asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- one writer, one pipeline
+
+
+def test_second_job_on_a_store_is_refused_or_waits() -> None:
+    async def main() -> None:
+        store, ledger, other = MemoryStore(), Ledger(), Ledger()
+        async with numbers(ledger, seconds=0.1).start(checkpoints=Checkpoints(store=store)) as job:
+            with pytest.raises(LeaseHeld, match=r"written to by process \d+.*on_held='wait'"):
+                await numbers(other).run(checkpoints=Checkpoints(store=store))
+            waiting = asyncio.create_task(
+                numbers(ledger).run(checkpoints=Checkpoints(store=store, on_held="wait"))
+            )
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            await job.stop()
+        await waiting
+        assert ledger.rows == list(range(200))
+        assert other.rows == []
+
+    run(main())
+
+
+def test_job_that_was_followed_ends_with_an_error_and_commits_nothing_more() -> None:
+    async def main() -> None:
+        store, ledger = MemoryStore(), Ledger()
+        with pytest.raises(LeaseLost, match="taken over"):  # noqa: PT012
+            async with numbers(ledger).start(checkpoints=Checkpoints(store=store, lease=3.0)) as job:
+                assert store._lease is not None
+                store._lease = replace(store._lease, number=store._lease.number + 1)
+                committed = ledger.committed
+                with pytest.raises(LeaseLost):
+                    await job.checkpoint()
+                await job.wait()
+        assert ledger.committed == committed
+
+    run(main())
+
+
+@pytest.mark.parametrize("restore", ["newest", "none", 1])
+def test_checkpoints_of_another_pipeline_are_refused_unless_it_was_renamed(restore: Any) -> None:
+    def named(name: str, ledger: Ledger) -> Pipeline:
+        pipeline = Pipeline(name)
+        pipeline.source([1, 2], name="s").to(ledger, name="t")
+        return pipeline
+
+    async def main() -> None:
+        store, ledger = MemoryStore(), Ledger()
+        await named("orders", ledger).run(checkpoints=Checkpoints(store=store))
+        kept = await store.numbers()
+        with pytest.raises(CheckpointError, match=r"'orders'.*'clicks'.*pipeline_was='orders'"):
+            await named("clicks", ledger).run(checkpoints=Checkpoints(store=store, restore=restore))
+        assert await store.numbers() == kept
+        if restore == "newest":
+            for _ in range(2):
+                await named("clicks", ledger).run(checkpoints=Checkpoints(store=store, pipeline_was="orders"))
+            assert ledger.rows == [1, 2]
+
+    run(main())
+
+
+def test_nothing_is_changed_before_all_sinks_have_agreed() -> None:
+    async def refuse(position: Any) -> None:
+        raise SinkError("not from there")
+
+    async def main() -> None:
+        store, first, second = MemoryStore(), Ledger(), Ledger()
+
+        def both() -> Pipeline:
+            pipeline = Pipeline()
+            source = pipeline.source([1, 2], name="s")
+            source.to(first, name="first")
+            source.to(second, name="second")
+            return pipeline
+
+        await both().run(checkpoints=Checkpoints(store=store))
+        first.rows.append("written after the checkpoint")
+        second.can_recover = refuse  # type: ignore[method-assign]
+        with pytest.raises(SinkError, match=r"'second'.*not from there"):
+            await both().run(checkpoints=Checkpoints(store=store))
+        assert first.rows == [1, 2, "written after the checkpoint"]
+
+    run(main())
+
+
+def test_checkpoint_that_takes_too_long_says_what_for() -> None:
+    async def main() -> None:
+        ledger, store = Ledger(), Faulty()
+        checkpoints = Checkpoints(store=store, timeout=1)
+        async with numbers(ledger, seconds=1.0).start(checkpoints=checkpoints) as job:
+            store.seconds = 5.0
+            with pytest.raises(CheckpointError, match="after 1 s it was waiting for the store, memory"):
+                await job.checkpoint()
+            store.seconds = 0.0
+            ledger.slow = {"prepare": 5.0}
+            with pytest.raises(CheckpointError, match="waiting for step 'sink' to prepare"):
+                await job.checkpoint()
+            ledger.slow = {}
+
+    run(main())
