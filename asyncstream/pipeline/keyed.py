@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
 from asyncstream.operators.failures import OnError, on_error_choice
@@ -138,6 +138,28 @@ class WindowedStream(Generic[K, T]):
         """
         return self._with(allowed_lateness_ms=duration_ms("allowed_lateness", lateness, zero=True))
 
+    @overload
+    def aggregate(
+        self, function: AggregateFunction[T, U], *, process: None = None, name: str | None = None
+    ) -> WindowResults[WindowResult[K, U]]: ...
+    @overload
+    def aggregate(
+        self,
+        function: AggregateFunction[T, Any] | None = None,
+        *,
+        process: ProcessWindowFunction[U],
+        name: str | None = None,
+        **aggregates: AggregateFunction[Any, Any],
+    ) -> WindowResults[U]: ...
+    @overload
+    def aggregate(
+        self,
+        function: None = None,
+        *,
+        process: None = None,
+        name: str | None = None,
+        **aggregates: AggregateFunction[Any, Any],
+    ) -> WindowResults[WindowResult[K, dict[str, Any]]]: ...
     def aggregate(
         self,
         function: AggregateFunction[T, Any] | None = None,
@@ -145,7 +167,7 @@ class WindowedStream(Generic[K, T]):
         process: ProcessWindowFunction[Any] | None = None,
         name: str | None = None,
         **aggregates: AggregateFunction[Any, Any],
-    ) -> WindowResults[WindowResult]:
+    ) -> WindowResults[Any]:
         """
         Fold the elements of each window as they come: `.aggregate(n=Count(), total=Sum("amount"))`.
 
@@ -161,7 +183,9 @@ class WindowedStream(Generic[K, T]):
         folding = Aggregates(**aggregates) if function is None else function
         return self._add("aggregate", name, folding, process)
 
-    def reduce(self, fn: Callable[[T, T], T], *, name: str | None = None) -> WindowResults[WindowResult]:
+    def reduce(
+        self, fn: Callable[[T, T], T], *, name: str | None = None
+    ) -> WindowResults[WindowResult[K, T]]:
         """Fold the elements of each window into one of their kind; emits a `WindowResult` per firing."""
         return self._add("reduce", name, Reduce(fn), None)
 
@@ -171,7 +195,7 @@ class WindowedStream(Generic[K, T]):
             raise refuse("function", "a ProcessWindowFunction", function)
         return self._add("process_window", name, None, function)
 
-    def collect(self, *, name: str | None = None) -> WindowResults[WindowResult]:
+    def collect(self, *, name: str | None = None) -> WindowResults[WindowResult[K, list[T]]]:
         """Emit the elements of each window as a list, in a `WindowResult`."""
         return self._add("collect", name, None, None)
 

@@ -85,8 +85,21 @@ class Pipeline:
             source = Items(source)
         return SourceStream(self._graph, self._add("source", name, source))
 
-    def submissions(self, *, limit: int = 1024, name: str | None = None) -> Stream[Any]:
-        """Start a stream of what is handed to `job.submit`; `limit` elements may wait, then it waits."""
+    @overload
+    def submissions(self, *, limit: int = 1024, name: str | None = None) -> Stream[Any]: ...
+    @overload
+    def submissions(self, of: type[T], *, limit: int = 1024, name: str | None = None) -> Stream[T]: ...
+    def submissions(
+        self, of: type[Any] | None = None, *, limit: int = 1024, name: str | None = None
+    ) -> Stream[Any]:
+        """
+        Start a stream of what is handed to `job.submit`; `limit` elements may wait, then it waits.
+
+        Args:
+            of: their type, for type checkers; elements are not looked at.
+        """
+        if of is not None and not isinstance(of, type):
+            raise refuse("of", "a class", of)
         return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
 
     def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:

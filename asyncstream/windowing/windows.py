@@ -8,11 +8,20 @@ and a plain tuple finds the entry of the window that equals it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP
 
 __all__ = ("GLOBAL_WINDOW", "GlobalWindow", "TimeWindow", "Window", "WindowResult", "window_from")
+
+if TYPE_CHECKING:  # where nothing is said of the types, they may be any
+    from typing_extensions import TypeVar as Defaulted
+
+    K = Defaulted("K", default=Any)
+    V = Defaulted("V", default=Any)
+else:
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 
 class TimeWindow(NamedTuple):
@@ -64,9 +73,9 @@ def window_from(plain: Sequence[int]) -> Window:
     return TimeWindow(plain[0], plain[1]) if plain else GLOBAL_WINDOW
 
 
-class WindowResult(NamedTuple):
+class WindowResult(NamedTuple, Generic[K, V]):
     """
-    What an aggregate gave for one key and window.
+    What an aggregate gave for one key and window: `WindowResult[K, V]`, by the types of key and value.
 
     Attributes:
         key: whose window.
@@ -75,7 +84,7 @@ class WindowResult(NamedTuple):
         value: the aggregate's result, or the list of values where there is no aggregate.
     """
 
-    key: Any
+    key: K
     start_ms: int | None
     end_ms: int | None
-    value: Any
+    value: V

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
 
 from asyncstream import (
@@ -17,6 +18,7 @@ from asyncstream import (
     BoundedOutOfOrderness,
     CheckpointInfo,
     Checkpoints,
+    Count,
     CsvSource,
     DirectoryStore,
     FailedCall,
@@ -39,11 +41,15 @@ from asyncstream import (
     Stream,
     SystemClock,
     ThreadedJob,
+    TumblingWindows,
+    WindowResult,
 )
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import SourceStream
+from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
+from asyncstream.windowing import AggregateFunction, ProcessWindowFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -101,6 +107,7 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     pipeline.source(CsvSource("flights.csv"), name="flights")
     pipeline.source(JsonLinesSource("flights.jsonl"))
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
+    assert_type(pipeline.submissions(Flight, limit=5), Stream[Flight])
 
 
 def plain_steps(flights: Stream[Flight]) -> None:
@@ -156,6 +163,32 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(keyed, KeyedStream[str, Flight])
     assert_type(keyed.async_map(plane_of, order="per_key"), AsyncResults[Plane])
     assert_type(keyed.filter(lambda flight: flight.number), Stream[Flight])
+    windows = keyed.window(TumblingWindows(60))
+    assert_type(windows.collect(), WindowResults[WindowResult[str, list[Flight]]])
+    assert_type(windows.reduce(lambda one, other: one), WindowResults[WindowResult[str, Flight]])
+    assert_type(windows.aggregate(n=Count()), WindowResults[WindowResult[str, dict[str, Any]]])
+    assert_type(windows.aggregate(Seats()), WindowResults[WindowResult[str, float]])
+    assert_type(windows.aggregate(Seats()).map(lambda result: result.value), Stream[float])
+    assert_type(windows.aggregate(Seats()).map(lambda result: result.key), Stream[str])
+    assert_type(windows.aggregate(Seats(), process=Line()), WindowResults[str])
+    plain: WindowResult = WindowResult("a", 0, 1, 2)
+    assert_type(plain.value, Any)
+
+
+class Seats(AggregateFunction[Flight, float]): ...
+
+
+class Line(ProcessWindowFunction[str]): ...
+
+
+def fields(flights: Stream[Flight]) -> None:
+    assert_type(flights.map("number"), Stream[Any])
+    assert_type(flights.map(("number", "carrier"), name="two"), Stream[Any])
+    assert_type(flights.filter("number"), Stream[Flight])
+    assert_type(flights.flat_map("carrier"), Stream[Any])
+    assert_type(flights.key_by("carrier"), KeyedStream[Any, Flight])
+    assert_type(flights.key_by(("carrier", "number")), KeyedStream[Any, Flight])
+    assert_type(flights.event_time("departed", AscendingTimestamps()), Stream[Flight])
 
 
 def ends(numbers: Stream[int], some: list[int]) -> None:
@@ -203,6 +236,9 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.checkpoint_metrics(), dict[str, int])
         await job.stop(grace=timedelta(seconds=5))
     pipeline.run_blocking(checkpoints=Checkpoints(store=SqliteStore("kept.sqlite"), codec="pickle"))
+    pipeline.run_blocking(checkpoints="kept")
+    await pipeline.run(checkpoints=Path("kept"))
+    Checkpoints(store=MemoryStore(), types=[Flight], key=b"0123456789abcdef")
     pipeline.run_blocking(checkpoints=Checkpoints(store=MemoryStore(), migrate={"w": lambda state: state}))
     assert_type(pipeline.guarantees(), list[Guarantee])
     async with pipeline.start(snapshot=snapshot):
