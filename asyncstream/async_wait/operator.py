@@ -55,6 +55,7 @@ Eager tasks (3.12) are sound, at about four times the cost.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context, copy_context
@@ -78,14 +79,17 @@ from asyncstream.elements import (
     Timestamps,
     Watermark,
 )
-from asyncstream.errors import CallTimeout, InternalError, UserFunctionError
+from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, describe_error
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.state.detached import IMMUTABLE, detached
 
 __all__ = ("AsyncWaitOperator",)
+
+_log = logging.getLogger("asyncstream.async_wait")
 
 INBOX_LIMIT = 1024
 """Elements that may wait to be taken; large enough that waking the feeder costs little per element."""
@@ -153,6 +157,8 @@ class AsyncWaitOperator(Intake):
             settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
         )
         self._holds = False
+        self._copies = False
+        self._uncopied = False  # something could not be copied, which has been said
         self._on_timeout = settings.on_timeout
         if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
             self._on_timeout = self._object.timeout
@@ -161,6 +167,8 @@ class AsyncWaitOperator(Intake):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
+        copies = self.settings.copy_input
+        self._copies = context.keeps_checkpoints if copies is None else copies
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
         if self.settings.isolation == "task":
@@ -357,6 +365,7 @@ class AsyncWaitOperator(Intake):
         direct, cancelling = not flat and lanes is None, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
+        copies = self._copies
         try:
             while True:
                 if lanes is not None:
@@ -384,7 +393,8 @@ class AsyncWaitOperator(Intake):
                 if not self._turning:
                     self._schedule_turn()
                 try:
-                    outcome = await self._function(value)
+                    given = self._copy(value) if copies and value.__class__ not in IMMUTABLE else value
+                    outcome = await self._function(given)
                     if flat:
                         outcome = Several(several(outcome))
                         self._special += 1
@@ -427,6 +437,25 @@ class AsyncWaitOperator(Intake):
             self._fail(self.blame(worker.entry[0], error))
         finally:
             self._retire(worker)
+
+    def _copy(self, value: Any) -> Any:
+        """What a call is given, to do with as it likes."""
+        try:
+            return detached(value)
+        except Exception as error:
+            if self.settings.copy_input:
+                raise TypeError(
+                    f"copy_input: the element cannot be copied: {describe_error(error)}"
+                ) from error
+            if not self._uncopied:
+                self._uncopied = True
+                _log.warning(
+                    "step %r: elements of type %s cannot be copied; a call that changes one changes what "
+                    "checkpoints keep of it (copy_input=False says that it does not)",
+                    self.context.name,
+                    type(value).__name__,
+                )
+            return value
 
     def _promise_of(self, worker: Worker) -> Promise:
         """The promise for the element of a busy worker; made now if nobody needed it before."""

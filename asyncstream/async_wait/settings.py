@@ -64,6 +64,10 @@ class AsyncWaitOptions(TypedDict, total=False):
             some microseconds, for code that keeps a handle of its task beyond its element. "pool".
         replay: what a restored snapshot calls again: "unfinished" calls, or also "all" those whose results
             still waited for their turn, as Flink does. "unfinished".
+        copy_input: give each call a copy of its element, so that what is kept of it (in checkpoints and
+            snapshots, `FailedCall.value`, for the timeout's function) is the element as it came, whatever the
+            call did to it; attempts of a `retry` share one copy. Immutable elements are not copied. None:
+            where checkpoints are kept, and what cannot be copied is then given as it is. None.
     """
 
     order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]
@@ -74,6 +78,7 @@ class AsyncWaitOptions(TypedDict, total=False):
     on_error: OnError
     isolation: Literal["pool", "task"]
     replay: Literal["unfinished", "all"]
+    copy_input: bool | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class AsyncWaitSettings:
     on_error: OnError = "fail"
     isolation: Literal["pool", "task"] = "pool"
     replay: Literal["unfinished", "all"] = "unfinished"
+    copy_input: bool | None = None
     key_by: Callable[[Any], Any] | None = None
     flat: bool = False
 
@@ -125,6 +131,8 @@ class AsyncWaitSettings:
         on_error_choice(self.on_error)
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))
+        if self.copy_input is not None and not isinstance(self.copy_input, bool):
+            raise refuse("copy_input", "True, False or None", self.copy_input)
         if self.order is not OutputOrder.PER_KEY:
             set_(self, "key_by", None)
         elif self.key_by is None:

@@ -76,6 +76,7 @@ class OperatorContext:
             a watermark always may come. Without room it keeps what is due.
         wake_with_room: asks the driver to call `advance_clock` once there is room.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
+        keeps_checkpoints: what the operator remembers is kept while it runs.
     """
 
     name: str = "operator"
@@ -86,6 +87,7 @@ class OperatorContext:
     has_room: Callable[[], bool] = _always_room
     wake_with_room: Callable[[], None] = _never_full
     patience: float = 10.0
+    keeps_checkpoints: bool = False
 
 
 class Operator:

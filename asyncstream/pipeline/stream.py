@@ -215,7 +215,7 @@ class Stream(Generic[T]):
         Args:
             fn: an `async def` of one element, or an `AsyncFunction`.
             options: see `AsyncWaitOptions`: `order`, `concurrency`, `buffer`, `timeout`, `on_timeout`,
-                `on_error`, `isolation`, `replay`.
+                `on_error`, `isolation`, `replay`, `copy_input`.
 
         Raises:
             PipelineError: if an argument is not as described.

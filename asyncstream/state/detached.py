@@ -31,6 +31,8 @@ def detached(value: Any) -> Any:
             return value
         return tuple(parts)
     if kind is dict:
+        if IMMUTABLE.issuperset(map(type, value.values())):  # like most records
+            return value.copy()
         return {key: detached(part) for key, part in value.items()}
     if kind is set:  # its members are hashable, taken as immutable like the keys of a dict
         return set(value)

@@ -210,6 +210,7 @@ class Run:
                         partial(self.wiring.has_room, name),
                         partial(self.alarms.wake_with_room, operator),
                         self._patience,
+                        self.checkpointer is not None,
                     )
                 )
                 if isinstance(operator, Intake):
