@@ -218,6 +218,7 @@ async def running(pipeline: Pipeline) -> None:
         snapshot = await job.stop(timeout=5)
         assert_type(snapshot, JobSnapshot)
     checkpoints = Checkpoints(store=DirectoryStore("kept"), every=timedelta(seconds=10), keep=2)
+    Checkpoints(store=MemoryStore(), on_held="wait", lease=5, ahead="start_over", pipeline_was="shop")
     await pipeline.run(checkpoints=checkpoints)
     async with pipeline.start(
         checkpoints=Checkpoints(store=MemoryStore(), restore=7), cancel_body=True, open_timeout=5
