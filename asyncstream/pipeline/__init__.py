@@ -2,7 +2,7 @@
 
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
-from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
+from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream, StreamEnd
 
 __all__ = (
     "AsyncResults",
@@ -12,6 +12,7 @@ __all__ = (
     "SideStreams",
     "SourceStream",
     "Stream",
+    "StreamEnd",
     "WindowResults",
     "WindowedStream",
 )

@@ -12,12 +12,12 @@ from asyncstream.arguments import Duration, choice, duration_seconds, is_async_f
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
-from asyncstream.connectors.base import Source
+from asyncstream.connectors.base import Source, TransactionalSink
 from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
-from asyncstream.plan import Graph, Guarantee, Output, SourceStep, as_mermaid, as_text, guarantees
+from asyncstream.plan import Graph, Guarantee, Output, SinkStep, SourceStep, as_mermaid, as_text, guarantees
 from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, check_restartable, run_with_restarts
@@ -148,6 +148,13 @@ class Pipeline:
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
         self._graph.check()
+        for step in self._graph if checkpoints is not None else ():
+            if isinstance(step, SinkStep) and step.required and isinstance(step.sink, TransactionalSink):
+                raise PipelineError(
+                    f"step {step.name!r}: a transactional sink in a job with checkpoints cannot route what "
+                    "it refuses, for a crash might lose it; use on_error='skip', or a step before the sink "
+                    "that routes"
+                )
         return Job(
             self._graph,
             clock=clock,

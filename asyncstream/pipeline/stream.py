@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key", "routed_to", "shown_on_error")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "StreamEnd", "no_key", "routed_to", "shown_on_error")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -290,17 +290,25 @@ class Stream(Generic[T]):
     # ------------------------------------------------------------------ ends
 
     @overload
-    def to(self, sink: Sink[T], *, name: str | None = None) -> None: ...
+    def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
     @overload
-    def to(self, sink: MutableSequence[T], *, name: str | None = None) -> None: ...
+    def to(
+        self, sink: MutableSequence[T], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd: ...
     @overload
-    def to(self, sink: Callable[[T], object], *, name: str | None = None) -> None: ...
-    def to(self, sink: Any, *, name: str | None = None) -> None:
+    def to(
+        self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd: ...
+    def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
         """
         End the stream in a sink.
 
         Args:
             sink: a `Sink`, a list to append to, or a function of one element (plain or `async def`).
+            on_error: what becomes of an element that the sink fails on: "fail" the pipeline, "skip" the
+                element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. Where the
+                sink cannot say which one of a write it was, they are written again one by one, those that
+                are `taken` excepted. A transactional sink in a job with checkpoints cannot "route".
         """
         if isinstance(sink, Sink):
             target = sink
@@ -311,7 +319,18 @@ class Stream(Generic[T]):
         else:
             advice = "make one: what .to gets is a class" if isinstance(sink, type) else ""
             raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
-        self._end("sink", name, target)
+        details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
+        step = SinkStep(
+            self._graph.name_for("sink", name),
+            target,
+            (self._output,),
+            "sink",
+            routed_to(on_error),
+            on_error,
+            details,
+        )
+        self._graph.add(step)
+        return StreamEnd(self._graph, step)
 
     def results(self, *, limit: int = 1024, name: str | None = None) -> None:
         """End the stream in `job.results()`; `limit` results may wait there, then the pipeline does."""
@@ -363,9 +382,7 @@ class Stream(Generic[T]):
         return Stream(self._graph, Output(step.name, tag))
 
     def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> None:
-        details = {} if kind != "sink" else {"to": type(sink).__name__}
-        step = SinkStep(self._graph.name_for(kind, name), sink, (self._output,), kind, details)
-        self._graph.add(step)
+        self._graph.add(SinkStep(self._graph.name_for(kind, name), sink, (self._output,), kind))
 
     def _key(self) -> Callable[[Any], Any] | None:
         return None
@@ -406,6 +423,26 @@ class AsyncResults(Stream[T]):
     def timed_out(self) -> Stream[FailedCall]:
         """The elements whose call took longer than `timeout`; needs `on_timeout="route"`."""
         return self._routed("timed_out", "on_timeout")
+
+
+class StreamEnd:
+    """The sink that a stream ends in: on the side, the elements that it refused."""
+
+    def __init__(self, graph: Graph, step: SinkStep) -> None:
+        self._graph = graph
+        self._step = step
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._step.name!r}>"
+
+    @property
+    def failed(self) -> Stream[FailedCall]:
+        """The elements that the sink failed on; needs `on_error="route"`."""
+        if FAILED not in self._step.required:
+            raise PipelineError(
+                f"step {self._step.name!r} sends nothing to .failed; give it on_error='route'"
+            )
+        return Stream(self._graph, Output(self._step.name, FAILED))
 
 
 class SideStreams(Stream[T]):

@@ -17,6 +17,7 @@ from asyncstream.arguments import text
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
+from asyncstream.operators.failures import OnError
 from asyncstream.state.schema import Schema
 
 __all__ = ("Graph", "OperatorStep", "Output", "SinkStep", "SourceStep", "Step")
@@ -101,12 +102,20 @@ class OperatorStep:
 
 @dataclass(frozen=True, eq=False)
 class SinkStep:
-    """Elements leave here."""
+    """
+    Elements leave here.
+
+    Attributes:
+        required: tags that must have a reader: "failed", if it is told what the sink refuses.
+        on_error: what becomes of an element that the sink refuses.
+    """
 
     name: str
     sink: Sink[Any]
     inputs: tuple[Output, ...]
     kind: str = "sink"
+    required: tuple[str, ...] = ()
+    on_error: OnError = "fail"
     details: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -211,9 +220,7 @@ class Graph:
         if not any(isinstance(step, SourceStep) for step in self):
             raise PipelineError("the pipeline has no source; start with pipeline.source(...)")
         for step in self:
-            if isinstance(step, SinkStep):
-                continue
-            if not self.readers(Output(step.name)):
+            if not isinstance(step, SinkStep) and not self.readers(Output(step.name)):
                 raise PipelineError(
                     f"nobody reads step {step.name!r}; end the stream with .to(...), or with .discard()"
                 )

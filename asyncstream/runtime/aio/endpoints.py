@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, fault_of
 from asyncstream.connectors.submissions import Results
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import (
     SinkBroken,
     SinkError,
@@ -25,6 +25,7 @@ from asyncstream.errors import (
 )
 from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator
+from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.state import Frozen, freeze
 
@@ -134,6 +135,8 @@ class SinkOperator(Intake):
     """
     Collects what arrives, and writes it to a sink in batches from a task of its own.
 
+    Emits when: the sink fails on an element and is told to route it, and on the outputs for these what
+        control elements came behind elements that are written or refused.
     Backpressures when: `limit` elements wait while a write is under way.
     Completes when: the input has ended and everything is written and flushed.
     Snapshot holds: the elements not yet written, those of a write under way included.
@@ -143,9 +146,13 @@ class SinkOperator(Intake):
     after belongs to the next one. The sink is busy with one thing at a time, which `_turn` sees to.
     """
 
-    def __init__(self, sink: Sink[Any]) -> None:
+    def __init__(self, sink: Sink[Any], on_error: OnError = "fail") -> None:
         super().__init__(SINK_LIMIT)
         self.sink = sink
+        self.emitting = Gate(self._reopened)
+        self._may_emit = asyncio.Event()
+        self._failures = Failures(self, on_error)
+        self._controls: deque[tuple[int, Control]] = deque()  # each behind so many elements
         self.has_epochs = False
         self._position: Any = None
         self._cuts: deque[_Cut] = deque()
@@ -153,11 +160,12 @@ class SinkOperator(Intake):
         self._flushed = False
         self._done = False
         self._abandoned = False
-        self._has_begun = False  # the write of what is being written
+        self._part = 0  # how many elements the write under way is given; 0: none has begun
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._writing: tuple[list[Any], list[int | None]] = ([], [])
         self._ended = False
+        self._input_ended = False
         self._changed = asyncio.Event()
         self._written = 0
 
@@ -180,6 +188,9 @@ class SinkOperator(Intake):
                     await self._write(batch)
                 elif self._ended and self._flushed:
                     self._done = True
+                    if self._input_ended:
+                        for output in self.side.values():
+                            output.end_input()
                     return
                 elif self._ended:
                     with naming(self.context.name, SinkError):
@@ -197,30 +208,69 @@ class SinkOperator(Intake):
     async def _write(self, batch: Batch) -> None:
         self._writing = batch
         self._release_if_drained()
+        size = len(batch[0])
+        while self._writing[0] and not self._abandoned:
+            values, timestamps = self._writing
+            try:
+                await self._write_part(values[:size], timestamps[:size])
+            except Exception as error:
+                cause = error.__cause__ or error
+                if not self._failures.bears(cause) or isinstance(error, SinkBroken):
+                    raise
+                if size == 1 or self.sink.one_by_one:
+                    await self._refuse_first(cause)
+                else:
+                    size = 1  # to see which one it was
+            self._pass_controls()
+
+    async def _write_part(self, values: list[Any], timestamps: list[int | None]) -> None:
         async with self._turn:
-            self._has_begun = True
+            self._part, taken = len(values), 0
             try:
                 with naming(self.context.name, SinkError):
-                    await self.sink.write(*batch)
+                    await self.sink.write(values, timestamps)
+                taken = len(values)
             except BaseException:
-                rest = self._untaken()
-                self._written += len(batch[0]) - len(rest[0])
-                self._writing = rest
+                taken = len(self._writing[0]) - len(self._untaken()[0])
                 raise
             finally:
-                self._has_begun = False
-        self._written += len(batch[0])
-        self._writing = ([], [])
+                self._part = 0
+                self._written += taken
+                self._writing = self._writing[0][taken:], self._writing[1][taken:]
+
+    async def _refuse_first(self, error: BaseException) -> None:
+        """The sink does not take the first of what is being written."""
+        while not self.emitting.is_open():
+            self._may_emit.clear()
+            await self._may_emit.wait()
+        values, timestamps = self._writing
+        self._failures.take(values[0], timestamps[0], error)
+        self._writing = values[1:], timestamps[1:]
+
+    def _reopened(self) -> None:
+        self._may_emit.set()
+
+    def _keep_control(self, control: Control) -> None:
+        """Pass it on when all that came before it is written or refused."""
+        if self.side:
+            ahead = len(self._writing[0]) + self.waiting()
+            self._controls.append((self._written + self._failures.failed + ahead, control))
+            self._pass_controls()
+
+    def _pass_controls(self) -> None:
+        handled = self._written + self._failures.failed
+        while self._controls and self._controls[0][0] <= handled:
+            self.pass_on(self._controls.popleft()[1])
 
     def _untaken(self) -> Batch:
         """What the sink has not taken for good, of the write under way."""
         values, timestamps = self._writing
-        if not self._has_begun:
+        if not self._part:
             return self._writing
         with naming(self.context.name, SinkError, is_awaiting=False):
             taken = self.sink.taken()
-            if not isinstance(taken, int) or not 0 <= taken <= len(values):
-                raise SinkError(f"taken() gave {safe_repr(taken)}, of a write of {len(values)} elements")
+            if not isinstance(taken, int) or not 0 <= taken <= self._part:
+                raise SinkError(f"taken() gave {safe_repr(taken)}, of a write of {self._part} elements")
         return values[taken:], timestamps[taken:]
 
     async def _prepare(self, cut: _Cut) -> None:
@@ -291,15 +341,21 @@ class SinkOperator(Intake):
         self._hold_if_full()
 
     def advance_watermark(self, timestamp: int) -> None:
-        """A sink has no use for it."""
+        self._keep_control(Watermark(timestamp))
 
     def restore_watermark(self, timestamp: int) -> None:
-        """A sink has no use for it."""
+        for output in self.side.values():
+            output.restore_watermark(timestamp)
 
     def set_idle(self, idle: bool) -> None:
-        """A sink has no use for it."""
+        self._keep_control(IdleStatus(idle))
 
     def end_input(self) -> None:
+        self._input_ended = True
+        self.write_rest()
+
+    def write_rest(self) -> None:
+        """Write what is here, and end: nothing follows, though the input may go on another day."""
         self._ended = True
         self._changed.set()
 
@@ -311,7 +367,7 @@ class SinkOperator(Intake):
         return not self.waiting() and not self._writing[0]
 
     def metrics(self) -> dict[str, int]:
-        return {"written": self._written, "waiting": self.waiting()}
+        return {"written": self._written, "waiting": self.waiting(), **self._failures.metrics()}
 
     def snapshot(self) -> Any:
         batches = (self._untaken(), *(cut.batch for cut in self._cuts), (self._values, self._timestamps))

@@ -267,6 +267,8 @@ class Run:
                 broken.__cause__ = error
                 error = broken
             self.fail(error)
+        if self._winding_down:
+            self._end_sinks()
         if not self._tasks:
             self._finish()
 
@@ -298,16 +300,22 @@ class Run:
         if self._winding_down:
             return
         self._winding_down = True
+        self._end_sinks()
         for operator in self.wiring.operators.values():
-            if isinstance(operator, SinkOperator):
-                operator.end_input()
-            elif isinstance(operator, Intake):
+            if isinstance(operator, Intake):
                 operator.halt()
         self.leave_sources()
         self.alarms.cancel()  # what a timer emitted now, nobody would write
         self._help(self._end_tasks(seconds))
         if not self._tasks:
             self._finish()
+
+    def _end_sinks(self) -> None:
+        """Have the sinks write what they have, each when no other can give it more."""
+        running = set(self._tasks.values())
+        for name, operator in self.wiring.operators.items():
+            if isinstance(operator, SinkOperator) and not self.wiring.feeders[name] & running:
+                operator.write_rest()
 
     def stop(self, seconds: float) -> None:
         """Wind down because the user says so."""

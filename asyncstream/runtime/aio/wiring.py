@@ -27,6 +27,7 @@ class Wiring:
     Attributes:
         operators: by step name, in topological order; sources have none.
         sources: by step name.
+        feeders: for each sink, those whose refused elements can reach it.
     """
 
     def __init__(self, graph: Graph, has_room: Callable[[Operator], None]) -> None:
@@ -39,7 +40,7 @@ class Wiring:
             if isinstance(step, OperatorStep):
                 self.operators[step.name] = step.make()
             elif isinstance(step, SinkStep):
-                self.operators[step.name] = SinkOperator(step.sink)
+                self.operators[step.name] = SinkOperator(step.sink, step.on_error)
         self._connections = connections = Connections(graph, self.operators)
         self.sources = {
             step.name: SourceDriver(
@@ -55,15 +56,30 @@ class Wiring:
             connections.hold_back(source.gate, connections.readers_of(name))
         self._rooms: dict[str, Gate] = {}
         for name, operator in self.operators.items():
-            if isinstance(operator, AsyncWaitOperator):
+            if isinstance(operator, AsyncWaitOperator | SinkOperator):
                 connections.hold_back(operator.emitting, connections.readers_of(name))
             elif type(operator).advance_clock is not Operator.advance_clock:
                 room = self._rooms[name] = Gate(partial(has_room, operator))
                 connections.hold_back(room, connections.readers_of(name))
+        self.feeders = {
+            name: {other for other in self._sinks() if other != name and name in self._behind(graph, other)}
+            for name in self._sinks()
+        }
 
     def has_room(self, name: str) -> bool:
         """Whether the inboxes that this step's results get into have room."""
         return name not in self._rooms or self._rooms[name].is_open()
+
+    def _sinks(self) -> list[str]:
+        return [name for name, operator in self.operators.items() if isinstance(operator, SinkOperator)]
+
+    def _behind(self, graph: Graph, name: str) -> set[str]:
+        """The steps that what this one emits can reach."""
+        reached = {name}
+        for step in graph:  # in topological order
+            if any(output.step in reached for output in step.inputs):
+                reached.add(step.name)
+        return reached - {name}
 
     def is_held(self, name: str) -> bool:
         """Whether somebody whose pushes reach this step may not push now."""

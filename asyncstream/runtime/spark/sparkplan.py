@@ -364,6 +364,9 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
 
 def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:
     sinks = [step.name for step in graph if isinstance(step, SinkStep) and step.kind != "discard"]
+    for step in graph:
+        if isinstance(step, SinkStep) and step.on_error != "fail":
+            raise PipelineError(f"step {step.name!r}: on_error= of a sink: on Spark the sinks are Spark's")
     _same_names("outputs", "sink", sinks, outputs)
     return {name: struct_type(f"outputs[{name!r}]", schema) for name, schema in outputs.items()}
 
