@@ -8,13 +8,15 @@ and an aggregate that has seen nothing gives None (a count gives 0); `First`, `L
 take None as a value like any other.
 
 Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
-share their work. A sum of floats is one of them up to rounding in its last digits.
+share their work. Some are so for some values only: a sum, for integers, but not for floats, whose last digits
+hang on it, nor for texts. With the first of these, sliding windows share no more (`is_order_free`).
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from asyncstream.arguments import Fields, plain_methods, refuse, selector
@@ -84,6 +86,12 @@ class Sum(FieldAggregate):
 
     order_free = True
 
+    def is_order_free(self, value: Any) -> bool:
+        return _adds_exactly(self.value_of(value))
+
+    def holds_order_free(self, accumulator: Any) -> bool:
+        return _adds_exactly(accumulator)
+
     def create(self) -> Any:
         return None
 
@@ -107,6 +115,12 @@ class Mean(FieldAggregate):
 
     order_free = True
 
+    def is_order_free(self, value: Any) -> bool:
+        return _adds_exactly(self.value_of(value))
+
+    def holds_order_free(self, accumulator: tuple[int, Any]) -> bool:
+        return _adds_exactly(accumulator[1])
+
     def create(self) -> tuple[int, Any]:
         return (0, 0)
 
@@ -127,6 +141,12 @@ class _Extreme(FieldAggregate):
 
     order_free = True
     beats: Callable[[Any, Any], Any]
+
+    def is_order_free(self, value: Any) -> bool:
+        return _has_no_double(self.value_of(value))
+
+    def holds_order_free(self, accumulator: Any) -> bool:
+        return _has_no_double(accumulator)
 
     def create(self) -> Any:
         return None
@@ -298,10 +318,18 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
         one: Any = fused({name: (part, _inline(part)) for name, part in parts.items()})
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
+        self.add_order_free = one.add_order_free  # type: ignore[method-assign]
         self.merge = one.merge  # type: ignore[method-assign]
         self.result = one.result  # type: ignore[method-assign]
         self.save = one.save  # type: ignore[method-assign]
         self.load = one.load  # type: ignore[method-assign]
+
+    def is_order_free(self, value: Any) -> bool:
+        return all(part.is_order_free(value) for part in self.parts.values())
+
+    def holds_order_free(self, accumulator: list[Any]) -> bool:
+        parts = zip(self.parts.values(), accumulator, strict=True)
+        return all(part.holds_order_free(held) for part, held in parts)
 
     def __reduce__(self) -> Any:
         return _aggregates, (self.parts,)
@@ -319,6 +347,7 @@ if _value is not None:
         merge="""\
 if {other} is not None:
     {held} = {other} if {held} is None else {held} + {other}""",
+        free="type({given}) is int or {part}.is_order_free(value)",
     ),
     Mean: Inline(
         create="(0, 0)",
@@ -329,6 +358,7 @@ if _value is not None:
     {held} = (_count + 1, _total + _value)""",
         merge="{held} = ({held}[0] + {other}[0], {held}[1] + {other}[1])",
         result="{part}.result({held})",
+        free="type({given}) is int or {part}.is_order_free(value)",
     ),
     Min: Inline(
         create="None",
@@ -339,6 +369,7 @@ if _value is not None and ({held} is None or _value < {held}):
         merge="""\
 if {other} is not None and ({held} is None or {other} < {held}):
     {held} = {other}""",
+        free="type({given}) is int or {part}.is_order_free(value)",
     ),
     Max: Inline(
         create="None",
@@ -349,8 +380,24 @@ if _value is not None and ({held} is None or _value > {held}):
         merge="""\
 if {other} is not None and ({held} is None or {other} > {held}):
     {held} = {other}""",
+        free="type({given}) is int or {part}.is_order_free(value)",
     ),
 }
+
+
+def _adds_exactly(value: Any) -> bool:
+    """Whether sums with it are the same however they are grouped: not those of floats, nor of texts."""
+    return value is None or type(value) in (int, bool, Fraction)
+
+
+def _has_no_double(value: Any) -> bool:
+    """
+    Whether nothing that equals it differs from it, as 1 and 1.0 do, of which the first is kept.
+
+    Nor is it a NaN, which wins where it comes first and nowhere else.
+    """
+    kind = type(value)
+    return kind is int or value is None or (kind is float and value == value and not value.is_integer())
 
 
 def _aggregates(parts: dict[str, AggregateFunction[Any, Any]]) -> Aggregates:

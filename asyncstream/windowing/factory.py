@@ -14,7 +14,7 @@ from asyncstream.windowing.functions import can_merge
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.sessions import SessionOperator
-from asyncstream.windowing.sliced import SlicedWindowOperator
+from asyncstream.windowing.sliding import SlidingWindowOperator
 
 __all__ = ("window_operator",)
 
@@ -30,7 +30,7 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
             if assigner.slide_ms >= assigner.size_ms:
                 return DisjointWindowOperator(key_by, plan)
             if aggregate.order_free and can_merge(aggregate):
-                return SlicedWindowOperator(key_by, plan)
+                return SlidingWindowOperator(key_by, plan)
         if kind is SessionWindows:
             return SessionOperator(key_by, plan)
     return WindowOperator(key_by, plan)

@@ -8,7 +8,7 @@ with the aggregate's result, or with the list of all elements where there is no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from asyncstream.arguments import function
@@ -30,13 +30,31 @@ from asyncstream.state import (
 from asyncstream.state.schema import attributes
 from asyncstream.windowing.windows import Window
 
-__all__ = ("AggregateFunction", "ProcessWindowFunction", "Reduce", "WindowContext", "can_merge")
+__all__ = (
+    "AggregateFunction",
+    "OrderMatters",
+    "ProcessWindowFunction",
+    "Reduce",
+    "WindowContext",
+    "can_merge",
+)
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+
+class OrderMatters(Exception):
+    """
+    Raised when an element comes with which an aggregate hangs on the order of elements.
+
+    Attributes:
+        rest: (value, timestamp) of the elements from this one on, which nothing has been done with.
+    """
+
+    rest: Sequence[tuple[Any, int | None]] = ()
 
 
 class AggregateFunction(Generic[In, Out]):
@@ -70,6 +88,29 @@ class AggregateFunction(Generic[In, Out]):
     def result(self, accumulator: Any) -> Out:
         """What the accumulator amounts to. It may be asked again later: share nothing mutable with it."""
         raise TypeError(f"{type(self).__name__} does not override result")
+
+    def is_order_free(self, value: In) -> bool:
+        """
+        Whether the result stays the same, to the last digit, in whatever order this element comes.
+
+        Asked for each element before it is added in sliding windows if the aggregate is `order_free`.
+        """
+        return True
+
+    def holds_order_free(self, accumulator: Any) -> bool:
+        """Whether the same goes for all that an accumulator may have seen."""
+        return True
+
+    def add_order_free(self, accumulator: Any, value: In) -> Any:
+        """
+        `add`, for an element that may change its place.
+
+        Raises:
+            OrderMatters: if it may not.
+        """
+        if not self.is_order_free(value):
+            raise OrderMatters
+        return self.add(accumulator, value)
 
     def save(self, accumulator: Any) -> Any:
         """The accumulator as plain values for a snapshot; it must not change when the accumulator does."""

@@ -14,7 +14,7 @@ from textwrap import indent
 from typing import Any, NamedTuple
 
 from asyncstream.state import IMMUTABLE
-from asyncstream.windowing.functions import AggregateFunction
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 
 __all__ = ("CALLED", "Fused", "Inline", "fused")
 
@@ -24,13 +24,15 @@ class Inline(NamedTuple):
     What the methods of an aggregate do, as source.
 
     In it `{held}` stands for its accumulator, `{other}` for the other one in a merge, `{field}` for the value
-    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own.
+    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own. `free` says of a
+    value `{given}` that its order does not matter, for most values; empty: it never does.
     """
 
     create: str
     add: str
     merge: str
     result: str = "{held}"
+    free: str = ""
 
 
 CALLED = Inline(
@@ -47,6 +49,7 @@ class Fused(NamedTuple):
 
     create: Callable[[], list[Any]]
     add: Callable[[list[Any], Any], list[Any]]
+    add_order_free: Callable[[list[Any], Any], list[Any]]
     merge: Callable[[list[Any], list[Any]], list[Any]]
     result: Callable[[list[Any]], dict[str, Any]]
     save: Callable[[list[Any]], list[Any]]
@@ -60,7 +63,9 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
     Args:
         parts: the aggregates by the names of their results, each with what it does or `CALLED`.
     """
-    names: dict[str, Any] = {"immutable": IMMUTABLE}
+    names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters}
+    checks: list[str] = []
+    add_free: list[str] = []
     create, add, merge, result, save, load = [], [], [], [], [], []
     for place, (name, (part, source)) in enumerate(parts.items()):
         names[f"part{place}"] = part
@@ -75,6 +80,14 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
             words["field"] = f"read{place}(value)"
         create.append(source.create.format(**words))
         add.append(source.add.format(**words))
+        if source.free:
+            given = f"_given{place}"
+            is_free = source.free.format(given=given, **words)
+            checks += [f"{given} = {words['field']}", f"if not ({is_free}):\n    raise OrderMatters"]
+            words = {**words, "field": given}
+        elif type(part).is_order_free is not AggregateFunction.is_order_free:
+            checks.append(f"if not part{place}.is_order_free(value):\n    raise OrderMatters")
+        add_free.append(source.add.format(**words))
         merge.append(source.merge.format(**words))
         result.append(f"{name!r}: {source.result.format(**words)}")
         save.append(_kept(AggregateFunction.save, part).format(**words))
@@ -83,6 +96,7 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
         [
             f"def create():\n    return [{', '.join(create)}]",
             f"def add(held, value):\n{_block(add)}\n    return held",
+            f"def add_order_free(held, value):\n{_block([*checks, *add_free])}\n    return held",
             f"def merge(held, other):\n{_block(merge)}\n    return held",
             f"def result(held):\n    return {{{', '.join(result)}}}",
             f"def save(held):\n    return [{', '.join(save)}]",

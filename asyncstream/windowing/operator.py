@@ -212,7 +212,9 @@ class WindowOperator(Operator):
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Any, watermark: int | None = None) -> None:
+        if watermark is not None:
+            self._timers.watermark = watermark
         load = self._saving[1]
         self._contents = {(key, window_from(window)): load(held) for key, window, held in state["contents"]}
         sessions: dict[Any, list[Any]] = {}

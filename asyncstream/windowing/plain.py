@@ -25,7 +25,7 @@ from asyncstream.operators.results import FirstKeys
 from asyncstream.state import Frozen
 from asyncstream.timers import Timer, reached
 from asyncstream.windowing.aggregates import Aggregates
-from asyncstream.windowing.functions import AggregateFunction
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 from asyncstream.windowing.operator import LATE, check_timestamp
 from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult
@@ -79,6 +79,7 @@ class PlainWindowOperator(Operator):
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan
         self._aggregate = plan.aggregate
+        self._add = plan.aggregate.add
         self._is_own_form = _keeps_accumulators_as_they_are(plan.aggregate)
         self._lateness_ms = plan.allowed_lateness_ms
         self._watermark: float = MIN_TIMESTAMP
@@ -95,8 +96,11 @@ class PlainWindowOperator(Operator):
                 key = self._key_by(value)
                 held = cells.get(key, MISSING)
                 if held is not MISSING:
-                    cells[key] = self._aggregate.add(held, value)
+                    cells[key] = self._add(held, value)
                     return
+            except OrderMatters as found:
+                found.rest = [(value, timestamp)]
+                raise
             except BaseException as error:
                 raise self._failed(value, timestamp, error) from error
         self.process_batch((value,), (timestamp,))

@@ -25,11 +25,12 @@ from heapq import heappop, heappush
 from itertools import chain, count, islice
 from typing import Any
 
-from asyncstream.elements import Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
 from asyncstream.windowing.assigners import SlidingWindows
+from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.operator import check_timestamp
 from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, PlainWindowOperator
 from asyncstream.windowing.plan import WindowPlan
@@ -82,6 +83,7 @@ class SlicedWindowOperator(PlainWindowOperator):
         self._slide_ms = assigner.slide_ms
         self._offset_ms = assigner.offset_ms
         self._cut_ms = assigner.size_ms % assigner.slide_ms  # from a window's start to the end of another
+        self._add = plan.aggregate.add_order_free  # type: ignore[union-attr]
         self._slices: dict[int, _Slice] = {}
         self._kept: dict[int, _Kept] = {}
         self._armed: set[int] = set()
@@ -90,14 +92,15 @@ class SlicedWindowOperator(PlainWindowOperator):
         self._numbers = count()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, add, create = self._key_by, self._aggregate.add, self._aggregate.create
+        key_by, add, create = self._key_by, self._add, self._aggregate.create
+        elements = pairs(values, timestamps)
         watermark, numbers = self._watermark, self._numbers
         start, end, cells = NONE_AT_HAND  # the slice that the last element went into
         firsts: dict[Any, int] = {}
         value: Any = None
         timestamp: Any = 0
         try:
-            for value, timestamp in pairs(values, timestamps):
+            for value, timestamp in elements:
                 key = key_by(value)
                 if not start <= timestamp < end:
                     check_timestamp(timestamp)
@@ -114,13 +117,23 @@ class SlicedWindowOperator(PlainWindowOperator):
                     cells, firsts = at_hand.held, at_hand.numbers
                 held = cells.get(key, MISSING)
                 if held is MISSING:
-                    held = create()
+                    cells[key] = add(create(), value)
                     firsts[key] = next(numbers)
-                cells[key] = add(held, value)
+                else:
+                    cells[key] = add(held, value)
+        except OrderMatters as found:
+            self._emitter.flush()
+            found.rest = [(value, timestamp), *elements]
+            raise
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
         self._at_hand = (start, end, cells)
         self._emitter.flush()
+
+    @property
+    def watermark(self) -> int:
+        """The event time reached, milliseconds since the epoch."""
+        return int(min(self._watermark, MAX_TIMESTAMP))
 
     def _slice_at(self, timestamp: int) -> tuple[int, int]:
         """The start and the end of the slice that a timestamp lies in."""
@@ -144,7 +157,7 @@ class SlicedWindowOperator(PlainWindowOperator):
         elif self._cut_ms:
             starts = chain.from_iterable((start, start + self._cut_ms) for start in starts)
         for start in starts:
-            if start in found and start < end:
+            if start < end and start in found and found[start].held:
                 yield found[start]
 
     def _new_slice(self, start: int) -> _Slice:
@@ -167,10 +180,10 @@ class SlicedWindowOperator(PlainWindowOperator):
             self._leave_out(value, timestamp, timestamp)
             return
         place = self._slices.get(start) or self._new_slice(start)
-        if key not in place.held:
-            place.held[key] = self._aggregate.create()
+        is_first = key not in place.held
+        place.held[key] = self._add(self._aggregate.create() if is_first else place.held[key], value)
+        if is_first:
             place.numbers[key] = next(self._numbers)
-        place.held[key] = self._aggregate.add(place.held[key], value)
         for window in windows:
             if window + self._size_ms - 1 <= self._watermark:
                 self._emit(window, window + self._size_ms, [(key, self._merged(window, key))])

@@ -7,6 +7,7 @@ same late elements, and snapshots that each can take up from the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
@@ -15,7 +16,9 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from asyncstream.codec import PickleCodec
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.windowing import (
     Aggregates,
@@ -215,6 +218,57 @@ def by_step(records: list[Any]) -> list[Any]:
         else:
             steps[-1].append(repr(record))
     return [sorted(step) if isinstance(step, list) else step for step in steps]
+
+
+VALUES = st.one_of(
+    st.none() | st.integers(-3, 3) | st.integers(),
+    st.sampled_from([0.1, 0.2, 0.3, 1e16, 1.0, 0.0, -0.0, math.inf, -math.inf, math.nan]) | st.floats(),
+    st.booleans() | st.fractions(max_denominator=9) | st.decimals(-9, 9, places=1),
+)
+KINDS = st.sampled_from(
+    [
+        VALUES,
+        st.integers(-5, 5),
+        st.integers(-5, 5) | st.just(0.1),
+        st.floats(),
+        st.text("ab", max_size=2),
+        st.lists(st.integers(0, 3), max_size=2),
+        st.decimals(-9, 9, places=2),
+    ]
+)
+
+
+class Subclassed(Min):
+    """One that is not written out where several are compiled into one."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(scripts(), st.data(), LATENESS)
+def test_values_whose_order_matters_are_taken_in_their_order(
+    script: list[Step], data: st.DataObject, lateness: int
+) -> None:
+    kind = data.draw(KINDS)
+    script = [("el", (step[1][0], data.draw(kind)), step[2]) if step[0] == "el" else step for step in script]
+    makers = (Sum, Mean, Min, Max, Count, CountDistinct, First, Last, Collect, Subclassed)
+    parts = [maker(itemgetter(1)) for maker in makers]
+    one = data.draw(st.sampled_from(parts))
+    several = Aggregates(n=Count(), x=data.draw(st.sampled_from(parts)), y=one)
+    size, slide = data.draw(st.sampled_from([(10, 5), (10, 4), (7, 3), (9, 1)]))
+    for aggregate in (one, several):
+        plan = WindowPlan(SlidingWindows(ms(size), ms(slide)), None, None, lateness, aggregate)
+        expected = outcome(script, general(plan))
+        for makes in ((chosen(plan),), (general(plan), chosen(plan)), (chosen(plan), general(plan))):
+            assert outcome(script, *makes) == expected
+            assert outcome(script, *makes, batched=True) == expected
+
+
+def outcome(script: list[Step], *makers: Callable[[], Operator], batched: bool = False) -> str:
+    """All that comes out, to the last digit; or what values of kinds that do not go together raise."""
+    run = Harness(*makers, codec=PickleCodec())  # which keeps fractions
+    try:
+        return repr(run.run(script, batched))
+    except UserFunctionError as error:
+        return type(error.__cause__).__name__
 
 
 EDGES = (MIN_TIMESTAMP, -1, 0, 4_102_444_800_000, MAX_TIMESTAMP)

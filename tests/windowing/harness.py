@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncstream.clock import ManualClock
-from asyncstream.codec import JsonCodec
+from asyncstream.codec import Codec, JsonCodec
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 
@@ -47,14 +47,16 @@ class Harness:
         woken: what it has asked the driver to be woken at.
     """
 
-    def __init__(self, *makers: Callable[[], Operator], side: Iterable[str] = ("late",)) -> None:
+    def __init__(
+        self, *makers: Callable[[], Operator], side: Iterable[str] = ("late",), codec: Codec | None = None
+    ) -> None:
         self.records: list[Any] = []
         self.clock = ManualClock()
         self.woken: list[int] = []
         self._side = tuple(side)
         self._makers = makers
         self._restarts = 0
-        self._codec = JsonCodec()
+        self._codec = JsonCodec() if codec is None else codec
         self.operator = self._opened()
 
     def _opened(self) -> Operator:

@@ -45,7 +45,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.disjoint import DisjointWindowOperator
 from asyncstream.windowing.sessions import SessionOperator
-from asyncstream.windowing.sliced import SlicedWindowOperator
+from asyncstream.windowing.sliding import SlidingWindowOperator
 from tests.windowing.harness import Harness, ms
 
 SUM = Reduce[Any](lambda a, b: (a[0], a[1] + b[1]))
@@ -72,7 +72,7 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
 
     assert choice(TumblingWindows(size), aggregate=SUM) is DisjointWindowOperator
     assert choice(SlidingWindows(slide, size), aggregate=SUM) is DisjointWindowOperator
-    assert choice(SlidingWindows(size, slide), aggregate=COUNT) is SlicedWindowOperator
+    assert choice(SlidingWindows(size, slide), aggregate=COUNT) is SlidingWindowOperator
     assert choice(SlidingWindows(size, slide), aggregate=SUM) is WindowOperator  # its order may matter
     assert choice(SlidingWindows(size, slide), aggregate=Collect()) is WindowOperator
     assert choice(SessionWindows(size), aggregate=SUM) is SessionOperator
