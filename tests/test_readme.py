@@ -1,4 +1,4 @@
-"""Everything that the README shows is tried: its code runs, its commands and the files it names exist."""
+"""Everything that the README and the documents show is tried: code runs, commands and named files exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+}
+README = DOCUMENTS["README.md"]
 
 BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
@@ -20,7 +24,7 @@ BLOCK = re.compile(
 CONSOLE = frozenset({"bash", "console", "sh", "shell"})
 
 PROGRAMS = frozenset({"cd", "curl", "git", "make", "pip", "python", "uvicorn"})
-"""What a command in the README may start with."""
+"""What a command in a document may start with."""
 
 LIMIT = 30
 """Seconds that a block of code may take on a slow machine."""
@@ -28,27 +32,32 @@ LIMIT = 30
 SPARK_LIMIT = 150
 """As many if a block starts Spark."""
 
-PATHS_OF = ("asyncstream/", "benchmarks/", "examples/", "tests/")
+PATHS_OF = ("asyncstream/", "benchmarks/", "docs/", "examples/", "tests/")
 
 
-def blocks(*languages: str) -> list[tuple[int, str]]:
-    """The fenced blocks in these languages: the line on which each starts, and its text."""
+def blocks(*languages: str) -> list[tuple[str, str]]:
+    """The fenced blocks in these languages: document and line where each starts, and its text."""
     found = []
-    for block in BLOCK.finditer(README):
-        if block["language"].lower() in languages:
-            found.append((README.count("\n", 0, block.start()) + 1, block["text"]))
+    for name, document in DOCUMENTS.items():
+        for block in BLOCK.finditer(document):
+            if block["language"].lower() in languages:
+                line = document.count("\n", 0, block.start()) + 1
+                found.append((f"{name}, line {line}", block["text"]))
     return found
 
 
-def commands() -> list[tuple[int, str]]:
-    """The commands in the README's shell blocks, without prompts, comments and what is printed."""
+SHOWN = blocks("python", "py")
+
+
+def commands() -> list[tuple[str, str]]:
+    """The commands in shell blocks, without prompts, comments and what is printed."""
     found = []
-    for number, text in blocks(*CONSOLE):
+    for where, text in blocks(*CONSOLE):
         lines = [line.split(" #")[0].strip() for line in text.splitlines()]
         prompted = any(line.startswith("$ ") for line in lines)
         for line in lines:
             if line and not line.startswith("#") and (not prompted or line.startswith("$ ")):
-                found.append((number, line.removeprefix("$ ")))
+                found.append((where, line.removeprefix("$ ")))
     return found
 
 
@@ -57,18 +66,20 @@ def environment() -> dict[str, str]:
 
 
 def test_every_fence_is_closed_and_every_block_found() -> None:
-    assert len(re.findall(r"^ *```", README, re.MULTILINE)) == 2 * len(list(BLOCK.finditer(README)))
-    assert blocks("python"), "the README shows no code"
-    assert commands(), "the README shows no commands"
+    for name, document in DOCUMENTS.items():
+        fences = re.findall(r"^ *```", document, re.MULTILINE)
+        assert len(fences) == 2 * len(list(BLOCK.finditer(document))), name
+    assert SHOWN, "no code is shown"
+    assert commands(), "no commands are shown"
 
 
 @pytest.mark.timeout(SPARK_LIMIT + 30)
-@pytest.mark.parametrize(("line", "code"), blocks("python", "py"), ids=lambda value: str(value)[:5].strip())
-def test_code_runs(line: int, code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("where", "code"), SHOWN, ids=[where for where, _ in SHOWN])
+def test_code_runs(where: str, code: str, tmp_path: Path) -> None:
     uses_spark = "pyspark" in code
     if uses_spark:
         pytest.importorskip("pyspark")
-    program = tmp_path / f"readme_line_{line}.py"
+    program = tmp_path / "shown.py"
     program.write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(program)],
@@ -79,30 +90,34 @@ def test_code_runs(line: int, code: str, tmp_path: Path) -> None:
         timeout=SPARK_LIMIT if uses_spark else LIMIT,
         check=False,
     )
-    assert done.returncode == 0, f"README.md, line {line}:\n{done.stderr}"
+    assert done.returncode == 0, f"{where}:\n{done.stderr}"
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("line", "command"), commands(), ids=[command for _, command in commands()])
-def test_command_is_one_that_exists(line: int, command: str) -> None:
+@pytest.mark.parametrize(("where", "command"), commands(), ids=[command for _, command in commands()])
+def test_command_is_one_that_exists(where: str, command: str) -> None:
     words = [word for word in command.split() if not re.fullmatch(r"\w+=\S*", word)]
-    assert words[0] in PROGRAMS, f"README.md, line {line}: {command}"
+    assert words[0] in PROGRAMS, f"{where}: {command}"
     if words[0] == "make":
         targets = set(
             re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         )
-        assert set(words[1:]) <= targets, f"README.md, line {line}: {command}"
+        assert set(words[1:]) <= targets, f"{where}: {command}"
     if words[0] == "python" and words[1:2] == ["-m"]:
         module = ROOT / words[2].replace(".", "/")
         assert module.with_suffix(".py").exists() or (module / "__main__.py").exists() or words[2] == "pytest"
     for word in words[1:]:
         if word.startswith(PATHS_OF):
-            assert (ROOT / word).exists(), f"README.md, line {line}: {word}"
+            assert (ROOT / word).exists(), f"{where}: {word}"
 
 
 def named_paths() -> list[str]:
-    """The files and folders of this repository that the README names in `code` or in links."""
-    quoted = re.findall(r"`([\w./-]+)`", README) + re.findall(r"\]\(([\w./-]+)\)", README)
+    """The files and folders of this repository that a document names in `code` or in links."""
+    quoted = [
+        code or link
+        for document in DOCUMENTS.values()
+        for code, link in re.findall(r"`([\w./-]+)`|\]\(([\w./-]+)\)", document)
+    ]
     return sorted({path for path in quoted if path.startswith(PATHS_OF) or re.fullmatch(r"[\w-]+\.md", path)})
 
 
