@@ -13,6 +13,7 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import functools
 import ipaddress
 import math
 import mmap
@@ -25,7 +26,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
+import pandas as pd
+import pydantic
+import pydantic.dataclasses
 
 __all__ = ("KEPT", "PICKLED", "REFUSED", "same")
 
@@ -142,6 +147,10 @@ class Plain:
         return self.n
 
 
+def three() -> int:
+    return 3
+
+
 class NotAgain:
     """Pickles, and cannot be read again."""
 
@@ -150,6 +159,60 @@ class NotAgain:
 
     def __reduce__(self) -> Any:
         return NotAgain, (1, 2)
+
+
+@attrs.define(slots=False)
+class Sized:
+    size: int
+    parts: list[Any] = attrs.field(factory=list, alias="others")
+
+
+@attrs.frozen
+class Slotted:
+    size: int
+    double: int = attrs.field(init=False, default=2)
+
+
+class Model(pydantic.BaseModel):
+    a: int
+    b: list[Model] = []
+
+
+class OpenModel(pydantic.BaseModel, extra="allow", frozen=True):
+    a: int
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return self.a * 2
+
+
+class PrivateModel(pydantic.BaseModel):
+    a: int = 1
+    _seen: list[int] = pydantic.PrivateAttr(default_factory=list)
+
+
+def private_model() -> PrivateModel:
+    made = PrivateModel()
+    made._seen.append(5)
+    return made
+
+
+class RootModel(pydantic.RootModel[list[int]]):
+    pass
+
+
+@pydantic.dataclasses.dataclass
+class Validated:
+    a: int
+
+
+class Counted(collections.Counter[Any]):
+    pass
+
+
+def _moved(values: collections.OrderedDict[Any, Any]) -> collections.OrderedDict[Any, Any]:
+    values.move_to_end("a")
+    return values
 
 
 STRUCTURED = np.dtype([("id", "<i4"), ("name", "U3"), ("grid", "f4", (2, 2))])
@@ -235,24 +298,57 @@ KEPT: dict[str, Any] = {
     "zones": [BERLIN, dt.UTC, dt.timezone(dt.timedelta(minutes=5))],
     "decimals": [decimal.Decimal("1.10"), decimal.Decimal("-0"), decimal.Decimal("Infinity")],
     "uuid": uuid.UUID(int=5),
-}
-
-PICKLED: dict[str, Any] = {
+    # of the standard library
     "complex": 1 + 2j,
     "range": range(1, 9, 2),
-    "slice": slice(1, None, 2),
-    "ellipsis": ...,
+    "complex not a number": complex(-0.0, math.inf),
+    "empty range": range(5, 5),
+    "large range": range(0, 10**30, 10**29),
     "fraction": fractions.Fraction(1, 3),
     "path": pathlib.PurePosixPath("a/b"),
     "windows path": pathlib.PureWindowsPath("a\\b"),
     "deque": collections.deque([1, 2], maxlen=2),
+    "endless deque": collections.deque([(1,), [2]]),
     "counter": collections.Counter("abca"),
     "ordered dict": collections.OrderedDict(b=1, a=2),
     "default dict": collections.defaultdict(list, a=[1]),
+    "counter of anything": collections.Counter({"a": [1], (1, 2): -1}),
+    "moved ordered dict": _moved(collections.OrderedDict[Any, Any](a=1, b=2, c=3)),
+    "default dict of sets": collections.defaultdict(set, {(1, 2): {3}}),
+    "default dict of nothing": collections.defaultdict(None, {1: 2}),
+    "path here": pathlib.Path("a/../b"),
+    "path that is no text": pathlib.Path("a\udcff"),
     "address": ipaddress.ip_address("10.0.0.1"),
     "network": ipaddress.ip_network("10.0.0.0/8"),
-    "pattern": re.compile("a+", re.I),
+    "scoped address": ipaddress.ip_address("fe80::1%eth0"),
+    "interface": ipaddress.ip_interface("10.0.0.1/8"),
     "namespace": SimpleNamespace(a=1),
+    # with fields, of other libraries
+    "attrs object": Sized(1, [2]),
+    "attrs object with slots": Slotted(1),
+    "model": Model(a=1, b=[Model(a=2)]),
+    "model of which less was set": Model.model_construct(a="not a number"),
+    "open model": OpenModel(a=1, more=(2,)),  # type: ignore[call-arg]
+    "model with private attributes": private_model(),
+    "model of a root": RootModel([1]),
+    "pydantic dataclass": Validated(3),
+    # of pandas
+    "moments of pandas": [
+        pd.Timestamp("2024-03-10T02:30:00.000000001"),
+        pd.Timestamp(np.datetime64("2024-03-10T02:30", "s")),
+        pd.Timestamp("2024-07-01", tz="Europe/Berlin"),
+        pd.Timestamp("2024-07-01", tz="UTC"),
+        pd.Timestamp(dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN)),
+        pd.Timestamp("2024-07-01T00:00+05:30"),
+    ],
+    "lengths of pandas": [pd.Timedelta(5, "ns"), pd.Timedelta(np.timedelta64(-5, "s"))],
+    "missing of pandas": [pd.NaT, pd.NA, {"a": pd.NA}],
+}
+
+PICKLED: dict[str, Any] = {
+    "slice": slice(1, None, 2),
+    "ellipsis": ...,
+    "pattern": re.compile("a+", re.I),
     "odd time zone": dt.datetime(2024, 1, 1, tzinfo=NoZone()),
     "str subclass": Text("a"),
     "int subclass": Number(1),
@@ -261,6 +357,8 @@ PICKLED: dict[str, Any] = {
     "list subclass": Rows([1]),
     "dict subclass": Table(a=1),
     "tuple subclass": Pair((1, 2)),
+    "counter subclass": Counted("a"),
+    "default dict of something": collections.defaultdict(three, a=1),
     "object": Plain(3),
     "masked array": np.ma.MaskedArray([1, 2], [True, False]),
     "record": np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0],
@@ -298,6 +396,18 @@ def same(left: Any, right: Any) -> bool:
         return bool(left.dtype == right.dtype) and same(left.item(), right.item())
     if isinstance(left, np.generic):
         return bool(left.dtype == right.dtype and left.tobytes() == right.tobytes())
+    if isinstance(left, collections.deque):
+        return left.maxlen == right.maxlen and same(list(left), list(right))
+    if isinstance(left, collections.defaultdict) and left.default_factory is not right.default_factory:
+        return False
+    if isinstance(left, pydantic.BaseModel):
+        return same(left.__getstate__(), right.__getstate__())
+    if left is pd.NaT or left is pd.NA:
+        return left is right
+    if isinstance(left, pd.Timestamp | pd.Timedelta) and left.unit != right.unit:
+        return False
+    if isinstance(left, complex):
+        return repr(left) == repr(right)
     if isinstance(left, float):
         return left == right or (math.isnan(left) and math.isnan(right))
     if isinstance(left, list | tuple):

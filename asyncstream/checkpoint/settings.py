@@ -40,8 +40,9 @@ class Checkpoints:
         keep: how many are kept, the newest ones; at least 1. With 2 or more, the loss of one can be borne.
         codec: how values become bytes: "json", or "pickle", which runs what the bytes say when it is read; or
             a `Codec`.
-        types: dataclasses, NamedTuples, enums and exceptions that the values are made of; needed only for
-            classes that are not found by name in a module that is imported, for a checkpoint imports none.
+        types: dataclasses, NamedTuples, attrs classes, pydantic models, enums and exceptions that the values
+            are made of; needed only for classes that are not found by name in a module that is imported, for
+            a checkpoint imports none.
         key: a secret of at least 16 bytes, from outside the store: checkpoints are written with it, and only
             those that were are read. So with codec="pickle" nobody else can have code run.
         tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.

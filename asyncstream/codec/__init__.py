@@ -10,15 +10,17 @@ only rule a reader has to know:
 A plain dict that happens to look like that is written as `$dict`. Classes are named, never stored. Reading
 looks a name up among the classes that were registered and in the modules that are imported already; it
 imports nothing, so that bytes cannot make a module run. Then it fills an instance with the stored parts. Of
-the class's own code nothing is called (no `__init__`, no `__new__`, no `__reduce__`), and no class is filled
-that is not an enum, a dataclass, a NamedTuple or an exception.
+the class's own code nothing is called (no `__init__`, no `__new__`, no `__reduce__`, no validator), and no
+class is filled that is not an enum, a dataclass, a NamedTuple, an attrs class, a pydantic model or an
+exception. So a pydantic model comes back as it was, also where it would not be valid: it was validated, or
+made without that on purpose, when it was made.
 
 What is not kept: that two places hold the same object (each gets its own), and of an exception its traceback
 and context, and the object that an `AttributeError` was about. `PickleCodec` keeps nearly everything and runs
 whatever the bytes say; it has to be asked for.
 
-Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes`,
-`arrays`, `pickled`, `choice`.
+Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes` and
+`fields`, `library`, `arrays`, `pickled`, `choice`.
 """
 
 from __future__ import annotations

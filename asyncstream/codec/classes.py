@@ -5,26 +5,30 @@ Which classes values may be made of, and how an instance is filled without the c
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.arguments import refuse
+from asyncstream.codec.fields import has_fields
 from asyncstream.errors import CodecError, safe_repr
 
 __all__ = (
     "Classes",
     "NotImported",
     "Refused",
+    "fill",
+    "held",
     "is_named_tuple",
     "make_error",
     "member_names",
     "name_of",
-    "refuse_more_than",
 )
+
+
+_KEPT: Final = "enums, dataclasses, NamedTuples, attrs classes, pydantic models and exceptions"
 
 
 class Refused(Exception):
@@ -61,7 +65,7 @@ class Classes:
             raise refuse("types", "a list of classes", types)
         for kind in types:
             if not isinstance(kind, type) or not _is_kept(kind):
-                raise refuse("types", "enums, dataclasses, NamedTuples and exceptions", kind)
+                raise refuse("types", _KEPT, kind)
             if self._registered.setdefault(_path(kind), kind) is not kind:
                 raise refuse("types", "classes of different names", kind)
 
@@ -82,7 +86,7 @@ class Classes:
                 f"cannot keep a {name_of(kind)}: its class is not found by that name; define it in a module, "
                 "or name it in types="
             )
-        if is_dataclass(kind) and not issubclass(kind, Enum | BaseException):
+        if has_fields(kind) and not issubclass(kind, Enum | BaseException):
             _refuse_built_in_base(kind)
         return path
 
@@ -117,7 +121,7 @@ def _path(kind: type) -> str:
 
 
 def _is_kept(kind: type) -> bool:
-    return issubclass(kind, Enum | BaseException) or is_dataclass(kind) or is_named_tuple(kind)
+    return issubclass(kind, Enum | BaseException) or has_fields(kind) or is_named_tuple(kind)
 
 
 def is_named_tuple(kind: type) -> bool:
@@ -130,35 +134,70 @@ def name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def member_names(kind: type) -> Iterator[str]:
+def member_names(kind: type) -> Iterable[str]:
     """What instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
+    return _members(kind)
+
+
+@lru_cache(maxsize=1000)
+def _members(kind: Any) -> Mapping[str, MemberDescriptorType]:
+    found: dict[str, MemberDescriptorType] = {}
     for base in kind.__mro__:
-        for name, found in vars(base).items():
-            if isinstance(found, MemberDescriptorType) and not name.startswith("__"):
-                yield name
+        for name, member in vars(base).items():
+            if isinstance(member, MemberDescriptorType) and not name.startswith("__"):
+                found.setdefault(name, member)
+    return found
 
 
-def refuse_more_than(names: Collection[str], value: Any) -> None:
-    """Refuse an object that carries attributes besides `names`, for they would be lost."""
-    kind = type(value)
-    carried = [
-        name
-        for name in getattr(value, "__dict__", ())
-        if not isinstance(getattr(kind, name, None), cached_property)
-    ]
-    carried += [name for name in member_names(kind) if name not in names and hasattr(value, name)]
-    for name in carried:
-        if name not in names:
-            raise Refused(f"cannot keep a {name_of(kind)} with the attribute {name!r}, which is no field")
+def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """
+    The attributes of an object that are called so, without those it does not have.
+
+    They are read from where it holds them: no property and no `__getattr__` of its class is asked.
+
+    Raises:
+        Refused: if it has others, which would be lost.
+    """
+    kind: Any = type(value)
+    attributes: dict[str, Any] = {}
+    for name, member in _members(kind).items():
+        try:
+            attributes[name] = member.__get__(value)
+        except AttributeError:  # a slot that was not filled
+            continue
+    try:
+        attributes |= object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        pass
+    found = {name: attributes[name] for name in names if name in attributes}
+    if len(found) < len(attributes):
+        for name in attributes:
+            # no loss: what a class computes again, and what `Class[int](...)` leaves for type checkers
+            if name in found or name == "__orig_class__":
+                continue
+            if not isinstance(getattr(kind, str(name), None), cached_property):
+                raise Refused(f"cannot keep a {name_of(kind)} with the attribute {name!r}, which is no field")
+    return found
+
+
+def fill(made: Any, attributes: Mapping[str, Any]) -> None:
+    """Give an object its attributes, where it holds them: no `__setattr__` of its class is called."""
+    kind: Any = type(made)
+    members = _members(kind)
+    for name, value in attributes.items():
+        if name in members:
+            members[name].__set__(made, value)
+        else:
+            object.__getattribute__(made, "__dict__")[name] = value
 
 
 def _refuse_built_in_base(kind: type) -> None:
-    """Refuse a dataclass that is a dict, say, as well: its fields are not all of it."""
+    """Refuse a class that is a dict, say, as well: its fields are not all of it."""
     try:
         object.__new__(kind)
     except TypeError:
         raise Refused(
-            f"cannot keep the dataclass {name_of(kind)}: it also derives from a built-in type, or is abstract"
+            f"cannot keep a {name_of(kind)}: it also derives from a built-in type, or is abstract"
         ) from None
 
 

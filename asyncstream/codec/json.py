@@ -22,10 +22,12 @@ __all__ = ("JsonCodec",)
 
 class JsonCodec:
     """
-    JSON with types: keeps None, bool, int, float, str, list, tuple, dict, bytes, bytearray, set, frozenset,
-    datetime, date, time, timedelta, timezone, ZoneInfo, Decimal, UUID, `array.array`, the arrays and scalars
-    of numpy, and by class name enums, dataclasses, NamedTuples and exceptions, in each other and as keys.
-    Subclasses of these are refused, unless they are one of the named kinds.
+    JSON with types: keeps None, bool, int, float, complex, str, list, tuple, dict, bytes, bytearray, set,
+    frozenset, range, datetime, date, time, timedelta, timezone, ZoneInfo, Decimal, Fraction, UUID,
+    `array.array`, deque, Counter, OrderedDict, `defaultdict` of a built-in type, SimpleNamespace, the paths
+    of `pathlib`, IP addresses and networks; the arrays and scalars of numpy; Timestamp, Timedelta, NaT and NA
+    of pandas; and by class name enums, dataclasses, NamedTuples, attrs classes, pydantic models and
+    exceptions; all of these in each other and as keys. Subclasses of the others are refused.
 
     Args:
         types: classes of the named kinds that may be named in bytes wherever they are defined. Others may be
@@ -57,6 +59,10 @@ class JsonCodec:
         except (RecursionError, TypeError) as error:
             name, reason = name_of(type(value)), describe_error(error)
             raise CodecError(f"value: a {name} nested too deeply, or inside itself: {reason}") from error
+        except Exception as error:  # of any method of any class in there
+            raise CodecError(
+                f"value: cannot keep a {name_of(type(value))}: {describe_error(error)}"
+            ) from error
 
     def decode(self, data: bytes) -> Any:
         try:

@@ -11,7 +11,6 @@ import math
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -28,12 +27,14 @@ from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import (
     Classes,
     Refused,
+    held,
     is_named_tuple,
     make_error,
     member_names,
     name_of,
-    refuse_more_than,
 )
+from asyncstream.codec.fields import MODEL_PARTS, fields_of, is_model, is_record
+from asyncstream.codec.library import KINDS, is_pandas, pandas_parts
 from asyncstream.errors import describe_error, safe_repr
 
 __all__ = ("HARMLESS", "TRUSTED", "Packer")
@@ -67,15 +68,22 @@ class Packer:
             return {"$enum": [self._path(kind), self._enum_member(value)]}
         if issubclass(kind, BaseException):
             return self._error(value)
-        if is_dataclass(kind):
-            return {"$dataclass": [self._path(kind), self._dataclass_fields(value)]}
+        if is_record(kind):
+            return {"$dataclass": [self._path(kind), self._attributes(value)]}
         if is_named_tuple(kind) and len(value) == len(kind._fields):
-            refuse_more_than((), value)
+            held(value, ())
             return {
                 "$named": [self._path(kind), *map(self._at, [f".{name}" for name in kind._fields], value)]
             }
+        known = KINDS.get(kind)
+        if known is not None:
+            return {known.tag: self.pack(known.parts(value))}
         if is_numpy(kind):
             return pack_numpy(value, self.pack)
+        if is_model(kind):
+            return {"$model": [self._path(kind), self._attributes(value), *self._model_parts(value)]}
+        if is_pandas(kind):
+            return {"$pandas": self.pack(pandas_parts(value))}
         raise Refused(
             f"cannot keep a {name_of(kind)}, {safe_repr(value, 80)}; "
             "keep plain values, dataclasses or NamedTuples, or ask for codec='pickle'"
@@ -130,10 +138,13 @@ class Packer:
             return self.pack(value.value)
         raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")
 
-    def _dataclass_fields(self, value: Any) -> dict[str, Any]:
-        names = [field.name for field in fields(value)]
-        refuse_more_than(names, value)
-        return {name: self._at(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)}
+    def _attributes(self, value: Any) -> dict[str, Any]:
+        kind: Any = type(value)
+        names = [field.name for field in fields_of(kind)]
+        return {name: self._at(f".{name}", part) for name, part in held(value, names).items()}
+
+    def _model_parts(self, value: Any) -> list[Any]:
+        return [self._at(f".{name}", getattr(value, name, None)) for name in MODEL_PARTS]
 
     def _error(self, error: BaseException) -> Any:
         kind = type(error)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -16,7 +15,9 @@ from zoneinfo import ZoneInfo
 
 from asyncstream.codec.arrays import array_of, numpy_array, numpy_scalar
 from asyncstream.codec.base import ForeignError
-from asyncstream.codec.classes import Classes, NotImported, is_named_tuple, make_error, member_names
+from asyncstream.codec.classes import Classes, NotImported, fill, is_named_tuple, make_error
+from asyncstream.codec.fields import MODEL_PARTS, default_of, fields_of, is_model, is_record
+from asyncstream.codec.library import MAKERS
 from asyncstream.errors import CodecError
 
 __all__ = ("HOLDERS", "Unpacker")
@@ -52,6 +53,8 @@ class Unpacker:
             ((tag, packed),) = values.items()
             if tag.startswith("$"):
                 unpack_tagged = _UNPACKERS.get(tag)
+                if unpack_tagged is None and tag in MAKERS:
+                    return MAKERS[tag](self.unpack(packed))
                 if unpack_tagged is None:
                     raise CodecError(
                         f"the tag {tag!r} is unknown: a newer version wrote it, or another program"
@@ -88,21 +91,39 @@ class Unpacker:
             raise CodecError(f"{path} is not a NamedTuple of {len(values)} fields any more")
         return tuple.__new__(kind, self.items(values))
 
-    def dataclass(self, packed: list[Any]) -> Any:
+    def record(self, packed: list[Any]) -> Any:
         path, values = packed
         kind: type = self._class(path)
-        if not is_dataclass(kind):
+        if not is_record(kind):
             raise CodecError(f"{path} is not a dataclass any more")
-        unknown = values.keys() - {field.name for field in fields(kind)}
-        if unknown:
-            raise CodecError(f"the dataclass {path} has no field {min(unknown)!r} any more")
         made: Any = object.__new__(kind)
-        for name, value in values.items():
-            object.__setattr__(made, name, self.unpack(value))
-        for field in fields(kind):
-            if field.name not in values and (field.init or _has_default(field)):  # the class has got it since
-                object.__setattr__(made, field.name, _default_of(field, path))
+        fill(made, self._attributes(kind, path, values))
         return made
+
+    def model(self, packed: list[Any]) -> Any:
+        path, values, *parts = packed
+        kind: type = self._class(path)
+        if not is_model(kind):
+            raise CodecError(f"{path} is not a model of pydantic any more")
+        made: Any = object.__new__(kind)
+        # as `model_construct` does: nothing is validated again, and no default replaces what was there
+        object.__setattr__(made, "__dict__", self._attributes(kind, path, values))
+        for name, part in zip(MODEL_PARTS, map(self.unpack, parts), strict=True):
+            if part is not None or getattr(kind, name, part) is not None:
+                object.__setattr__(made, name, part)
+        return made
+
+    def _attributes(self, kind: type, path: str, values: dict[str, Any]) -> dict[str, Any]:
+        """The attributes of an object, with the defaults of fields that its class has got since."""
+        known = fields_of(kind)
+        unknown = values.keys() - {field.name for field in known}
+        if unknown:
+            raise CodecError(f"{path} has no field {min(unknown)!r} any more")
+        attributes = {name: self.unpack(value) for name, value in values.items()}
+        for field in known:
+            if field.name not in attributes and field.is_expected:
+                attributes[field.name] = default_of(field, path)
+        return attributes
 
     def error(self, packed: list[Any]) -> BaseException:
         path, args, attributes, cause = packed
@@ -117,12 +138,7 @@ class Unpacker:
             if not issubclass(kind, BaseException):
                 raise CodecError(f"{path} is not an exception any more")
             error = make_error(kind, args)
-        members = set(member_names(type(error)))
-        for name, value in attributes.items():
-            if name in members:
-                object.__setattr__(error, name, value)
-            else:
-                vars(error)[name] = value
+        fill(error, attributes)
         error.__cause__ = cause
         return error
 
@@ -156,21 +172,7 @@ _UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {
     "$ndarray": lambda by, packed: numpy_array(packed, by.unpack),
     "$enum": Unpacker.enum,
     "$named": Unpacker.named,
-    "$dataclass": Unpacker.dataclass,
+    "$dataclass": Unpacker.record,
+    "$model": Unpacker.model,
     "$error": Unpacker.error,
 }
-
-
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _default_of(field: Field[Any], path: str) -> Any:
-    """What a field holds that was not there when its object was kept."""
-    if field.default is not MISSING:
-        return field.default
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    raise CodecError(
-        f"the dataclass {path} has a new field {field.name!r}, which older values lack; give it a default"
-    )

@@ -4,7 +4,7 @@ import enum
 import math
 import pickle
 from array import array
-from collections import OrderedDict, namedtuple
+from collections import ChainMap, OrderedDict, namedtuple
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -303,11 +303,11 @@ def test_cached_property_is_left_behind() -> None:
         ({(1, Opaque()): 1}, "value[key (1, <opaque>)][1]: "),
         ([{Opaque()}], "value[0]{…}: "),
         ([lambda: 1], "value[0]: cannot keep a function"),
-        ([3j], "value[0]: cannot keep a complex"),
-        ([OrderedDict()], "value[0]: cannot keep a collections.OrderedDict"),
+        ([slice(3)], "value[0]: cannot keep a slice"),
+        ([ChainMap()], "value[0]: cannot keep a collections.ChainMap"),
         (
             Bag(),
-            "value: cannot keep the dataclass tests.codec.test_json.Bag: it also derives from a built-in",
+            "value: cannot keep a tests.codec.test_json.Bag: it also derives from a built-in",
         ),
     ],
 )

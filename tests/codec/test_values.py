@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
+import attrs
 import numpy as np
+import pydantic
 import pytest
 
 from asyncstream.codec import Codec, ForeignError, JsonCodec, PickleCodec
@@ -146,5 +149,97 @@ def test_fields_of_built_in_exceptions_come_back() -> None:
     ],
 )
 def test_bytes_of_no_array_are_refused(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        JsonCodec().decode(data)
+
+
+class Grown(pydantic.BaseModel):
+    a: int
+    b: list[int] = pydantic.Field(default_factory=list)
+    _seen: int = 0
+
+
+@attrs.define
+class GrownToo:
+    a: int
+    b: list[int] = attrs.field(factory=list)
+    c: int = 3
+
+
+@pytest.mark.parametrize("kind", [Grown, GrownToo])
+def test_field_that_a_class_has_got_since_holds_its_default(kind: Any) -> None:
+    by = JsonCodec()
+    first, second = (by.decode(by.encode(kind(a=1)).replace(b'"b":[]', b'"a":2')) for _ in range(2))
+    assert first == kind(a=2)
+    assert first.b is not second.b
+    with pytest.raises(CodecError, match="new field 'a'"):
+        by.decode(by.encode(kind(a=1)).replace(b'"a":1', b'"b":[1]'))
+    with pytest.raises(CodecError, match="no field 'z'"):
+        by.decode(by.encode(kind(a=1)).replace(b'"a":1', b'"a":1,"z":1'))
+
+
+class Watched:
+    """Its properties and hooks say when they are called."""
+
+    called: ClassVar[list[str]] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.called.append(name)
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        self.called.append(name)
+        raise AttributeError(name)
+
+
+@dataclass
+class WatchedRecord(Watched):
+    a: int
+    b: int = field(init=False)
+
+
+def test_no_code_of_a_class_is_called() -> None:
+    value = WatchedRecord(1)
+    Watched.called.clear()
+    back = JsonCodec().decode(JsonCodec().encode(value))
+    assert (type(back), vars(back)) == (WatchedRecord, {"a": 1})
+    assert Watched.called == []
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: T
+
+
+def test_object_of_a_class_with_parameters_is_kept() -> None:
+    back = JsonCodec().decode(JsonCodec().encode(Box[int](1)))
+    assert (type(back), back) == (Box, Box(1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"$path":["PosixPath",1]}',
+        b'{"$path":["NoPath","a"]}',
+        b'{"$deque":[-1,[]]}',
+        b'{"$deque":[1,5]}',
+        b'{"$counter":5}',
+        b'{"$defaultdict":["eval",{}]}',
+        b'{"$fraction":[1,0]}',
+        b'{"$range":[1,2,0]}',
+        b'{"$complex":["1+",2]}',
+        b'{"$namespace":[[1]]}',
+        b'{"$address":["IPv4Address","x"]}',
+        b'{"$pandas":["Timestamp",1,"No/Where",0]}',
+        b'{"$pandas":["DataFrame"]}',
+        b'{"$model":["tests.codec.test_values:Box",{},null,null,null]}',
+        b'{"$model":["tests.codec.test_values:Grown",{"a":1}]}',
+        b'{"$dataclass":["tests.codec.test_values:Grown",{"a":1}]}',
+    ],
+)
+def test_bytes_of_no_value_are_refused(data: bytes) -> None:
     with pytest.raises(CodecError):
         JsonCodec().decode(data)

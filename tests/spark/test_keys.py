@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +83,29 @@ def test_enums_and_plain_objects_are_keys() -> None:
 def test_what_is_not_a_number_has_one_group() -> None:
     nan = float("nan")
     assert KeyGroups(1000).of(nan) == KeyGroups(1000).of(nan * 2)
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        [datetime(2024, 10, 27, 2), datetime(2024, 10, 27, 2, fold=1), pd.Timestamp("2024-10-27 02:00")],
+        [
+            datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+            datetime(2024, 1, 1, tzinfo=UTC),
+            pd.Timestamp("2024-01-01", tz="UTC"),
+        ],
+        [pd.Timestamp(np.datetime64("2024-01-01", unit)) for unit in ("s", "ms", "ns")],
+        [timedelta(seconds=5), pd.Timedelta(5, "s"), pd.Timedelta(np.timedelta64(5, "s"))],
+        [range(0, 3, 2), range(0, 4, 2)],
+        [range(0), range(5, 5)],
+        [1, True, 1.0, Fraction(1), complex(1)],
+    ],
+    ids=str,
+)
+def test_equal_keys_have_one_group(equal: list[Any]) -> None:
+    assert len(set(equal)) == 1
+    assert len({KeyGroups(100_000).of(key) for key in equal}) == 1
+    assert KeyGroups(100_000).of(pd.Timestamp(5)) != KeyGroups(100_000).of(pd.Timestamp(6))
 
 
 @given(st.integers(0, 2**31 - 1))

@@ -12,7 +12,7 @@ to partition g modulo their number, however many there are.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, Flag
 from numbers import Number
 from typing import Any
@@ -75,8 +75,15 @@ def _stable_hash(key: Any) -> int:
     # equal keys of these kinds may look different inside: 1 and 1.0, or one instant in two time zones
     if isinstance(key, frozenset):
         return _mixed(sum(map(_stable_hash, key)))
-    if isinstance(key, datetime) and key.tzinfo is not None:
-        key = key.astimezone(UTC)
+    if isinstance(key, range):
+        return _stable_hash((len(key), *key[:1], *key[-1:]))
+    if isinstance(key, datetime | timedelta) and key == key:
+        nanoseconds = getattr(key, "nanosecond", 0) or getattr(
+            key, "nanoseconds", 0
+        )  # those of pandas have them
+        if nanoseconds:
+            return _stable_hash((_plain(key), nanoseconds))
+        key = _plain(key)
     elif is_dataclass(key) and not isinstance(key, type):
         return _stable_hash(tuple(getattr(key, field.name) for field in fields(key) if field.compare))
     elif isinstance(key, Enum):
@@ -91,6 +98,16 @@ def _stable_hash(key: Any) -> int:
                 "dataclass, a NamedTuple or plain values as keys"
             ) from None
     return _hash_of_parts(key.__getstate__())
+
+
+def _plain(key: datetime | timedelta) -> datetime | timedelta:
+    """One of Python's own, of which equal ones have the same parts."""
+    if isinstance(key, timedelta):
+        return timedelta(key.days, key.seconds, key.microseconds)
+    if key.tzinfo is not None:
+        key = key.astimezone(UTC)
+    date, time = key.date(), key.time()
+    return datetime.combine(date, time.replace(fold=0), key.tzinfo)
 
 
 def _hash_of_parts(state: Any) -> int:

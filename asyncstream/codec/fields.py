@@ -1,0 +1,104 @@
+"""
+The fields of dataclasses, attrs classes and pydantic models.
+
+attrs and pydantic are no dependencies: a class of theirs can only be there if they are imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+from asyncstream.errors import CodecError
+
+__all__ = ("MODEL_PARTS", "Field", "default_of", "fields_of", "has_fields", "is_model", "is_record")
+
+
+MODEL_PARTS: Final = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+"""What a model of pydantic has besides its fields: which were set, others it was given, private ones."""
+
+
+class Field(NamedTuple):
+    """
+    A field of a class.
+
+    Attributes:
+        name: of the attribute.
+        is_expected: each object that is made in the usual way has it.
+        default: makes what it holds if it is not given; None: there is no default.
+    """
+
+    name: str
+    is_expected: bool
+    default: Callable[[], Any] | None
+
+
+def is_record(kind: type) -> bool:
+    """Whether this is a dataclass or an attrs class, of whose objects the fields are all there is."""
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+
+
+def is_model(kind: type) -> bool:
+    """Whether this is a model of pydantic, of version 2 on."""
+    pydantic: Any = sys.modules.get("pydantic.main")
+    return pydantic is not None and hasattr(kind, "model_fields") and issubclass(kind, pydantic.BaseModel)
+
+
+def has_fields(kind: type) -> bool:
+    return is_record(kind) or is_model(kind)
+
+
+@lru_cache(maxsize=1000)
+def fields_of(kind: Any) -> tuple[Field, ...]:
+    """The fields of a class that `has_fields`."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(map(_of_dataclass, dataclasses.fields(kind)))
+    if is_model(kind):
+        described: dict[str, Any] = kind.model_fields
+        return tuple(_of_model(name, field) for name, field in described.items())
+    attributes: Any = kind.__attrs_attrs__
+    return tuple(map(_of_attrs, attributes))
+
+
+def default_of(field: Field, path: str) -> Any:
+    """
+    What a field holds that was not there when its object was kept.
+
+    Raises:
+        CodecError: if it has no default.
+    """
+    if field.default is not None:
+        return field.default()
+    raise CodecError(f"{path} has a new field {field.name!r}, which older values lack; give it a default")
+
+
+def _of_dataclass(field: dataclasses.Field[Any]) -> Field:
+    default: Callable[[], Any] | None = None
+    if field.default is not dataclasses.MISSING:
+        default = partial(_given, field.default)
+    elif field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory
+    return Field(field.name, field.init or default is not None, default)
+
+
+def _of_model(name: str, field: Any) -> Field:
+    default = None if field.is_required() else partial(field.get_default, call_default_factory=True)
+    return Field(name, True, default)
+
+
+def _of_attrs(attribute: Any) -> Field:
+    attr: Any = sys.modules["attr"]
+    default: Callable[[], Any] | None = partial(_given, attribute.default)
+    if attribute.default is attr.NOTHING:
+        default = None
+    elif isinstance(attribute.default, attr.Factory):
+        # one that looks at the object has nothing to look at yet
+        default = None if attribute.default.takes_self else attribute.default.factory
+    return Field(attribute.name, attribute.init or default is not None, default)
+
+
+def _given(value: Any) -> Any:
+    return value
