@@ -62,6 +62,9 @@ class SlidingWindowOperator(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         self._inner.advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self._inner.restore_watermark(timestamp)
+
     def end_input(self) -> None:
         self._inner.end_input()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -236,6 +237,20 @@ def test_after_a_restart_windows_fire_again_in_the_order_in_which_elements_came_
     run.watermark(21)
     found = [(result.key, result.value["n"]) for result in run.outputs()]
     assert found == [("c", 2), ("b", 2)] * (5 if isinstance(assigner, SlidingWindows) else 1)
+
+
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("plan", [*PLAIN, SESSION])
+@pytest.mark.parametrize("value", [1, 0.5])  # for sums of fractions, order matters
+def test_restored_operator_knows_what_is_late(plan: WindowPlan, general: bool, value: float) -> None:
+    run = harness(replace(plan, aggregate=Aggregates(n=Sum(itemgetter(1)))), general)
+    run.element(("a", value), 1)
+    run.watermark(1_000)
+    run.restart()
+    run.operator.restore_watermark(1_000)
+    run.records.clear()
+    run.element(("a", value), 2)
+    assert run.records == [("late", ("a", value), 2)]
 
 
 def test_a_snapshot_does_not_change_with_the_operator() -> None:
