@@ -7,9 +7,9 @@ watermark is not behind the one downstream. An input that comes back from idlene
 others went on without it. It does not hold them back until it has caught up; what it brings meanwhile may be
 late. Only a watermark moves event time on, never an input's return.
 
-When the last active input turns idle, nobody is left to wait for: the largest watermark seen goes out, then
-the idle status. Watermarks that idle inputs give all the same, because a step upstream follows the clock,
-count while all inputs are idle.
+When the last active input turns idle, there is none to wait for: the largest watermark seen goes out, then
+the idle status. If that input had not caught up, event time stays where it is, as in Flink. Watermarks that
+idle inputs give all the same, because a step upstream follows the clock, count while all inputs are idle.
 
 One difference: the end of an input (a watermark at the end of time) says nothing about the others, and it
 counts no more. Flink takes it for a watermark, so event time jumps to its end while an input that is idle, or
@@ -132,7 +132,7 @@ class Union(Operator):
             if port.watermark == self._watermark or not port.is_running():
                 self._follow_slowest()
         elif running:
-            if port.watermark == self._watermark:  # else others, which were idle before, were left behind
+            if port.watermark == self._watermark:  # else it had not caught up
                 self._advance(max(one.watermark for one in running))
             if not self._idle:
                 self._idle = True

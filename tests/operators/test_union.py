@@ -140,6 +140,19 @@ def test_ended_input_beside_an_idle_one_does_not_let_event_time_jump_to_its_end(
     assert (W, MAX_TIMESTAMP) not in recorder.seen
 
 
+def test_last_active_input_that_turns_idle_before_it_has_caught_up_leaves_event_time_where_it_is() -> None:
+    union, recorder = union_of(3)
+    union.ports[2].set_idle(True)
+    union.ports[0].advance_watermark(10)
+    union.ports[1].advance_watermark(5)
+    union.ports[0].set_idle(True)
+    union.ports[2].set_idle(False)
+    union.ports[2].advance_watermark(3)
+    union.ports[1].set_idle(True)
+    union.ports[2].set_idle(True)
+    assert recorder.seen == [(W, 5), (IDLE, True)]
+
+
 def test_restored_union_waits_as_before() -> None:
     union, _ = union_of(2)
     union.ports[1].advance_watermark(10)
@@ -231,19 +244,27 @@ def test_watermark_never_goes_back_nor_stays_behind_the_slowest_active_input(ste
     out = MIN_TIMESTAMP
     for kind, number, what in steps:
         before = len(recorder.seen)
+        held_back = not idle[number] and latest[number] == out
         if kind == "watermark":
+            moved = what > latest[number]
             latest[number] = max(latest[number], what)
             union.ports[number].advance_watermark(what)
         else:
+            moved = False
             idle[number] = what
             union.ports[number].set_idle(what)
         for name, *value in recorder.seen[before:]:
             if name == W:
                 assert value[0] > out
                 out = value[0]
+        # an input that returns moves nothing, nor does one that turns idle and is behind: as in Flink
         active = [mark for mark, is_idle in zip(latest, idle, strict=True) if not is_idle]
-        expected = min(active) if active else max(latest)
-        assert out >= expected or expected == MIN_TIMESTAMP
+        if active and ((moved and not idle[number]) or (held_back and idle[number])):
+            assert out >= min(active)
+        elif not active and moved:
+            assert out >= what
+        elif not active and held_back:
+            assert out == max(latest)
         flags = [entry[1] for entry in recorder.seen if entry[0] == IDLE]
         assert (flags[-1] if flags else False) is (not active)
         assert all(one is not two for one, two in pairwise(flags))
