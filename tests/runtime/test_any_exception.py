@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -259,10 +258,10 @@ def job_with(place: str, error: BaseException) -> None:
     run(main())
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", PLACES)
 def test_error_of_any_kind_ends_the_job_and_names_the_step(place: str, error: BaseException) -> None:
-    logging.getLogger("asyncstream").setLevel(logging.CRITICAL)
     error.__traceback__ = error.__context__ = error.__cause__ = None
     with pytest.raises(UserFunctionError, match=STEP) as raised:
         job_with(place, error)
@@ -272,10 +271,10 @@ def test_error_of_any_kind_ends_the_job_and_names_the_step(place: str, error: Ba
     assert cause is error or type(cause) is type(error)
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_asks_the_process_to_end_goes_up_and_names_the_step(place: str, error: BaseException) -> None:
-    logging.getLogger("asyncstream").setLevel(logging.CRITICAL)
     with pytest.raises(type(error)):
         job_with(place, error)
     if place != "call":

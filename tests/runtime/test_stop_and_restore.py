@@ -329,13 +329,13 @@ def test_idle_stream_comes_back_after_a_restore() -> None:
             await job.submit(100, to="a")
             await asyncio.sleep(5)
             snapshot = await job.stop()
-        assert [idle for _, idle in snapshot.operators["union"][1]] == [True, True]
+        assert [idle for _, idle, _ in snapshot.operators["union"][1]] == [True, True]
         async with pipeline.start(clock=clock, snapshot=snapshot) as job:
             await job.submit(50, to="b")
             await asyncio.sleep(0.1)
-            assert [idle for _, idle in job.snapshot().operators["union"][1]] == [True, False]
+            assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, False]
             await asyncio.sleep(5)
-            assert [idle for _, idle in job.snapshot().operators["union"][1]] == [True, True]
+            assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, True]
 
     run(main())
 
