@@ -14,7 +14,7 @@ that its slices hold.
   first element; only where slices were filled in turns need they be sorted.
 * A snapshot holds whole windows. What a restore brings cannot be cut into slices again, so it is *kept* by
   window and merged in when that fires. Of a kept window, the keys that had not fired are *due*; the others
-  fire only if an element comes for them, the watermark being before all time again after a restore.
+  fire only if an element comes for them, which may be before it is known again how far event time had come.
 * A slice goes when the last of its windows is late.
 """
 
@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from itertools import chain, count, islice
 from typing import Any
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
@@ -129,11 +129,6 @@ class SlicedWindowOperator(PlainWindowOperator):
             raise self._failed(value, timestamp, error) from error
         self._at_hand = (start, end, cells)
         self._emitter.flush()
-
-    @property
-    def watermark(self) -> int:
-        """The event time reached, milliseconds since the epoch."""
-        return int(min(self._watermark, MAX_TIMESTAMP))
 
     def _slice_at(self, timestamp: int) -> tuple[int, int]:
         """The start and the end of the slice that a timestamp lies in."""

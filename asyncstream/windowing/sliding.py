@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asyncstream.elements import Timestamps
+from asyncstream.elements import MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.state import Frozen
 from asyncstream.windowing.functions import OrderMatters
@@ -41,6 +41,7 @@ class SlidingWindowOperator(Operator):
         super().__init__()
         self._key_by = key_by
         self._plan = plan
+        self._watermark = MIN_TIMESTAMP
         self._inner: SlicedWindowOperator | WindowOperator = SlicedWindowOperator(key_by, plan)
 
     def open(self, context: OperatorContext) -> None:
@@ -60,9 +61,11 @@ class SlidingWindowOperator(Operator):
             self._leave_slices(found)
 
     def advance_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
         self._inner.advance_watermark(timestamp)
 
     def restore_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
         self._inner.restore_watermark(timestamp)
 
     def end_input(self) -> None:
@@ -77,8 +80,9 @@ class SlidingWindowOperator(Operator):
     def restore(self, state: Any) -> None:
         aggregate: Any = self._plan.aggregate
         if not all(aggregate.holds_order_free(aggregate.load(held)) for _, _, held in state["contents"]):
-            self._enter(WindowOperator(self._key_by, self._plan))
-        self._inner.restore(state)
+            self._go_on_in_order(state)
+        else:
+            self._inner.restore(state)
 
     def hand_over(self) -> Any:
         return isinstance(self._inner, WindowOperator), self._inner.hand_over()
@@ -86,8 +90,9 @@ class SlidingWindowOperator(Operator):
     def take_over(self, state: Any) -> None:
         is_general, held = state
         if is_general:
-            self._enter(WindowOperator(self._key_by, self._plan))
-        self._inner.take_over(held)
+            self._go_on_in_order(held)
+        else:
+            self._inner.take_over(held)
 
     def due_ms(self) -> int | None:
         return self._inner.due_ms()
@@ -104,11 +109,15 @@ class SlidingWindowOperator(Operator):
         inner.out, inner.side = self.out, self.side
         inner.open(self.context)
 
-    def _leave_slices(self, found: OrderMatters) -> None:
-        """Go on with the elements that are left, in an operator that keeps their order."""
-        sliced: Any = self._inner
+    def _go_on_in_order(self, state: Any) -> Operator:
+        """Take up a snapshot in an operator that keeps the order of elements."""
         general = WindowOperator(self._key_by, self._plan)
         self._enter(general)
-        general.restore(sliced.snapshot(), watermark=sliced.watermark)
+        general.restore(state, watermark=self._watermark)  # what is late for us is late for it
+        return general
+
+    def _leave_slices(self, found: OrderMatters) -> None:
+        """Go on with the elements that are left."""
+        general = self._go_on_in_order(self._inner.snapshot())
         values, timestamps = zip(*found.rest, strict=True)
         general.process_batch(values, timestamps)

@@ -172,7 +172,7 @@ def test_saved_watermark_holds_in_the_embedded_engine(spark: SparkSession, tmp_p
 
     plan = on_spark(spark, stream(spark, tmp_path / "in", batches), define)
     assert len(run_stream(plan, tmp_path / "checkpoint")["lines"]) == 1
-    settings = Checkpoints(store=MemoryStore())
+    settings = str(tmp_path / "saved")
     plan.save_checkpoint(str(tmp_path / "checkpoint"), settings)
     pipeline = Pipeline("spark")
     timed = pipeline.source([row(1_000), row(8_500)], name="rows").event_time(
@@ -230,13 +230,16 @@ def test_what_cannot_be_taken_over_is_refused(spark: SparkSession, tmp_path: Pat
     with pytest.raises(PipelineError, match="restore='none' starts from nothing"):
         on_spark(spark, rows, windows, start_from=Checkpoints(store=MemoryStore(), restore="none"))
     with pytest.raises(PipelineError, match="start_from: expected Checkpoints"):
-        on_spark(spark, rows, windows, start_from="checkpoints")
+        on_spark(spark, rows, windows, start_from=3)
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
     run_embedded([row(1)], windows, settings, name="event_time")
     with pytest.raises(CheckpointError, match="holds what steps remember that this pipeline does not have"):
         on_spark(spark, rows, functions, start_from=settings)
     with pytest.raises(PipelineError, match="the inputs are bounded"):
         on_spark(spark, rows, windows).save_checkpoint(str(tmp_path), empty)
+    plan = on_spark(spark, stream(spark, tmp_path / "in", []), windows)
+    with pytest.raises(PipelineError, match="settings: expected Checkpoints"):
+        plan.save_checkpoint(str(tmp_path), 3)  # type: ignore[arg-type]
 
 
 def row(ts: int, key: str = "k") -> dict[str, Any]:

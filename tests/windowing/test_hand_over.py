@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncstream.codec import JsonCodec
 from asyncstream.operators.base import Operator
 from asyncstream.windowing import (
     Collect,
@@ -17,19 +18,24 @@ from asyncstream.windowing import (
     CountDistinct,
     SessionWindows,
     SlidingWindows,
+    Sum,
     TumblingWindows,
 )
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.plan import WindowPlan
-from tests.operators.recorder import record
+from tests.operators.recorder import RESTORED, record
 from tests.state.test_division import ELEMENTS, OPERATORS, feed, results, windows
 
 SETS = Aggregates(n=Count(), times=CountDistinct(lambda value: value[1]), values=Collect())
+
+TOTAL = Sum(lambda value: value[1] / 8)
+"""Of floats, with which the order of elements matters."""
 
 ALL: dict[str, Callable[[], Operator]] = {
     **OPERATORS,
     "tumbling, saved": windows(WindowPlan(TumblingWindows(0.01), aggregate=SETS, allowed_lateness_ms=10)),
     "sliding, late": windows(WindowPlan(SlidingWindows(0.02, 0.005), aggregate=SETS, allowed_lateness_ms=10)),
+    "sliding, in order": windows(WindowPlan(SlidingWindows(0.02, 0.005), aggregate=TOTAL)),
     "sliding, apart": windows(WindowPlan(SlidingWindows(0.005, 0.01), aggregate=SETS)),
     "session, late": windows(WindowPlan(SessionWindows(0.005), aggregate=SETS, allowed_lateness_ms=10)),
 }
@@ -63,3 +69,23 @@ def test_operator_goes_on_in_place_of_another(
             assert due_ms <= min(timer[0] for timer in timers)
         state = pickle.dumps(operator.hand_over())
     assert sorted(found) == sorted(results(recorder))
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+@given(before=ELEMENTS, after=ELEMENTS, watermark=st.integers(0, 60))
+def test_restored_operator_knows_again_what_is_late(
+    make: Callable[[], Operator], before: list[Any], after: list[Any], watermark: int
+) -> None:
+    whole, restored = make(), make()
+    recorder, own = record(whole), record(restored)
+    feed(whole, before)
+    whole.advance_watermark(watermark)
+    restored.restore(JsonCodec().decode(JsonCodec().encode(whole.snapshot())))
+    restored.resume()
+    restored.restore_watermark(watermark)
+    assert own.seen == [(RESTORED, watermark)]
+    fired = len(recorder.values())
+    for each in (whole, restored):
+        feed(each, after)
+        each.advance_watermark(200)
+    assert sorted(results(own)) == sorted(map(repr, recorder.values()[fired:]))

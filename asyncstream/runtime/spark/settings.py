@@ -50,13 +50,6 @@ class PlanSettings:
             count("key_groups", self.key_groups)
         if self.partitions is not None:
             count("partitions", self.partitions)
-        if self.start_from is not None and not isinstance(self.start_from, Checkpoints):
-            raise refuse(
-                "start_from",
-                "Checkpoints",
-                self.start_from,
-                "e.g. Checkpoints(store=DirectoryStore('checkpoints'))",
-            )
         if isinstance(self.observe, str):
             text("observe", self.observe)
         elif self.observe is not None and type(self.observe).__name__ != "Observation":

@@ -13,7 +13,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.arguments import refuse
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.timestamps import AssignEventTime
@@ -188,7 +188,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             self._last.unpersist()
             self._is_kept = False
 
-    def save_checkpoint(self, location: str, settings: Checkpoints) -> CheckpointInfo:
+    def save_checkpoint(self, location: str, settings: Checkpoints | Place) -> CheckpointInfo:
         """
         Write a checkpoint from which the embedded engine goes on where a stopped query was.
 
@@ -196,7 +196,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
         Args:
             location: the query's own checkpoint, its option `checkpointLocation`.
-            settings: the store to write to, and the codec.
+            settings: the store to write to, and the codec; or only a place, as for `run(checkpoints=...)`.
 
         Raises:
             PipelineError: if the inputs are bounded: such a job leaves nothing to go on from.
@@ -204,8 +204,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         """
         if not self._streaming:
             raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
-        if not isinstance(settings, Checkpoints):
-            raise refuse("settings", "Checkpoints", settings, "e.g. Checkpoints(store=DirectoryStore(...))")
+        chosen = checkpoints_of("settings", settings)
         read = self._spark.read.format("statestore").option("path", location)
         keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
         blobs = [
@@ -213,7 +212,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             for number in range(keyed)
             for row in read.option("operatorId", number).option("stateVarName", "operators").load().collect()
         ]
-        return save(settings, self._title, self._graph, blobs, self._watermark(location))
+        return save(chosen, self._title, self._graph, blobs, self._watermark(location))
 
     def _watermark(self, location: str) -> int:
         """The one that the next micro-batch of a query would have."""
