@@ -143,6 +143,7 @@ class Graph:
         self.in_use = False
         self.unnamed: set[str] = set()
         self._steps: dict[str, Step] = {}
+        self._ends: dict[int, Step] = {}  # by the identity of what serves a step alone
         self._readers: dict[Output, list[Step]] = {}
         self._read: dict[str, list[Output]] = {}
         self._positions: dict[str, int] = {}
@@ -184,8 +185,9 @@ class Graph:
             PipelineError: if its source or sink is that of another step: each opens and closes its own.
         """
         end = _end_of(step)
-        for other in self if end is not None else ():
-            if _end_of(other) is end:
+        if end is not None:
+            other = self._ends.setdefault(id(end), step)
+            if other is not step:
                 raise PipelineError(
                     f"steps {other.name!r} and {step.name!r} share one {type(end).__name__}; "
                     f"give each its own, or read one step twice, or write a union"
@@ -208,6 +210,17 @@ class Graph:
     def outputs(self, step: Step) -> list[Output]:
         """The outputs of a step that somebody reads, the main one first."""
         return sorted(self._read.get(step.name, ()), key=lambda output: output.tag is not None)
+
+    def behind(self, name: str) -> list[Step]:
+        """The steps that what this one emits can reach, in the order in which they were added."""
+        reached: set[str] = set()
+        ahead = [name]
+        while ahead:
+            for output in self._read.get(ahead.pop(), ()):
+                new = {step.name for step in self._readers[output]} - reached
+                reached |= new
+                ahead += new
+        return [step for step in self if step.name in reached] if reached else []
 
     def check(self) -> None:
         """

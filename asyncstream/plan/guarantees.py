@@ -69,9 +69,6 @@ def guarantees(graph: Graph) -> list[Guarantee]:
 
 
 def _sinks_behind(graph: Graph, source: Step) -> Iterator[SinkStep]:
-    reached = {source.name}
-    for step in graph:  # in topological order
-        if any(output.step in reached for output in step.inputs):
-            reached.add(step.name)
-            if isinstance(step, SinkStep) and step.kind != "discard":
-                yield step
+    for step in graph.behind(source.name):
+        if isinstance(step, SinkStep) and step.kind != "discard":
+            yield step

@@ -34,6 +34,16 @@ def test_outputs_are_those_that_somebody_reads_the_main_one_first() -> None:
     assert steps.outputs(steps["sink"]) == []
 
 
+def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
+    steps = graph()
+    steps.add(OperatorStep("union", "union", (Output("work"), Output("work", "late")), Operator))
+    steps.add(SinkStep("united", ListSink([]), (Output("union"),)))
+    names = [step.name for step in steps.behind("source")]
+    assert names == ["work", "late sink", "sink", "union", "united"]
+    assert [step.name for step in steps.behind("union")] == ["united"]
+    assert steps.behind("sink") == []
+
+
 def test_reader_of_both_ends_of_one_stream_counts_twice() -> None:
     steps = graph()
     steps.add(OperatorStep("union", "union", (Output("work"), Output("work")), Operator))

@@ -61,10 +61,11 @@ class Wiring:
             elif type(operator).advance_clock is not Operator.advance_clock:
                 room = self._rooms[name] = Gate(partial(has_room, operator))
                 connections.hold_back(room, connections.readers_of(name))
-        self.feeders = {
-            name: {other for other in self._sinks() if other != name and name in self._behind(graph, other)}
-            for name in self._sinks()
-        }
+        self.feeders: dict[str, set[str]] = {name: set() for name in self._sinks()}
+        for name in self.feeders:
+            for step in graph.behind(name):
+                if isinstance(step, SinkStep):
+                    self.feeders[step.name].add(name)
 
     def has_room(self, name: str) -> bool:
         """Whether the inboxes that this step's results get into have room."""
@@ -72,14 +73,6 @@ class Wiring:
 
     def _sinks(self) -> list[str]:
         return [name for name, operator in self.operators.items() if isinstance(operator, SinkOperator)]
-
-    def _behind(self, graph: Graph, name: str) -> set[str]:
-        """The steps that what this one emits can reach."""
-        reached = {name}
-        for step in graph:  # in topological order
-            if any(output.step in reached for output in step.inputs):
-                reached.add(step.name)
-        return reached - {name}
 
     def is_held(self, name: str) -> bool:
         """Whether somebody whose pushes reach this step may not push now."""
