@@ -44,16 +44,7 @@ class JsonCodec:
 
     def encode(self, value: Any) -> bytes:
         try:
-            data = orjson.dumps(value, option=_NOTHING_SPECIAL)
-            if _came_through(value, data):
-                return data
-        except TypeError:
-            pass  # orjson has no word for something in it
-        try:
-            try:
-                return orjson.dumps(Packer(TRUSTED, self._classes).pack(value))
-            except TypeError:
-                return orjson.dumps(Packer(HARMLESS, self._classes).pack(value))
+            return self._encoded(value)
         except Refused as refused:
             raise CodecError(f"value{refused.path}: {refused.reason}") from None
         except (RecursionError, TypeError) as error:
@@ -63,6 +54,21 @@ class JsonCodec:
             raise CodecError(
                 f"value: cannot keep a {name_of(type(value))}: {describe_error(error)}"
             ) from error
+
+    def _encoded(self, value: Any) -> bytes:
+        floats = _floats_of_plain(value)
+        if floats is not None:
+            try:
+                data = orjson.dumps(value, option=_NOTHING_SPECIAL)
+            except TypeError:
+                pass  # orjson has no word for something in it
+            else:
+                if _came_through(data, floats):
+                    return data
+        try:
+            return orjson.dumps(Packer(TRUSTED, self._classes).pack(value))
+        except TypeError:
+            return orjson.dumps(Packer(HARMLESS, self._classes).pack(value))
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -84,9 +90,9 @@ class JsonCodec:
 
 
 # The fast path. orjson quietly turns a tuple into a list, an enum into its value, a UUID into a str and NaN
-# into null, so what it wrote must be checked. Looking at each value from Python would cost ten times what
-# orjson takes; asking the garbage collector's traversal for all children of a whole level at once costs two.
-# It runs after orjson, which has found out by then whether the value contains itself.
+# into null; and tuples in tuples, thousands deep, make it write past its memory. So it is given what is plain
+# only. Looking at each value from Python would cost ten times what orjson takes; asking the garbage
+# collector's traversal for all children of a whole level at once costs two.
 
 _NOTHING_SPECIAL: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
@@ -95,21 +101,42 @@ _PLAIN: Final = frozenset({NoneType, bool, int, float, str}) | HOLDERS
 _TAGGED: Final = b'{"$'  # cannot occur inside a JSON string, where the quote would be escaped
 
 
-def _came_through(value: Any, data: bytes) -> bool:
-    """Whether `data`, written by orjson, reads back as `value`."""
-    if _TAGGED in data:
-        return False
-    may_hide_nan = b"null" in data
-    level = [value]
-    while level:
+_DEEPEST: Final = 254
+"""How many lists and dicts orjson takes inside each other."""
+
+_SAMPLE: Final = 1000
+"""How many parts of a level are looked at to find whether some are there many times."""
+
+
+def _floats_of_plain(value: Any) -> list[list[Any]] | None:
+    """The parts of `value` that are floats, among others; None if it is not plain."""
+    floats = []
+    level = [value]  # all that is as deep inside it as the rest
+    seen: set[int] | None = None  # lists and dicts, from when on some were met twice
+    for _ in range(_DEEPEST + 1):
         kinds = set(map(type, level))
         if not kinds <= _PLAIN:
-            return False
-        if may_hide_nan and float in kinds:
-            floats = [child for child in level if type(child) is float]
-            if not all(map(math.isfinite, floats)):
-                return False
+            return None
+        if float in kinds:
+            floats.append(level)
         if kinds.isdisjoint(HOLDERS):
-            break
+            return floats
+        if seen is None and len(level) > 2 * _SAMPLE:
+            sample = level[:: len(level) // _SAMPLE]
+            if len(set(map(id, sample))) < len(sample):  # else a list often inside itself would fill memory
+                seen = set()
+        if seen is not None:
+            new = {id(part): part for part in level if type(part) in HOLDERS and id(part) not in seen}
+            seen.update(new)
+            level = list(new.values())
         level = gc.get_referents(*level)
-    return True
+    return None  # too deep, or inside itself
+
+
+def _came_through(data: bytes, floats: list[list[Any]]) -> bool:
+    """Whether `data`, written by orjson of a plain value, reads back as that."""
+    if _TAGGED in data:
+        return False
+    if b"null" not in data:
+        return True
+    return all(math.isfinite(part) for level in floats for part in level if type(part) is float)

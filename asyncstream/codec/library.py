@@ -124,7 +124,8 @@ KINDS: Final[dict[type, Kind]] = {
 
 def is_pandas(kind: type) -> bool:
     """Whether these are the scalars of pandas: its points in time, lengths of time, and what is missing."""
-    if not kind.__module__.startswith("pandas.") or (pandas := sys.modules.get("pandas")) is None:
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is None or not str(kind.__module__).startswith("pandas."):
         return False
     return kind in (pandas.Timestamp, pandas.Timedelta, type(pandas.NaT), type(pandas.NA))
 

@@ -243,3 +243,57 @@ def test_object_of_a_class_with_parameters_is_kept() -> None:
 def test_bytes_of_no_value_are_refused(data: bytes) -> None:
     with pytest.raises(CodecError):
         JsonCodec().decode(data)
+
+
+def nested(depth: int, around: Callable[[Any], Any]) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = around(value)
+    return value
+
+
+def inside_itself(count: int) -> list[Any]:
+    made: list[Any] = []
+    made += [made] * count
+    return made
+
+
+@pytest.mark.parametrize("around", [lambda v: [v], lambda v: (1, v), lambda v: {"a": v}, Box, ValueError])
+def test_what_is_nested_too_deeply_is_refused(around: Callable[[Any], Any]) -> None:
+    for depth in (300, 1000, 5000):
+        with pytest.raises(CodecError):
+            JsonCodec().encode(nested(depth, around))
+
+
+@pytest.mark.parametrize("count", [1, 2, 1999, 50_000])
+def test_what_is_inside_itself_is_refused_at_once(count: int) -> None:
+    with pytest.raises(CodecError, match="inside itself"):
+        JsonCodec().encode(inside_itself(count))
+
+
+class HatesHashing(type):
+    def __hash__(cls) -> int:
+        raise ValueError("no hash")
+
+
+class Unhashable(metaclass=HatesHashing):
+    pass
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+class Nowhere:
+    pass
+
+
+Nowhere.__module__ = None  # type: ignore[assignment]  # as `type(...)` may do
+
+
+@pytest.mark.parametrize("kind", [Unhashable, Unshowable, Nowhere])
+def test_object_that_misbehaves_is_refused(kind: type) -> None:
+    for wrap in AROUND.values():
+        with pytest.raises(CodecError):
+            JsonCodec().encode(wrap(kind()))
