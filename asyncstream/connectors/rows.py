@@ -44,6 +44,9 @@ Default: TypeAlias = Callable[[Any], Any]
 
 _AS_TEXT: Final = (Decimal, UUID, PurePath, IPv4Address, IPv4Network, IPv6Address, IPv6Network)
 _SIMPLE: Final = frozenset({type(None), bool, int, float, str})
+_NUMBERS: Final = frozenset("?bBhHiIlLqQefd")
+"""The types of numbers that orjson knows, by numpy's letters."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -114,7 +117,7 @@ class JsonWriter:
 
     def __init__(self, default: Default | None = None, options: int = 0) -> None:
         self._default = None if default is None else function("default", default)
-        self._options = options | orjson.OPT_SERIALIZE_NUMPY
+        self._options = options
 
     def write(self, value: Any) -> bytes:
         """
@@ -124,7 +127,14 @@ class JsonWriter:
             TypeError: if a part of it is of a kind that cannot be written.
         """
         try:
-            return orjson.dumps(value, self.plain, self._options)
+            try:
+                return orjson.dumps(value, self._in_json, self._options)
+            except (
+                orjson.JSONEncodeError
+            ):  # perhaps for a time with a zone, or a zone that orjson does not know
+                return orjson.dumps(
+                    value, self._plain_moment, self._options | orjson.OPT_PASSTHROUGH_DATETIME
+                )
         except orjson.JSONEncodeError as error:
             raise (error.__cause__ or error) from None  # what `plain` raised says more than that it raised
 
@@ -136,6 +146,12 @@ class JsonWriter:
             except TypeError:
                 pass
         return value
+
+    def _in_json(self, value: Any) -> Any:
+        return self.plain(value) if (numbers := _numbers(value)) is None else numbers
+
+    def _plain_moment(self, value: Any) -> Any:
+        return value.isoformat() if type(value) in (datetime, date, time) else self._in_json(value)
 
     def plain(self, value: Any) -> Any:
         """A value that orjson has no word for as one that it has."""
@@ -154,6 +170,11 @@ class JsonWriter:
             return describe_error(value)
         if isinstance(value, datetime | date | time):  # their subclasses, those of pandas say
             return value.isoformat() if value == value else None  # what pandas calls not a time
+        if isinstance(value, float):  # a subclass; orjson knows those of int and str
+            return float(value)
+        pandas: Any = sys.modules.get("pandas")
+        if pandas is not None and value is getattr(pandas, "NA", None):
+            return None
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
             return _of_numpy(value, numpy)
@@ -168,7 +189,25 @@ class JsonWriter:
         )
 
 
+def _numbers(value: Any) -> Any:
+    """A number or an array of numbers of numpy as something that orjson writes; None of all else."""
+    # orjson is not shown points in time: it cuts nanoseconds off, and at an odd unit it ends the process
+    if (
+        type(value).__module__ != "numpy"
+        or (char := getattr(getattr(value, "dtype", None), "char", "O")) not in _NUMBERS
+    ):
+        return None
+    if value.ndim == 0 and char not in "ef":  # of which a float has more digits
+        return value.item()
+    try:
+        return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    except orjson.JSONEncodeError:  # of another layout or byte order
+        return None
+
+
 def _of_numpy(value: Any, numpy: Any) -> Any:
+    if value is numpy.ma.masked:
+        return None
     if isinstance(value, numpy.ndarray):
         return (
             list(value)

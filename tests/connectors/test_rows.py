@@ -10,7 +10,7 @@ import sqlite3
 from collections import deque, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -20,6 +20,7 @@ from uuid import UUID
 
 import attrs
 import numpy as np
+import pandas as pd
 import pydantic
 import pytest
 
@@ -87,6 +88,23 @@ class Money:
         self.cents = cents
 
 
+class Real(float):
+    pass
+
+
+class OddZone(tzinfo):
+    """Of a library of its own."""
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+    def dst(self, when: datetime | None) -> None:
+        return None
+
+    def tzname(self, when: datetime | None) -> str:
+        return "odd"
+
+
 WINTER = datetime(2024, 1, 1, 12, tzinfo=timezone(timedelta(hours=1)))
 
 CELLS: dict[str, tuple[Any, ...]] = {
@@ -109,6 +127,12 @@ CELLS: dict[str, tuple[Any, ...]] = {
     ),
     "date": (date(2024, 1, 1), "2024-01-01", "2024-01-01", "2024-01-01"),
     "time": (time(1, 2), "01:02:00", "01:02:00", "01:02:00"),
+    "time in a zone": (time(1, 2, tzinfo=WINTER.tzinfo), *["01:02:00+01:00"] * 3),
+    "datetime in an odd zone": (
+        datetime(2024, 1, 1, tzinfo=OddZone()),
+        "2024-01-01T00:00:00+01:00",
+        *["2024-01-01 00:00:00+01:00"] * 2,
+    ),
     "duration": (timedelta(minutes=1), 60.0, "60.0", 60.0),
     "enum": (Colour.RED, "r", "r", "r"),
     "enum of ints": (Level.LOW, 1, "1", 1),
@@ -130,6 +154,14 @@ CELLS: dict[str, tuple[Any, ...]] = {
     "model": (Model(id=1), {"id": 1, "price": None, "tags": []}, *['{"id":1,"price":null,"tags":[]}'] * 2),
     "attrs": (Attrs(1), {"id": 1, "price": None, "tags": []}, *['{"id":1,"price":null,"tags":[]}'] * 2),
     "error": (ValueError("bad"), "ValueError: bad", "ValueError: bad", "ValueError: bad"),
+    "float of a subclass": (Real(0.5), 0.5, "0.5", 0.5),
+    "not available, of pandas": (pd.NA, None, "", None),
+    "not a time, of pandas": (pd.NaT, None, "", None),
+    "moment of pandas": (
+        pd.Timestamp("2024-01-01", tz="UTC"),
+        "2024-01-01T00:00:00+00:00",
+        *["2024-01-01 00:00:00+00:00"] * 2,
+    ),
     "float64": (np.float64(0.5), 0.5, "0.5", 0.5),
     "float32": (np.float32(0.5), 0.5, "0.5", 0.5),
     "float16": (np.float16(0.5), 0.5, "0.5", 0.5),
@@ -139,9 +171,22 @@ CELLS: dict[str, tuple[Any, ...]] = {
     "numpy bool": (np.bool_(True), True, "True", 1),
     "numpy text": (np.str_("a"), "a", "a", "a"),
     "datetime64": (np.datetime64("2024-01-01T00:00:00"), *["2024-01-01T00:00:00"] * 3),
+    "datetime64 with nanoseconds": (
+        np.datetime64("2024-01-01T00:00:00.000000001"),
+        *["2024-01-01T00:00:00.000000001"] * 3,
+    ),
+    "datetime64 of an odd unit": (np.datetime64(3, ("s", 25)), *["1970-01-01T00:01:15"] * 3),
+    "array of an odd unit": (
+        np.array([3, "NaT"], "M8[25s]"),
+        ["1970-01-01T00:01:15", None],
+        *['["1970-01-01T00:01:15",null]'] * 2,
+    ),
     "timedelta64": (np.timedelta64(1500, "ms"), 1.5, "1.5", 1.5),
     "array": (np.arange(3), [0, 1, 2], "[0,1,2]", "[0,1,2]"),
     "strided array": (np.arange(6).reshape(2, 3)[:, ::2], [[0, 2], [3, 5]], "[[0,2],[3,5]]", "[[0,2],[3,5]]"),
+    "big-endian array": (np.arange(2, dtype=">i4"), [0, 1], "[0,1]", "[0,1]"),
+    "array of float32": (np.array([0.1], "f4"), [0.1], "[0.1]", "[0.1]"),
+    "masked array": (np.ma.array([1, 2], mask=[False, True]), [1, None], "[1,null]", "[1,null]"),
     "array without an axis": (np.array(1.5), 1.5, "1.5", 1.5),
     "array of objects": (np.array([Decimal(1), None]), ["1", None], '["1",null]', '["1",null]'),
     "structured": (np.array([(1, 2.5)], "i4,f8")[0], {"f0": 1, "f1": 2.5}, *['{"f0":1,"f1":2.5}'] * 2),
