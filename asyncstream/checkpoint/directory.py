@@ -8,17 +8,18 @@ first one failed to write.
 
 The lease is a file, too, and the number is in its name: `lease-00000007`. Whoever takes it makes the file
 with the next number, which only one can, and who sees one that is larger than his own has lost it. There are
-no locks, which a stopped process would hold for ever. A process that is stopped between its last look and the
-moment at which its manifest gets its name may be late with it. The number is then taken from it: its follower
-replaces the manifest, and cannot be replaced in turn, for a manifest of that name makes it look again.
+no locks, which a stopped process would hold for ever. A process may be stopped between its last look and the
+moment at which its manifest gets its name. It has written the manifest before that look, so its follower,
+which takes the lease and then deletes all that has no name yet, leaves it nothing to give a name to: what the
+follower then sees is all that there will ever be of those before it.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from asyncstream.arguments import refuse
@@ -68,6 +69,7 @@ class DirectoryStore:
                 # the one before stays, so that whoever lists the directory meanwhile sees one of the two
                 if old < number:
                     self._lease_file(old).unlink(missing_ok=True)
+            self._clear(lease)
             return lease
 
     def _newest_lease(self) -> tuple[int, Lease | None]:
@@ -79,25 +81,23 @@ class DirectoryStore:
             return number, None
 
     def _write_lease(self, lease: Lease, *, new: bool) -> bool:
-        """Write it down; False if there is one of this number that should be `new`."""
+        """Write it down; False if there is one of this number that should be `new`, or of a later one."""
         # what is lost of a renewal with the machine is lost with its holder
-        temporary = self._write(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new)
-        try:
-            if new:
-                name_file(temporary, self._lease_file(lease.number))
-            else:
-                os.replace(temporary, self._lease_file(lease.number))
-        except FileExistsError:
-            return False
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        with self._written(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new) as temporary:
+            try:
+                if new:
+                    name_file(temporary, self._lease_file(lease.number))
+                else:
+                    os.replace(temporary, self._lease_file(lease.number))
+            except (FileExistsError, FileNotFoundError):  # who has followed has cleared it away
+                return False
         return True
 
     async def renew(self, lease: Lease, seconds: float) -> None:
         def work() -> None:
             self._check(lease)
-            self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False)
+            if not self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False):
+                self._check(lease)
 
         await aside(work)
 
@@ -121,12 +121,8 @@ class DirectoryStore:
     async def put(self, lease: Lease, part: str, data: bytes) -> None:
         def work() -> None:
             self._check(lease)
-            temporary = self._write(f"{_PART}{part}", data)
-            try:
+            with self._written(f"{_PART}{part}", data) as temporary, self._not_followed(lease):
                 os.replace(temporary, self._file(part))
-            except BaseException:
-                os.unlink(temporary)
-                raise
             self._sync_name(self._file(part))
 
         await aside(work)
@@ -134,24 +130,21 @@ class DirectoryStore:
     async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
         def work() -> None:
             self._check(lease)
-            temporary = self._write(f"{number:08}", manifest)
-            try:
+            with self._written(f"{number:08}", manifest) as temporary, self._not_followed(lease):
                 self._check(lease)
                 try:
                     name_file(temporary, self._file(number))
                 except FileExistsError:
                     self._check(lease)
                     os.replace(temporary, self._file(number))
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
             self._sync_name(self._file(number))
             self._check(lease)
 
         await aside(work)
 
-    def _write(self, name: str, data: bytes, *, safe: bool = True) -> str:
-        """Write `data`, and bring it to the disk if it is to be `safe`, under a name of no importance."""
+    @contextmanager
+    def _written(self, name: str, data: bytes, *, safe: bool = True) -> Iterator[str]:
+        """`data`, on the disk if it is to be `safe`, under a name that is to be changed."""
         self._path.mkdir(exist_ok=True)
         file, temporary = tempfile.mkstemp(dir=self._path, prefix=f"{name}.", suffix=_UNFINISHED)
         try:
@@ -160,10 +153,19 @@ class DirectoryStore:
                 stream.flush()
                 if safe:
                     os.fsync(stream.fileno())
-        except BaseException:
-            os.unlink(temporary)
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    @contextmanager
+    def _not_followed(self, lease: Lease) -> Iterator[None]:
+        """What is missing in this block, perhaps somebody has cleared away who has the lease now."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._check(lease)
             raise
-        return temporary
 
     def _sync_name(self, file: Path) -> None:
         """Bring the name of a file to the disk; one that may not be there is taken away again."""
@@ -216,15 +218,17 @@ class DirectoryStore:
             self._check(lease)
             for file in (*map(self._file, numbers), *map(self._file, parts)):
                 file.unlink(missing_ok=True)
-            # what crashes left behind in the middle of a write: whoever has the lease writes one after the
-            # other
-            for name in self._names("", _UNFINISHED):
-                of_lease = name.removeprefix(_LEASE)[:8]
-                is_old_lease = of_lease.isdecimal() and int(of_lease) < lease.number
-                if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:
-                    (self._path / name).unlink(missing_ok=True)
+            self._clear(lease)
 
         await aside(work)
+
+    def _clear(self, lease: Lease) -> None:
+        """Delete what was left in the middle of a write: who has the lease writes one after the other."""
+        for name in self._names("", _UNFINISHED):
+            of_lease = name.removeprefix(_LEASE)[:8]
+            is_old_lease = of_lease.isdecimal() and int(of_lease) < lease.number
+            if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:
+                (self._path / name).unlink(missing_ok=True)
 
     def _file(self, what: int | str) -> Path:
         return self._path / (f"{what:08}{_ENDING}" if isinstance(what, int) else f"{_PART}{what}")
@@ -237,7 +241,7 @@ def name_file(temporary: str, file: Path) -> None:
     """Give a file its name; raises `FileExistsError` if there is one of that name."""
     try:
         os.link(temporary, file)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         raise
     except OSError:  # a file system without links
         with open(file, "xb"):

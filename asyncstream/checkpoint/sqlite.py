@@ -154,8 +154,7 @@ class SqliteStore:
                 database.execute(f"UPDATE {self._lease} SET newest = 0")
             database.executemany(f"DELETE FROM {self._parts} WHERE name = ?", [(part,) for part in parts])
 
-        if numbers or parts:
-            await self._change(lease, work)
+        await self._change(lease, work)
 
     # ------------------------------------------------------------------ the database
 

@@ -234,11 +234,14 @@ class Writer:
             SinkBroken: if a later job of the same store writes there.
             SinkError: if the other job goes on, or may go on.
         """
-        if last is None or last.released:
+        if last is None:
             return
         if last.place == self.lease.place:
+            # also of one that has ended: what this job knows of the store is older than what it left
             if last.number > self.lease.number:
                 raise SinkBroken(f"{what} was taken over by {last.holder}; this job writes nothing more")
+            return
+        if last.released:
             return
         there = presence(last.holder)
         if there == "alive":

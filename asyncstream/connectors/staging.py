@@ -124,6 +124,10 @@ class Staging:
         last = self._last(connection)
         if last > target:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
+            # the next position, though no row may come before it, is not one of those that are void
+            connection.execute(
+                "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = ?", (f"{self._name}__staged",)
+            )
         connection.execute(f"DELETE FROM {self.table}")
 
     def _make(self, connection: sqlite3.Connection) -> None:

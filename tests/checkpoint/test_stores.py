@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ def test_who_was_followed_can_write_and_delete_nothing_any_more(store: Checkpoin
             store.commit(old, 2, b"2"),
             store.put(old, "part", b"2"),
             store.delete(old, [1], []),
+            store.delete(old, [], []),
             store.renew(old, 30.0),
         ):
             with pytest.raises(LeaseLost, match="taken over by process"):
@@ -147,6 +148,43 @@ def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_pat
         (tmp_path / "00000002.checkpoint").write_bytes(b"late")
         await store.commit(new, 2, b"new")
         assert await store.read(2) == b"new"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["manifest", "part", "renewal"])
+def test_what_had_no_name_when_another_followed_never_gets_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A process was stopped after its last look at the lease; the follower did not come as far as it had."""
+    follower = DirectoryStore(tmp_path)
+
+    async def main() -> None:
+        store = DirectoryStore(tmp_path)
+        lease = await store.acquire(Holder.here(0), 1e-9)
+        await store.commit(lease, 1, b"1")
+        for name in ("link", "replace"):
+            monkeypatch.setattr(os, name, after_acquiring(getattr(os, name)))
+        writes: dict[str, Callable[[], Awaitable[None]]] = {
+            "manifest": lambda: store.commit(lease, 2, b"late"),
+            "part": lambda: store.put(lease, "abc-1", b"late"),
+            "renewal": lambda: store.renew(lease, 30.0),
+        }
+        with pytest.raises(LeaseLost):
+            await writes[what]()
+        assert await store.numbers() == [1]
+        assert await store.parts() == []
+        held = await store.holder()
+        assert held is not None
+        assert held.number == lease.number + 1
+
+    def after_acquiring(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*paths: Any) -> None:
+            monkeypatch.undo()
+            asyncio.run(follower.acquire(Holder.here(0), 30.0))
+            real(*paths)
+
+        return call
 
     asyncio.run(main())
 

@@ -407,6 +407,31 @@ def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
     asyncio.run(main())
 
 
+def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: Path) -> None:
+    """A crash takes rows back, and the next checkpoint comes before any row is written anew."""
+
+    async def main() -> None:
+        to = sink(path)
+        to.writer = Writer(LEASE, 3, "refuse")
+        await to.recover(None)
+        [early] = await epochs(to, [value(1)])
+        await write(to, 2)
+        void = await to.prepare(7)
+        await to.close()
+        await to.recover(early)
+        [after] = await epochs(to, [])
+        await to.close()
+        assert after != void
+        await to.can_recover(after)
+        await to.recover(after)
+        await to.close()
+        with pytest.raises(SinkError, match="took them back"):
+            await to.can_recover(void)
+        assert rows(path) == [(1, "x1")]
+
+    asyncio.run(main())
+
+
 def test_table_without_rowid_cannot_go_back_and_says_so(path: Path) -> None:
     execute(path, "CREATE TABLE t (n PRIMARY KEY, name) WITHOUT ROWID")
 
@@ -492,6 +517,25 @@ def test_job_that_was_followed_writes_nothing_more(path: Path) -> None:
         await epochs(new, [value(3)])
         await new.close()
         assert rows(path) == [(1, "x1"), (3, "x3")]
+
+    asyncio.run(main())
+
+
+def test_job_that_was_followed_by_one_that_has_ended_does_not_come_back(path: Path) -> None:
+    """It was stopped after it had decided where to go on from, and before it did."""
+
+    async def main() -> None:
+        old, new = sink(path), sink(path)
+        old.writer = Writer(lease_of(1), 3, "allow_behind")
+        new.writer = Writer(lease_of(2), 3, "refuse")
+        await old.can_recover(None)
+        await new.recover(None)
+        await epochs(new, [value(1)])
+        await new.close()
+        with pytest.raises(SinkBroken, match="taken over by process"):
+            await old.recover(None)
+        await old.close()
+        assert rows(path) == [(1, "x1")]
 
     asyncio.run(main())
 

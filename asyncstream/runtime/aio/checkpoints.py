@@ -143,7 +143,7 @@ class Checkpointer:
             self.resumed_ms = found.info.created_ms
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
         for name, operator, _ in transactional_sinks(wiring):
-            operator.join_epochs(found.states["sink"].get(name), writer)
+            operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
         return found.states["operator"], found.states["source"]
 
     # ------------------------------------------------------------------ taking them

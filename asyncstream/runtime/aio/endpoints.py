@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
@@ -155,6 +155,7 @@ class SinkOperator(Intake):
         self._controls: deque[tuple[int, Control]] = deque()  # each behind so many elements
         self.has_epochs = False
         self._position: Any = None
+        self._confirm: Callable[[], Awaitable[None]] | None = None
         self._cuts: deque[_Cut] = deque()
         self._turn = asyncio.Lock()
         self._flushed = False
@@ -170,6 +171,8 @@ class SinkOperator(Intake):
         self._written = 0
 
     async def start(self) -> None:
+        if self._confirm is not None:
+            await self._confirm()
         with naming(self.context.name, SinkError):
             if self.has_epochs and isinstance(self.sink, TransactionalSink):
                 await self.sink.recover(self._position)
@@ -291,10 +294,16 @@ class SinkOperator(Intake):
 
     # ------------------------------------------------------------------ epochs
 
-    def join_epochs(self, position: Any, writer: Writer) -> None:
-        """Before `start`: write in epochs, from `position` on."""
+    def join_epochs(self, position: Any, writer: Writer, confirm: Callable[[], Awaitable[None]]) -> None:
+        """
+        Before `start`: write in epochs, from `position` on.
+
+        Args:
+            confirm: sees, just before the sink is changed, whether the job may still write; raises if not.
+        """
         assert isinstance(self.sink, TransactionalSink)
         self.sink.writer = writer
+        self._confirm = confirm
         self.has_epochs = True
         self._position = position
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
-from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost
+from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost, describe_error
 from asyncstream.lease import Holder, Lease, enter, leave
 
 __all__ = ("Tenure",)
@@ -79,6 +79,23 @@ class Tenure:
                 return
             except Exception as error:  # of the store: what matters is what it says at the next commit
                 log.warning("the lease of %s could not be renewed: %s", self._settings.store, error)
+
+    async def confirm(self) -> None:
+        """
+        See whether the lease is still this job's: something is about to be changed on what was seen before.
+
+        Raises:
+            LeaseLost: if another job has followed.
+            CheckpointError: if the store cannot tell.
+        """
+        try:
+            await self._settings.store.renew(self.lease, self._settings.lease_seconds)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"the lease of {self._settings.store} could not be renewed: {describe_error(error)}"
+            ) from error
 
     async def end(self) -> None:
         """Give the lease back."""
