@@ -23,7 +23,7 @@ import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
 
@@ -44,6 +44,7 @@ from asyncstream.connectors.lines import (
     open_file,
     why_malformed,
 )
+from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError, describe_error
 
 __all__ = ("CsvSource", "JsonLinesSource")
@@ -51,9 +52,26 @@ __all__ = ("CsvSource", "JsonLinesSource")
 log = logging.getLogger("asyncstream.sources")
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _END: Final = object()
 _NOTHING: Final = object()
+
+
+class _Options(TypedDict, total=False):
+    """What all sources of files take."""
+
+    complete: bool
+    if_changed: Literal["fail", "start_over"]
+    on_malformed: Literal["fail", "reject"]
+    batch: int
+    max_line_bytes: int
+
+
+class _CsvOptions(_Options, total=False):
+    columns: Sequence[str] | None
+    types: Mapping[str, Callable[[str], Any]] | None
+    delimiter: str
 
 
 class _FileSource(Source[T]):
@@ -191,12 +209,14 @@ class _FileSource(Source[T]):
             self._lines = None
 
 
-class JsonLinesSource(_FileSource[Any]):
+class JsonLinesSource(_FileSource[T]):
     """
     Reads a file with one JSON value per line: UTF-8, any line ends, empty lines skipped.
 
     Args:
         path: the file.
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each line is to become one; see
+            `connectors.models`. A line that is none is malformed.
         complete: what is after the last line end is a record too. False: the file is still being written, and
             what has no line end yet is no record yet; the source ends before it, and a job that goes on from
             there reads it once it is whole.
@@ -208,10 +228,17 @@ class JsonLinesSource(_FileSource[Any]):
         max_line_bytes: a longer line is malformed; it is never held in memory.
     """
 
+    @overload
+    def __init__(self: JsonLinesSource[Any], path: AnyPath, **options: Unpack[_Options]) -> None: ...
+    @overload
+    def __init__(
+        self: JsonLinesSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_Options]
+    ) -> None: ...
     def __init__(
         self,
         path: AnyPath,
         *,
+        model: Any = None,
         complete: bool = True,
         if_changed: Literal["fail", "start_over"] = "fail",
         on_malformed: Literal["fail", "reject"] = "fail",
@@ -219,18 +246,22 @@ class JsonLinesSource(_FileSource[Any]):
         max_line_bytes: int = 16 * 2**20,
     ) -> None:
         super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
+        self._model = None if model is None else reader(model)
 
     def _next(self, lines: Lines, begin: Place) -> Any:
         try:
             line = lines.take()
             if line.isspace():
                 return _NOTHING
-            return orjson.loads(line) if line else _END
-        except (orjson.JSONDecodeError, TooLong) as error:
+            if not line:
+                return _END
+            value = orjson.loads(line)
+            return value if self._model is None else self._model(value)
+        except (orjson.JSONDecodeError, TooLong, Unfit) as error:
             raise Malformed(begin, why_malformed(error)) from error
 
 
-class CsvSource(_FileSource[dict[str, Any]]):
+class CsvSource(_FileSource[T]):
     """
     Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
 
@@ -240,6 +271,8 @@ class CsvSource(_FileSource[dict[str, Any]]):
 
     Args:
         path: the file.
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each record is to become one; see
+            `connectors.models`. A record that is none is malformed.
         columns: their names, if the file does not begin with them.
         types: functions that make a value of a field's text, by column. Where one raises, the record is
             malformed.
@@ -256,10 +289,17 @@ class CsvSource(_FileSource[dict[str, Any]]):
             `csv.field_size_limit()` characters.
     """
 
+    @overload
+    def __init__(self: CsvSource[dict[str, Any]], path: AnyPath, **options: Unpack[_CsvOptions]) -> None: ...
+    @overload
+    def __init__(
+        self: CsvSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_CsvOptions]
+    ) -> None: ...
     def __init__(
         self,
         path: AnyPath,
         *,
+        model: Any = None,
         columns: Sequence[str] | None = None,
         types: Mapping[str, Callable[[str], Any]] | None = None,
         delimiter: str = ",",
@@ -270,6 +310,7 @@ class CsvSource(_FileSource[dict[str, Any]]):
         max_line_bytes: int = 2**20,
     ) -> None:
         super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
+        self._model = None if model is None else reader(model, is_text=True)
         self._given_columns = None if columns is None else column_names(columns)
         self._types = {
             column: function(f"types[{column!r}]", convert) for column, convert in dict(types or {}).items()
@@ -309,7 +350,10 @@ class CsvSource(_FileSource[dict[str, Any]]):
                 record[column] = convert(record[column])
             except Exception as error:
                 raise Malformed(begin, f"column {column!r}: {describe_error(error)}") from error
-        return record
+        try:
+            return record if self._model is None else self._model(record)
+        except Unfit as error:
+            raise Malformed(begin, str(error)) from error
 
     def _record(self, lines: Lines, begin: Place) -> tuple[Place, list[str]]:
         """Where the next record at or after `begin` begins, and its fields: none at the end of the file."""

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from operator import itemgetter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 from asyncstream.arguments import choice, count, refuse, text
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.staging import Staging, quoted
 from asyncstream.elements import Timestamps
@@ -29,6 +30,7 @@ from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_erro
 __all__ = ("SqliteSink", "SqliteSource")
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 AnyPath = str | os.PathLike[str]
 
@@ -142,7 +144,7 @@ _BEFORE_ALL: Final = -(2**63)
 """Smaller than the `rowid` of any row but the very smallest there can be."""
 
 
-class SqliteSource(Source[dict[str, Any]]):
+class SqliteSource(Source[T]):
     """
     Reads the rows of a table as dicts, in the order of their `rowid`, up to the last one there is.
 
@@ -153,11 +155,22 @@ class SqliteSource(Source[dict[str, Any]]):
     Args:
         path: the database file.
         table: the table; not one made `WITHOUT ROWID`.
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
+            `connectors.models`. A row that is none is a `SourceError`, after all before it were delivered.
         batch: how many rows one read brings at most.
     """
 
-    def __init__(self, path: AnyPath, table: str, *, batch: int = 1000) -> None:
+    @overload
+    def __init__(
+        self: SqliteSource[dict[str, Any]], path: AnyPath, table: str, *, batch: int = 1000
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SqliteSource[U], path: AnyPath, table: str, *, model: type[U], batch: int = 1000
+    ) -> None: ...
+    def __init__(self, path: AnyPath, table: str, *, model: Any = None, batch: int = 1000) -> None:
         self._path = _path(path)
+        self._model = None if model is None else reader(model, has_bools=False)
         self._table = text("table", table)
         self._batch = count("batch", batch)
         self._database: _Database | None = None
@@ -169,7 +182,7 @@ class SqliteSource(Source[dict[str, Any]]):
             raise SourceError(f"cannot read {self._path}: there is no such file")
         self._database = _Database(self._path)
 
-    async def read(self) -> SourceBatch[dict[str, Any]] | None:
+    async def read(self) -> SourceBatch[T] | None:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
         query = f"SELECT rowid, * FROM {quoted(self._table)} WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -187,8 +200,20 @@ class SqliteSource(Source[dict[str, Any]]):
             ) from error
         if not rows:
             return None
-        self._row = rows[-1][0]
-        return SourceBatch([dict(zip(columns, row[1:], strict=True)) for row in rows])
+        values: list[Any] = []
+        for number, *cells in rows:
+            value: Any = dict(zip(columns, cells, strict=True))
+            if self._model is not None:
+                try:
+                    value = self._model(value)
+                except Unfit as error:
+                    if values:  # they are delivered first; the next read finds it again
+                        break
+                    place = f"row {number} of table {self._table!r} of {self._path}"
+                    raise SourceError(f"{place}: {error}") from error
+            values.append(value)
+            self._row = number
+        return SourceBatch(values)
 
     def position(self) -> int:
         return self._row

@@ -177,7 +177,7 @@ def test_json_replay_goes_on_exactly_after_each_batch(
 ) -> None:
     path = lines_of(tmp_path / "in.jsonl", ("\ufeff" if mark else "") + end.join(lines) + end * last_end)
 
-    def source() -> JsonLinesSource:
+    def source() -> JsonLinesSource[Any]:
         return JsonLinesSource(path, on_malformed="reject", batch=batch, max_line_bytes=35)
 
     check_replay(source)
@@ -199,7 +199,7 @@ def test_csv_replay_goes_on_exactly_after_each_batch(
     text = ("\ufeff" if mark else "") + end.join(["a,b", *records]) + end * last_end
     path = lines_of(tmp_path / "in.csv", text)
 
-    def source() -> CsvSource:
+    def source() -> CsvSource[dict[str, Any]]:
         return CsvSource(path, on_malformed="reject", batch=batch, max_line_bytes=35)
 
     check_replay(source)
@@ -418,7 +418,7 @@ def test_wrong_arguments_are_refused_at_once() -> None:
     refused: list[tuple[str, Callable[[], object]]] = [
         ("path: expected the path of a file", lambda: JsonLinesSource("")),
         ("path: expected the path of a file", lambda: JsonLinesSink(3)),  # type: ignore[arg-type]
-        ("on_malformed: expected one of 'fail', 'reject'", lambda: CsvSource("x", on_malformed="no")),  # type: ignore[arg-type]
+        ("on_malformed: expected one of 'fail', 'reject'", lambda: CsvSource("x", on_malformed="no")),  # type: ignore[call-overload]
         ("batch: expected an integer", lambda: CsvSource("x", batch=0)),
         ("max_line_bytes: expected an integer", lambda: JsonLinesSource("x", max_line_bytes=0)),
         ("delimiter: expected one character", lambda: CsvSource("x", delimiter=", ")),

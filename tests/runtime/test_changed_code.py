@@ -340,7 +340,7 @@ def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
         return made
 
     async def main() -> None:
-        def lines() -> JsonLinesSource:
+        def lines() -> JsonLinesSource[Any]:
             return JsonLinesSource(tmp_path / "in.jsonl")
 
         def file() -> JsonLinesSink:

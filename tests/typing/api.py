@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, assert_type
 
 from asyncstream import (
     AscendingTimestamps,
@@ -37,6 +37,7 @@ from asyncstream import (
     Sink,
     Source,
     SourceBatch,
+    SqliteSource,
     SqliteStore,
     Stream,
     SystemClock,
@@ -65,6 +66,14 @@ class Flight:
 
 class Plane:
     seats: int
+
+
+class Seat(NamedTuple):
+    row: int
+
+
+class Fare(TypedDict):
+    price: float
 
 
 async def plane_of(flight: Flight) -> Plane:
@@ -104,8 +113,13 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     assert_type(pipeline.source(number for number in range(5)), SourceStream[int])
     assert_type(pipeline.source(lambda: iter([1, 2])), SourceStream[int])
     assert_type(pipeline.source(lambda: live), SourceStream[Flight])
-    pipeline.source(CsvSource("flights.csv"), name="flights")
-    pipeline.source(JsonLinesSource("flights.jsonl"))
+    assert_type(pipeline.source(CsvSource("flights.csv"), name="flights"), SourceStream[dict[str, Any]])
+    assert_type(pipeline.source(JsonLinesSource("flights.jsonl", batch=5)), SourceStream[Any])
+    assert_type(pipeline.source(SqliteSource("flights.db", "flights")), SourceStream[dict[str, Any]])
+    assert_type(pipeline.source(CsvSource("a", model=Seat, delimiter=";")), SourceStream[Seat])
+    assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
+    assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])
+    assert_type(pipeline.source(SqliteSource("a", "t", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
     assert_type(pipeline.submissions(Flight, limit=5), Stream[Flight])
 

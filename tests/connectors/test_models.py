@@ -1,0 +1,195 @@
+"""Rows of files as objects: what fits, and what is said of a row that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sqlite3
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+
+import pydantic
+import pytest
+
+from asyncstream import CsvSource, JsonLinesSource, Pipeline, PipelineError, SourceError, SqliteSource
+from asyncstream.connectors import RejectedLine
+
+
+class Colour(enum.Enum):
+    RED = "r"
+    TWO = 2
+
+
+@dataclass
+class City:
+    name: str
+    inside: City | None = None
+
+
+class Point(NamedTuple):
+    x: float
+    y: int = 0
+
+
+class Tags(TypedDict):
+    first: str
+    rest: NotRequired[list[int]]
+
+
+class Model(pydantic.BaseModel):
+    n: int
+
+
+@dataclass
+class Order:
+    id: int
+    price: Decimal
+    at: datetime
+    day: date | None
+    colour: Colour
+    kind: Literal["a", 1]
+    city: City
+    points: list[Point]
+    pair: tuple[int, str]
+    by_name: dict[str, Model]
+    tags: Tags
+    anything: Any
+    is_new: bool = False
+    seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.id < 0:
+            raise ValueError("negative")
+
+
+ROW = """{"id":1,"price":"1.10","at":"2024-01-01T00:00:00Z","day":null,"colour":2,"kind":"a",
+"city":{"name":"A","inside":{"name":"B"}},"points":[{"x":1},{"x":0.5,"y":2}],"pair":[1,"b"],"by_name":{"m":{"n":1}},
+"tags":{"first":"f","rest":[1]},"anything":[null],"more":1}""".replace("\n", "")
+
+ORDER = Order(
+    1,
+    Decimal("1.10"),
+    datetime(2024, 1, 1, tzinfo=UTC),
+    None,
+    Colour.TWO,
+    "a",
+    City("A", City("B")),
+    [Point(1.0), Point(0.5, 2)],
+    (1, "b"),
+    {"m": Model(n=1)},
+    {"first": "f", "rest": [1]},
+    [None],
+)
+
+
+def read(source: Any) -> tuple[list[Any], list[Any]]:
+    found: list[Any] = []
+    rejected: list[Any] = []
+    pipeline = Pipeline()
+    stream = pipeline.source(source, name="in")
+    stream.to(found, name="out")
+    if source.rejects:
+        stream.rejected.to(rejected, name="rejected")
+    asyncio.run(pipeline.run())
+    return found, rejected
+
+
+def test_lines_become_objects_of_every_kind_inside_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(ROW)
+    assert read(JsonLinesSource(tmp_path / "a", model=Order))[0] == [ORDER]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        ('"id":1', '"id":"1"', "field id: expected int, got '1'"),
+        ('"id":1', '"id":true', "field id: expected int, got True"),
+        ('"id":1', '"id":1.0', "field id: expected int, got 1.0"),
+        ('"id":1', '"id":-1', "no Order: ValueError: negative"),
+        ('"id":1,', "", "field id: it is missing"),
+        ('"price":"1.10"', '"price":"x"', "field price: expected Decimal, got 'x'"),
+        ('"at":"2024-01-01T00:00:00Z"', '"at":5', "field at: expected datetime, got 5"),
+        ('"day":null', '"day":"x"', "field day: expected date, got 'x'"),
+        ('"colour":2', '"colour":[]', "field colour: expected a value of Colour, got []"),
+        ('"kind":"a"', '"kind":true', "field kind: expected 'a' or 1, got True"),
+        ('"name":"B"', '"name":null', "field city.inside.name: expected str, got None"),
+        ('"y":2', '"y":"2"', "field points[1].y: expected int, got '2'"),
+        ('[1,"b"]', '[1,"b",2]', "field pair: expected a list of 2, got [1, 'b', 2]"),
+        ('"n":1', '"n":[]', "field by_name['m'].n: Input should be a valid integer"),
+        ('"rest":[1]', '"rest":5', "field tags.rest: expected a list, got 5"),
+    ],
+)
+def test_line_that_does_not_fit_is_malformed(tmp_path: Path, good: str, bad: str, reason: str) -> None:
+    assert good in ROW
+    wrong = ROW.replace(good, bad)
+    (tmp_path / "a").write_text(f"{ROW}\n{wrong}\n{ROW}\n")
+    found, rejected = read(JsonLinesSource(tmp_path / "a", model=Order, on_malformed="reject"))
+    assert found == [ORDER] * 2
+    assert rejected == [RejectedLine(str(tmp_path / "a"), 2, wrong, reason)]
+    with pytest.raises(SourceError) as raised:
+        read(JsonLinesSource(tmp_path / "a", model=Order))
+    assert str(raised.value).endswith(f"line 2: {reason}")
+
+
+@dataclass
+class Row:
+    n: int
+    price: float | None
+    is_new: bool
+    colour: Colour
+    text: str
+    day: date
+
+
+def test_text_of_a_csv_file_becomes_what_the_fields_say(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "n,price,is_new,colour,text,day,more\n1,,true,2,5,2024-01-01,x\n2,1e3,0,r,,2024-01-02,y\n"
+    )
+    assert read(CsvSource(path, model=Row))[0] == [
+        Row(1, None, True, Colour.TWO, "5", date(2024, 1, 1)),
+        Row(2, 1000.0, False, Colour.RED, "", date(2024, 1, 2)),
+    ]
+    path.write_text("n,price,is_new,colour,text,day\n1,,yes,2,5,2024-01-01\n")
+    _, rejected = read(CsvSource(path, model=Row, on_malformed="reject"))
+    assert [(line.line_number, line.reason) for line in rejected] == [
+        (2, "field is_new: expected bool, got 'yes'")
+    ]
+
+
+def test_rows_of_a_table_become_objects(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "db")
+    connection.execute("CREATE TABLE t (n, price, is_new, colour, text, day)")
+    connection.execute("INSERT INTO t VALUES (1, NULL, 1, 'r', 'x', '2024-01-01')")
+    connection.commit()
+    first = Row(1, None, True, Colour.RED, "x", date(2024, 1, 1))
+    assert read(SqliteSource(tmp_path / "db", "t", model=Row))[0] == [first]
+    connection.execute("INSERT INTO t VALUES ('2', NULL, 1, 'r', 'x', '2024-01-01')")
+    connection.commit()
+    connection.close()
+    found: list[Any] = []
+    pipeline = Pipeline()
+    pipeline.source(SqliteSource(tmp_path / "db", "t", model=Row), name="in").to(found, name="out")
+    with pytest.raises(SourceError, match=r"row 2 of table 't' of .*: field n: expected int, got '2'"):
+        asyncio.run(pipeline.run())
+    assert found == [first]
+
+
+@dataclass
+class Odd:
+    fn: range
+
+
+@dataclass
+class Unknown:
+    n: NotThere  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("model", [int, "Row", Row(1, None, True, Colour.RED, "", date.min), Odd, Unknown])
+def test_class_that_no_row_can_become_is_refused(model: Any) -> None:
+    for source in (CsvSource, JsonLinesSource):
+        with pytest.raises(PipelineError, match="model: expected"):
+            source("a", model=model)
