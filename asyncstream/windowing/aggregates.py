@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from asyncstream.arguments import Fields, plain_methods, refuse, selector
 from asyncstream.errors import MissingExtra
@@ -41,11 +41,13 @@ __all__ = (
     "Sum",
 )
 
+Out = TypeVar("Out")
+
 Field: TypeAlias = Fields | Callable[[Any], Any] | None
 """What of an element counts: the fields of these names, what the function gives, or the element itself."""
 
 
-class FieldAggregate(AggregateFunction[Any, Any]):
+class FieldAggregate(AggregateFunction[Any, Out]):
     """
     Base of the aggregates of one field.
 
@@ -61,7 +63,7 @@ class FieldAggregate(AggregateFunction[Any, Any]):
         return attributes(self, without=("value_of",))
 
 
-class Count(FieldAggregate):
+class Count(FieldAggregate[int]):
     """How many elements; of a field: how many have it other than None."""
 
     order_free = True
@@ -81,7 +83,7 @@ class Count(FieldAggregate):
         return accumulator
 
 
-class Sum(FieldAggregate):
+class Sum(FieldAggregate[Any]):
     """The sum, of whatever can be added to others of its kind."""
 
     order_free = True
@@ -110,7 +112,7 @@ class Sum(FieldAggregate):
         return accumulator
 
 
-class Mean(FieldAggregate):
+class Mean(FieldAggregate[Any]):
     """The arithmetic mean."""
 
     order_free = True
@@ -136,7 +138,7 @@ class Mean(FieldAggregate):
         return total / count if count else None
 
 
-class _Extreme(FieldAggregate):
+class _Extreme(FieldAggregate[Any]):
     """The value that beats all others, None aside."""
 
     order_free = True
@@ -175,7 +177,7 @@ class Max(_Extreme):
     beats = staticmethod(operator.gt)
 
 
-class First(FieldAggregate):
+class First(FieldAggregate[Any]):
     """The one that came first; of merged sessions, that of the earlier session."""
 
     def create(self) -> tuple[Any, ...]:
@@ -191,7 +193,7 @@ class First(FieldAggregate):
         return accumulator[0] if accumulator else None
 
 
-class Last(FieldAggregate):
+class Last(FieldAggregate[Any]):
     """The one that came last; of merged sessions, that of the later session."""
 
     def create(self) -> tuple[Any, ...]:
@@ -207,7 +209,7 @@ class Last(FieldAggregate):
         return accumulator[0] if accumulator else None
 
 
-class Collect(FieldAggregate):
+class Collect(FieldAggregate[list[Any]]):
     """All of them in a list, in order of arrival; those of merged sessions one session after the other."""
 
     def create(self) -> list[Any]:
@@ -225,7 +227,7 @@ class Collect(FieldAggregate):
         return list(accumulator)
 
 
-class CountDistinct(FieldAggregate):
+class CountDistinct(FieldAggregate[int]):
     """How many different ones, exactly: the window holds each of them once. They must be hashable."""
 
     order_free = True
@@ -247,7 +249,7 @@ class CountDistinct(FieldAggregate):
         return len(accumulator)
 
 
-class Quantile(FieldAggregate):
+class Quantile(FieldAggregate[float | None]):
     """
     The number below which the given share of all numbers lies, to about a percent of rank: a KLL sketch.
 

@@ -50,7 +50,14 @@ from asyncstream.pipeline import SourceStream
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
-from asyncstream.windowing import AggregateFunction, ProcessWindowFunction
+from asyncstream.windowing import (
+    AggregateFunction,
+    Collect,
+    CountDistinct,
+    ProcessWindowFunction,
+    Quantile,
+    Sum,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -181,6 +188,11 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(windows.collect(), WindowResults[WindowResult[str, list[Flight]]])
     assert_type(windows.reduce(lambda one, other: one), WindowResults[WindowResult[str, Flight]])
     assert_type(windows.aggregate(n=Count()), WindowResults[WindowResult[str, dict[str, Any]]])
+    assert_type(windows.aggregate(Count()), WindowResults[WindowResult[str, int]])
+    assert_type(windows.aggregate(CountDistinct("number")), WindowResults[WindowResult[str, int]])
+    assert_type(windows.aggregate(Collect("number")), WindowResults[WindowResult[str, list[Any]]])
+    assert_type(windows.aggregate(Quantile(0.5, "number")), WindowResults[WindowResult[str, float | None]])
+    assert_type(windows.aggregate(Sum("number")), WindowResults[WindowResult[str, Any]])
     assert_type(windows.aggregate(Seats()), WindowResults[WindowResult[str, float]])
     assert_type(windows.aggregate(Seats()).map(lambda result: result.value), Stream[float])
     assert_type(windows.aggregate(Seats()).map(lambda result: result.key), Stream[str])
