@@ -68,7 +68,6 @@ from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
-from asyncstream.async_wait.sharing import hold, release
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import (
@@ -85,6 +84,7 @@ from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.sharing import hold, release
 from asyncstream.state.detached import IMMUTABLE, detached
 
 __all__ = ("AsyncWaitOperator",)

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 
 from asyncstream.arguments import is_async_function, refuse
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.sharing import hold, release
 
 __all__ = (
     "EARLY",
@@ -49,7 +50,8 @@ EARLY = 1e-6
 
 class Guard(AsyncFunction[In, Out]):
     """
-    An async function around another; opening and closing it opens and closes the one inside.
+    An async function around another; opening and closing it opens and closes the one inside, which other
+    steps and guards may hold too.
 
     A guard that does not need to wait does not suspend.
 
@@ -59,6 +61,7 @@ class Guard(AsyncFunction[In, Out]):
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
+        self._held_in: asyncio.AbstractEventLoop | None = None  # where this holds the one inside
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
         self._time: Callable[[], float] = loop_time
         self._call: Callable[[In], Awaitable[Out]]
@@ -81,17 +84,20 @@ class Guard(AsyncFunction[In, Out]):
         return await self.invoke(value)
 
     async def open(self) -> None:
-        self._time = get_running_loop().time
-        if isinstance(self.inner, AsyncFunction):
-            await self.inner.open()
+        loop = get_running_loop()
+        self._time = loop.time
+        if isinstance(self.inner, AsyncFunction) and self._held_in is not loop:
+            self._held_in = loop
+            await hold(self.inner)
 
     async def close(self) -> None:
         try:
             await self.stop()
         finally:
             self._time = loop_time
-            if isinstance(self.inner, AsyncFunction):
-                await self.inner.close()
+            if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
+                self._held_in = None
+                await release(self.inner)
 
     async def stop(self) -> None:
         """End what this guard itself has running in the background; called once, by `close`."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncstream import AsyncFunction, KeyedContext, KeyedProcessFunction, Pipeline, PipelineError
-from asyncstream.calls import single_flight
+from asyncstream.calls import cached, retry, single_flight
 from asyncstream.operators.process import Emitter
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import run
@@ -86,6 +86,45 @@ def test_session_of_two_steps_is_opened_once_and_closed_once() -> None:
         run(pipeline.run())
         assert (session.opened, session.closed) == (runs, runs)
         assert done == [*range(5)]
+
+
+@pytest.mark.parametrize("second", [retry, lambda session: retry(cached(session)), lambda session: session])
+def test_session_inside_several_guards_is_opened_once_and_closed_once(second: Any) -> None:
+    session = Session()
+    done: list[int] = []
+    pipeline = Pipeline()
+    guarded = pipeline.source(range(5)).async_map(cached(session), name="one", concurrency=1)
+    guarded.async_map(second(session), name="two").to(done)
+    run(pipeline.run())
+    assert (session.opened, session.closed) == (1, 1)
+    assert done == [*range(5)]
+
+
+def test_guard_that_is_closed_leaves_the_session_to_another() -> None:
+    session = Session()
+
+    async def main() -> None:
+        async with retry(session) as kept:
+            async with cached(session) as short:
+                assert await short(1) == 1
+            assert await kept(2) == 2
+            assert session.closed == 0
+
+    run(main())
+    assert (session.opened, session.closed) == (1, 1)
+
+
+def test_guard_serves_again_after_its_loop_ended_while_it_was_open() -> None:
+    session = Session()
+    guarded = retry(session)
+    run(guarded.open())
+
+    async def main() -> None:
+        async with guarded:
+            assert await guarded(1) == 1
+
+    run(main())
+    assert (session.opened, session.closed) == (2, 1)
 
 
 def test_job_that_ends_leaves_the_session_of_another_open() -> None:

@@ -1,5 +1,8 @@
 """
-An `AsyncFunction` that several steps, or several jobs, use at once: opened by the first, closed by the last.
+An `AsyncFunction` that several steps, guards or jobs use at once: opened by the first, closed by the last.
+
+Each level holds the one inside it: a step its function, a guard the function that it guards. So it does not
+matter at which level a function is shared.
 
 A session, a cache, calls in flight that are shared: all of that is meant to be used by many. What one of them
 must not do is close it while the others make calls. It belongs to one event loop, as a session does.
