@@ -9,16 +9,23 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    BoundedOutOfOrderness,
     CheckpointError,
     Checkpoints,
     KeyedContext,
     KeyedProcessFunction,
+    KeyedStream,
     MemoryStore,
     Pipeline,
+    SessionWindows,
+    SlidingWindows,
     Stream,
+    TumblingWindows,
 )
+from asyncstream.pipeline import WindowedStream
 from asyncstream.state import ListDescriptor, MapDescriptor, ReducingDescriptor, ValueDescriptor
 from asyncstream.testing.loop import run_virtual
+from asyncstream.windowing import Collect, CountEvictor, First
 from tests.values import KEPT, PICKLED, REFUSED, same
 
 
@@ -151,3 +158,58 @@ def test_keys_of_timers(codec: str) -> None:
 def test_what_cannot_be_kept_fails_the_checkpoint_and_names_the_step(codec: str, name: str) -> None:
     with pytest.raises(CheckpointError, match="step 'call'"):
         interrupted(lambda s: s.async_map(slow, name="call"), [{"a": [REFUSED[name]]}], [], codec)
+
+
+WINDOWS: dict[str, Callable[[KeyedStream[Any, Any]], WindowedStream[Any, Any]]] = {
+    "tumbling": lambda keyed: keyed.window(TumblingWindows(60)),
+    "sliding": lambda keyed: keyed.window(SlidingWindows(60, 60)),
+    "sharing slices": lambda keyed: keyed.window(SlidingWindows(120, 60)),
+    "sessions": lambda keyed: keyed.window(SessionWindows(30)),
+    "counting": lambda keyed: keyed.count_window(2),
+    "evicting": lambda keyed: keyed.window(TumblingWindows(60)).evictor(CountEvictor(5)),
+}
+
+FOLDS: dict[str, Callable[[WindowedStream[Any, Any]], Stream[Any]]] = {
+    "elements": lambda windowed: windowed.collect(name="fold").map(lambda found: found.value),
+    "reduced": lambda windowed: windowed.reduce(lambda one, other: one, name="fold").map(
+        lambda found: [found.value]
+    ),
+    "aggregates": lambda windowed: windowed.aggregate(a=Collect(), b=First(), name="fold").map(
+        lambda found: found.value["a"]
+    ),
+}
+
+
+@CODECS
+@pytest.mark.parametrize(
+    ("kind", "fold"),
+    # an evictor throws elements out, which no fold can
+    [(kind, fold) for kind in WINDOWS for fold in FOLDS if kind != "evicting" or fold == "elements"],
+)
+def test_contents_of_windows(kind: str, fold: str, codec: str) -> None:
+    values = values_for(codec)
+    first = [(number, 1000, value) for number, value in enumerate(values)]
+    # what closes the windows: of numbers each its second element, of time one that comes later
+    then = [(number, 200_000, None) for number in (range(len(values)) if kind == "counting" else (-1,))]
+
+    def build(stream: Stream[Any]) -> Stream[Any]:
+        timed = stream.event_time(lambda e: e[1], BoundedOutOfOrderness(0.001), name="time")
+        return FOLDS[fold](WINDOWS[kind](timed.key_by(lambda e: e[0])))
+
+    found = interrupted(build, first, then, codec)
+    seen = {contents[0][0]: contents[0] for contents in found}
+    assert same([seen[number] for number in range(len(values))], first)
+
+
+@CODECS
+def test_elements_on_a_side_output(codec: str) -> None:
+    values = values_for(codec)
+    aside: list[Any] = []
+
+    def build(stream: Stream[Any]) -> Stream[Any]:
+        some, others = stream.map(lambda e: e, name="same").branch(lambda e: False, name="branch")
+        others.async_map(slow, name="others", concurrency=500).to(aside, name="aside")
+        return some
+
+    interrupted(build, values, [], codec)
+    assert same(aside, values)
