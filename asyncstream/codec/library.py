@@ -125,7 +125,7 @@ KINDS: Final[dict[type, Kind]] = {
 def is_pandas(kind: type) -> bool:
     """Whether these are the scalars of pandas: its points in time, lengths of time, and what is missing."""
     pandas: Any = sys.modules.get("pandas")
-    if pandas is None or not str(kind.__module__).startswith("pandas."):
+    if pandas is None or str(kind.__module__).partition(".")[0] != "pandas":
         return False
     return kind in (pandas.Timestamp, pandas.Timedelta, type(pandas.NaT), type(pandas.NA))
 
