@@ -13,6 +13,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A key. Each driver has a class of this name, and state goes from one driver to the next."""
+
+    name: str
 
 
 class Doubled(AsyncFunction[Row, Row]):
@@ -59,7 +67,7 @@ def define(timed: Stream[Row]) -> dict[str, Stream[Any]]:
     """Calls, and behind them windows and timers."""
     doubled = timed.async_map(Doubled(), concurrency=8)
     sums = (
-        doubled.key_by(lambda row: row["key"])
+        doubled.key_by(lambda row: Shop(row["key"]))
         .window(TumblingWindows(1))
         .allowed_lateness(1)
         .aggregate(n=Count(), total=Sum("v"))

@@ -112,7 +112,7 @@ def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> Non
     run(before, store)
     run(after, store)
     assert store.blob is not None
-    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0]))
+    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0], {}))
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:
     run(function(ListDescriptor("a")), store)
     assert store.blob is not None
     with pytest.raises(CheckpointError, match="step 'w' has changed"):
-        remembered(graph_of(windows(n=Count())), store.blob[0])
+        remembered(graph_of(windows(n=Count())), store.blob[0], {})

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import AsyncFunction, PipelineError
+from asyncstream import AsyncFunction, Pipeline, PipelineError, Stream
 from asyncstream.runtime.spark import enrich, enrich_apart, enrich_column
-from tests.spark.cluster import columns, frame, stream
+from asyncstream.windowing import Count
+from tests.spark.cluster import columns, event_columns, frame, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -197,6 +198,74 @@ def test_function_is_opened_once_in_each_worker(spark: SparkSession, tmp_path: P
     opened = sorted(int(path.name.split("-")[0]) for path in tmp_path.iterdir())
     assert set(opened) == workers
     assert len(opened) == len(workers)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_micro_batch_is_computed_once_however_often_it_is_written(
+    spark: SparkSession, tmp_path: Path, outputs: int
+) -> None:
+    async def counted(row: dict[str, Any]) -> dict[str, Any]:
+        with (tmp_path / "calls").open("a") as calls:
+            calls.write("x")
+        return row
+
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([], name="rows")
+    asked = rows.async_map(counted, name="ask")
+    names = ["first", "second"][:outputs]
+    for name in names:
+        asked.map(dict, name=f"as {name}").to([], name=name)
+    source = stream(spark, tmp_path / "in", [rows_of(10), rows_of(10, 10)])
+    plan = pipeline.on_spark(spark, inputs={"rows": source}, outputs=dict.fromkeys(names, numbers()))
+    found: list[int] = []
+
+    def write(written: Mapping[str, DataFrame], number: int) -> None:
+        for df in written.values():
+            found.append(df.count())
+            found.append(df.orderBy("v").count())
+
+    writer = plan.write_stream(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert found == [10, 10] * 2 * outputs
+    assert (tmp_path / "calls").stat().st_size == 20
+
+
+def test_elements_that_plain_steps_fail_on_come_out_apart(spark: SparkSession) -> None:
+    from pyspark.sql.types import StringType
+
+    def inverse(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"v": 10 // row["v"]}
+
+    def even(row: dict[str, Any]) -> bool:
+        return (True, False)[int(row["v"])]
+
+    def of_value(result: Any) -> Any:
+        return result.value
+
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([], name="rows")
+    inverted = rows.map(inverse, on_error="route", name="invert")
+    kept = rows.filter(even, on_error="route", name="even")
+    keyed = inverted.key_by(lambda row: 6 // (row["v"] - 3), on_error="route", name="by")
+    streams = {
+        "inverted": inverted,
+        "kept": kept,
+        "counted": keyed.count_window(1).aggregate(v=Count()).map(of_value),
+    }
+    failures = {"not inverted": inverted.failed, "not kept": kept.failed, "not keyed": keyed.failed}
+    for name, found in (streams | failures).items():
+        found.to([], name=name)
+    told = columns(value=event_columns(), error=StringType())
+    outputs = dict.fromkeys(streams, numbers()) | dict.fromkeys(failures, told)
+    plan = pipeline.on_spark(spark, inputs={"rows": frame(spark, rows_of(4))}, outputs=outputs)
+    assert sorted(values(plan["inverted"])) == [3, 5, 10]
+    assert values(plan["kept"]) == [0]
+    (failed,) = plan["not inverted"].collect()
+    assert (failed.value.v, failed.error) == (0, "ZeroDivisionError: integer division or modulo by zero")
+    assert sorted(row.value.v for row in plan["not kept"].collect()) == [2, 3]
+    assert sorted(row.v for row in plan["counted"].collect()) == [1, 1]
+    assert [row.value.v for row in plan["not keyed"].collect()] == [3]
+    plan.release()
 
 
 def test_stream_with_several_outputs_is_written_together(spark: SparkSession, tmp_path: Path) -> None:

@@ -121,6 +121,19 @@ def test_single_step_is_observed_in_a_bounded_job(spark: SparkSession) -> None:
     assert told["ask.failed"] == told["ask.skipped"] == 20 - count
 
 
+def test_observed_job_keeps_nothing_in_memory(spark: SparkSession) -> None:
+    def kept() -> int:
+        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    async def same(row: Any) -> Any:
+        return row
+
+    before = kept()
+    found = enrich(frame(spark, rows(0)), same, schema=event_columns(), observe="asked")
+    assert found.count() == found.count() == 20
+    assert kept() == before
+
+
 def test_line_leaves_out_what_is_not_known() -> None:
     progress = SimpleNamespace(
         name=None,

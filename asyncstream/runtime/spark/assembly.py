@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from traceback import format_exception
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from asyncstream.plan import Graph, OperatorStep, Wiring
 from asyncstream.runtime.spark.cut import Route, Stage
 from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.observe import Count
+from asyncstream.runtime.spark.values import Classes
 
 __all__ = ("NOW", "Assembly", "Exit", "Leaving", "Terms", "delay_ms", "opening", "telling_the_cause")
 
@@ -53,6 +54,7 @@ class Terms:
         counts: what is counted and told to Spark.
         clocks: the steps that give the event time by which keyed steps go.
         unnamed: steps that remember something and have their names from their places only, with what it is.
+        classes: those of the script, in which state of an earlier run is read.
     """
 
     key_groups: int
@@ -62,6 +64,7 @@ class Terms:
     counts: tuple[Count, ...] = ()
     clocks: frozenset[str] = frozenset()
     unnamed: tuple[str, ...] = ()
+    classes: Classes = field(default_factory=dict)
 
 
 class Leaving(NamedTuple):

@@ -11,6 +11,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.eventtime import NoWatermarks
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.process import KeyedProcessOperator
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import delay_ms
@@ -127,6 +128,12 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
         yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
         if isinstance(settings.function, AsyncFunction):
             yield f"{step.name}: close() is not called when Spark ends a worker"
+    elif not streaming and isinstance(operator, KeyedProcessOperator):
+        yield (
+            f"{step.name}: of event timers, only those fire that are left at the end of input: one that the "
+            "next element of its key sets back or deletes never does, so silences between elements are not "
+            "noticed; on a stream they are"
+        )
     elif streaming and _has_own_watermark(operator):
         yield f"{step.name}: each key group follows a watermark of its own, from its own elements"
     elif isinstance(operator, AdvanceWhenQuiet):

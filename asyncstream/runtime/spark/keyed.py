@@ -38,7 +38,7 @@ from asyncstream.runtime.spark.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.loop import settle
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, packed, unpack
-from asyncstream.runtime.spark.values import dumps, loads
+from asyncstream.runtime.spark.values import Classes, dumps, loads
 from asyncstream.state.schema import Schema, compare
 
 if TYPE_CHECKING:
@@ -159,9 +159,9 @@ class _Kept(NamedTuple):
             )
 
 
-def remembered(graph: Graph, blob: bytes) -> States:
+def remembered(graph: Graph, blob: bytes, classes: Classes) -> States:
     """What the steps of a stage remember of a key group, as snapshots."""
-    kept = _Kept(*loads(blob))
+    kept = _Kept(*loads(blob, classes))
     kept.check(kept.key_groups)
     snapshots: States = {}
     steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
@@ -226,7 +226,7 @@ class KeyGroup:
         groups = self._terms.key_groups
         kept = _Kept({}, MIN_TIMESTAMP, None, groups, GROUPING)
         if blob is not None:
-            kept = _Kept(*loads(blob[0]))
+            kept = _Kept(*loads(blob[0], self._terms.classes))
             kept.check(groups)
             kept.check_steps(self._steps, self._terms.unnamed)
         # the checkpoint that the query began with may have been ahead of Spark

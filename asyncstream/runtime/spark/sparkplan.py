@@ -33,6 +33,7 @@ from asyncstream.runtime.spark.parcels import COLUMNS, parcel_type
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage, write_rows
+from asyncstream.runtime.spark.values import classes_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +114,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             counts,
             clocks,
             tuple(_unnamed(graph)),
+            classes_in(self._stages) if keyed else {},
         )
         self._token = token_of(self._stages)
         self._heritage = (
@@ -140,7 +142,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 f"output {name!r} is one of several of a stream, which are written together: "
                 "plan.write_stream(lambda outputs, batch_id: ...).start()"
             )
-        if not self._streaming and not self._is_kept:
+        if not self._streaming and not self._is_kept and len(self._outputs) > 1:
             self._last = self._last.persist()
             self._is_kept = True
         return self._rows(self._last, name)
@@ -208,7 +210,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         read = self._spark.read.format("statestore").option("path", location)
         keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
         blobs = [
-            remembered(self._graph, row.value.blob)
+            remembered(self._graph, row.value.blob, self._terms.classes)
             for number in range(keyed)
             for row in read.option("operatorId", number).option("stateVarName", "operators").load().collect()
         ]

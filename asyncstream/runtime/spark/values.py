@@ -5,18 +5,25 @@ Pickle writes the name of a class, and a worker looks it up in its modules. Clas
 within a function, are in none. So where pickle gives up, such classes are written out, as PySpark does with
 those that a function refers to; a process that knows one already goes on with that, for as long as the same
 driver runs. Functions by themselves are still refused: an element is data.
+
+State outlives its driver. The next one runs the same script, and has classes of the same names that are not
+the same classes: no key of the one would equal a key of the other. So what was written out is read as the
+class of that name which the plan's functions refer to, if there is one.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-__all__ = ("dumps", "loads")
+__all__ = ("Classes", "classes_in", "dumps", "loads")
 
-loads = pickle.loads
+Classes = Mapping[tuple[str, str], type]
+"""Classes that workers cannot look up, by module and qualified name."""
 
 
 def dumps(value: Any) -> bytes:
@@ -37,6 +44,8 @@ def dumps(value: Any) -> bytes:
             def reducer_override(self, part: Any) -> Any:
                 if isinstance(part, type):
                     self.has_class = True
+                    if _is_nowhere(part):
+                        return _class_named, (part.__module__, part.__qualname__, _written_out(part))
                 elif isinstance(part, FunctionType) and not self.has_class:
                     return NotImplemented  # pickle's own way, which refuses it
                 return super().reducer_override(part)
@@ -44,3 +53,66 @@ def dumps(value: Any) -> bytes:
         file = io.BytesIO()
         ByValue(file, 5).dump(value)
         return file.getvalue()
+
+
+def loads(data: bytes, classes: Classes | None = None) -> Any:
+    """
+    What `dumps` was given.
+
+    Args:
+        classes: those of the program that runs now, for what another run of it has written.
+    """
+    if not classes:
+        return pickle.loads(data)
+    with _present(classes):
+        return pickle.loads(data)
+
+
+def classes_in(value: object) -> Classes:
+    """The classes that the functions in `value` refer to and that no module has; none of two of one name."""
+    from pyspark.cloudpickle import Pickler
+
+    found: dict[tuple[str, str], set[type]] = {}
+
+    class Collecting(Pickler):  # type: ignore[misc]
+        def reducer_override(self, part: Any) -> Any:
+            if isinstance(part, type) and _is_nowhere(part):
+                found.setdefault((part.__module__, part.__qualname__), set()).add(part)
+            return super().reducer_override(part)
+
+    try:
+        Collecting(io.BytesIO(), 5).dump(value)
+    except Exception:  # Spark will say what cannot be pickled
+        return {}
+    return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+
+
+def _is_nowhere(kind: type) -> bool:
+    """Whether a worker that looks for the class does not find it."""
+    from pyspark.cloudpickle.cloudpickle import _should_pickle_by_reference
+
+    return kind.__module__ != "builtins" and not _should_pickle_by_reference(kind)
+
+
+def _written_out(kind: type) -> bytes:
+    from pyspark import cloudpickle
+
+    return bytes(cloudpickle.dumps(kind))
+
+
+_classes: Classes = {}
+
+
+@contextmanager
+def _present(classes: Classes) -> Iterator[None]:
+    global _classes
+    _classes, before = classes, _classes
+    try:
+        yield
+    finally:
+        _classes = before
+
+
+def _class_named(module: str, name: str, written_out: bytes) -> Any:
+    found = _classes.get((module, name))
+    return pickle.loads(written_out) if found is None else found

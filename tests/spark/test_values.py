@@ -1,0 +1,70 @@
+"""State as bytes, read by another run of the same script: its classes are those of the run that reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import pytest
+
+from asyncstream.runtime.spark.keys import KeyGroups
+from asyncstream.runtime.spark.values import classes_in, dumps, loads
+
+
+class Run:
+    """One run of a script, with the classes that it defines."""
+
+    def __init__(self) -> None:
+        class Suit(Enum):
+            HEARTS = "h"
+            CLUBS = "c"
+
+        @dataclass(frozen=True)
+        class Card:
+            suit: Suit
+            rank: int
+
+        class Place(NamedTuple):
+            card: Card
+            table: int
+
+        self.suit, self.card, self.place = Suit, Card, Place
+        for kind in (Suit, Card, Place):
+            kind.__module__, kind.__qualname__ = "no_module_of_workers", kind.__name__
+
+    def function(self) -> Callable[[Any], Any]:
+        suit, card, place = self.suit, self.card, self.place
+        return lambda row: place(card(suit(row["suit"]), row["rank"]), row["table"])
+
+
+KEYS: dict[str, Callable[[Run], Any]] = {
+    "enum": lambda run: run.suit.CLUBS,
+    "dataclass": lambda run: run.card(run.suit.HEARTS, 3),
+    "named tuple": lambda run: run.place(run.card(run.suit.CLUBS, 1), 7),
+    "in a tuple": lambda run: ("table", run.suit.HEARTS),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_keys_of_another_run_are_those_of_this_one(key: Callable[[Run], Any]) -> None:
+    before, now = Run(), Run()
+    kept = dumps({key(before): [key(before)]})
+    assert loads(kept, classes_in(now.function())) == {key(now): [key(now)]}
+    assert KeyGroups(128).of(key(before)) == KeyGroups(128).of(key(now))
+    again = dumps(loads(kept, classes_in(now.function())))
+    assert loads(again, classes_in(before.function())) == {key(before): [key(before)]}
+
+
+def test_state_is_read_also_by_a_run_that_does_not_know_its_classes() -> None:
+    before, other = Run(), Run()
+    kept = dumps(before.card(before.suit.CLUBS, 2))
+    for classes in (None, {}, classes_in([before.function(), other.function()])):  # two of each name
+        assert loads(kept, classes) == before.card(before.suit.CLUBS, 2)
+
+
+def test_classes_of_modules_need_no_finding() -> None:
+    assert classes_in(lambda: (Run, Enum, int)) == {}
+    assert classes_in([Run().function(), threading.Lock()]) == {}  # cannot be pickled
