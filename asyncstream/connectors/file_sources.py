@@ -176,6 +176,23 @@ class _FileSource(Source[T]):
         if size < offset:
             raise SourceError(f"{self._path} was cut to {size} bytes, when {offset} had been read")
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        if self._starts_over:
+            return
+        try:
+            with open_file(self._path, "rb") as file:
+                found = difference(file, position["offset"], position)
+        except OSError as error:
+            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        if found is not None:
+            raise self._changed(position["offset"], found)
+
+    def _changed(self, offset: int, found: str) -> SourceError:
+        return SourceError(
+            f"cannot go on at byte {offset} of {self._path}: {found}. Put the file back that was read, or "
+            "pass if_changed='start_over' to read this one from its beginning"
+        )
+
     async def seek(self, position: dict[str, Any]) -> None:
         lines = self._opened()
         offset = position["offset"]
@@ -188,10 +205,7 @@ class _FileSource(Source[T]):
             raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
         if found is not None:
             if not self._starts_over:
-                raise SourceError(
-                    f"cannot go on at byte {offset} of {self._path}: {found}. Put the file back that was "
-                    "read, or pass if_changed='start_over' to read this one from its beginning"
-                )
+                raise self._changed(offset, found)
             log.warning("%s is read from its beginning, not from byte %d: %s", self._path, offset, found)
         elif "head" not in position:
             log.warning("%s: the position is of an earlier version; only the size was checked", self._path)

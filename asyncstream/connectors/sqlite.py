@@ -195,9 +195,7 @@ class SqliteSource(Source[T]):
         try:
             columns, rows = await self._database.do(select)
         except sqlite3.Error as error:
-            raise SourceError(
-                f"cannot read table {self._table!r} of {self._path}: {describe_error(error)}"
-            ) from error
+            raise self._unreadable(error) from error
         if not rows:
             return None
         values: list[Any] = []
@@ -218,33 +216,53 @@ class SqliteSource(Source[T]):
     def position(self) -> int:
         return self._row
 
+    async def can_seek(self, position: int) -> None:
+        def look() -> int:
+            with closing(sqlite3.connect(self._path, timeout=_PATIENCE)) as connection:
+                return self._largest(connection)
+
+        if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
+            raise SourceError(f"cannot read {self._path}: there is no such file")
+        try:
+            self._check(position, await aside(look))
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
     async def seek(self, position: int) -> None:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
-
-        def largest(connection: sqlite3.Connection) -> int:
-            rows = connection.execute(f"SELECT max(rowid) FROM {quoted(self._table)}").fetchall()
-            counts = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"
-            if connection.execute(counts).fetchone() is not None:
-                query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
-                rows += connection.execute(query, (self._table,)).fetchall()
-            return max((row[0] for row in rows if row[0] is not None), default=_BEFORE_ALL)
-
         try:
-            found = await self._database.do(largest)
+            self._check(position, await self._database.do(self._largest))
         except sqlite3.Error as error:
-            raise SourceError(
-                f"cannot read table {self._table!r} of {self._path}: {describe_error(error)}"
-            ) from error
-        if found < position:
-            known = "no row" if found == _BEFORE_ALL else f"none behind {found}"
+            raise self._unreadable(error) from error
+        self._row = position
+
+    def _largest(self, connection: sqlite3.Connection) -> int:
+        """The largest `rowid` that the table is known to have had."""
+        rows = connection.execute(f"SELECT max(rowid) FROM {quoted(self._table)}").fetchall()
+        counts = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"
+        if connection.execute(counts).fetchone() is not None:
+            query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+            rows += connection.execute(query, (self._table,)).fetchall()
+        return max((row[0] for row in rows if row[0] is not None), default=_BEFORE_ALL)
+
+    def _check(self, position: int, largest: int) -> None:
+        if largest < position:
+            known = "no row" if largest == _BEFORE_ALL else f"none behind {largest}"
             place = f"row {position} of table {self._table!r} of {self._path}"
             raise SourceError(
                 f"cannot go on behind {place}: it has {known}. "
                 "Put the database back that was read, or begin at its start by another name for the source "
                 "or restore='none'"
             )
-        self._row = position
+
+    def _unreadable(self, error: sqlite3.Error) -> SourceError:
+        text = describe_error(error)
+        if "no such column: rowid" in text:
+            text = (
+                "it was made WITHOUT ROWID, so its rows have no order to go on in; read a copy without that"
+            )
+        return SourceError(f"cannot read table {self._table!r} of {self._path}: {text}")
 
     async def close(self) -> None:
         database, self._database = self._database, None

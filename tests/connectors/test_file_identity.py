@@ -85,6 +85,9 @@ def test_changed_file_is_refused_or_read_from_its_beginning(
         SourceError, match=rf"cannot go on at byte \d+ of .*in: .*{how}.*if_changed='start_over'"
     ):
         read_on(make(path), position)
+    with pytest.raises(SourceError, match=rf"cannot go on at byte \d+ of .*in: .*{how}"):
+        run_virtual(make(path).can_seek(position))
+    run_virtual(make(path, if_changed="start_over").can_seek(position))
     assert read_on(make(path, if_changed="start_over"), position)[0] == read_on(make(path))[0]
 
 

@@ -98,6 +98,8 @@ def test_table_that_never_had_the_row_of_a_position_is_refused(path: Path, count
     filled(path, count)
     with pytest.raises(SourceError, match=f"cannot go on behind row 10 of table 't' .*: it has {found}"):
         asyncio.run(seek(path, 10))
+    with pytest.raises(SourceError, match=f"cannot go on behind row 10 of table 't' .*: it has {found}"):
+        asyncio.run(SqliteSource(path, "t").can_seek(10))
 
 
 def test_table_whose_rows_were_taken_away_is_read_on_if_it_counts_on(path: Path) -> None:
@@ -124,7 +126,12 @@ def test_source_says_what_is_missing(path: Path) -> None:
 
     with pytest.raises(SourceError, match="no such file"):
         asyncio.run(main("t"))
+    with pytest.raises(SourceError, match="no such file"):
+        asyncio.run(SqliteSource(path, "t").can_seek(1))
     filled(path, 1)
+    execute(path, "CREATE TABLE bare (n PRIMARY KEY) WITHOUT ROWID")
+    with pytest.raises(SourceError, match="made WITHOUT ROWID"):
+        asyncio.run(main("bare"))
     with pytest.raises(SourceError, match="no such table"):
         asyncio.run(main("other"))
 
