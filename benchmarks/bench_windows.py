@@ -42,7 +42,7 @@ EXPECTED = {  # results of 5,000,000 events of 1,000 keys
     "session": 34_452,
 }
 
-Batches = list[tuple[list[tuple[int, int]], list[int]]]
+Batches = list[tuple[list[tuple[int, Any]], list[int]]]
 Maker = Callable[[Callable[[Any], Any], WindowPlan], Operator]
 
 
@@ -108,6 +108,9 @@ def measure(count: int) -> None:
     print(f"{count:,} events, CPU time, median of {RUNS}")
     print(f"{'windows':28}{'keys':>10}{'results':>10}{'M events/s':>12}")
     few, some, many = (events(count, keys) for keys in (1_000, 100_000, 1_000_000))
+    floats: Batches = [
+        ([(key, value / 10) for key, value in values], timestamps) for values, timestamps in few
+    ]
     counted: dict[str, int] = {}
     for name, assigner in assigners.items():
         aggregate = Aggregates(n=Count(), total=Sum(itemgetter(1)))
@@ -118,6 +121,7 @@ def measure(count: int) -> None:
             ("chosen, one by one", window_operator, few, 1_000, True),
             ("chosen", window_operator, some, 100_000, False),
             ("chosen", window_operator, many, 1_000_000, False),
+            ("chosen, floats", window_operator, floats, 1_000, False),
         ]
         for label, make, batches, keys, single in rows:
             times, found = zip(

@@ -15,7 +15,7 @@ hang on it, nor for texts. With the first of these, sliding windows share no mor
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = (
     "Field",
     "FieldAggregate",
     "First",
+    "InPlace",
     "Last",
     "Max",
     "Mean",
@@ -321,6 +322,7 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
         self.add_order_free = one.add_order_free  # type: ignore[method-assign]
+        self.add_each: Callable[[Sequence[list[Any]], Any], Any] = one.add_each
         self.merge = one.merge  # type: ignore[method-assign]
         self.result = one.result  # type: ignore[method-assign]
         self.save = one.save  # type: ignore[method-assign]
@@ -335,6 +337,33 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
 
     def __reduce__(self) -> Any:
         return _aggregates, (self.parts,)
+
+
+class InPlace(AggregateFunction[Any, Any]):
+    """
+    One aggregate with its accumulator in a list, so that `add` changes it where it is.
+
+    Snapshots hold the accumulator alone.
+
+    Attributes:
+        add_each: adds one element to each accumulator of a row, and gives the row.
+    """
+
+    def __init__(self, aggregate: AggregateFunction[Any, Any]) -> None:
+        self._one = aggregate
+        one: Any = fused({"": (aggregate, _inline(aggregate))})
+        self.create = one.create  # type: ignore[method-assign]
+        self.add = one.add  # type: ignore[method-assign]
+        self.add_each: Callable[[Sequence[list[Any]], Any], Any] = one.add_each
+
+    def result(self, accumulator: list[Any]) -> Any:
+        return self._one.result(accumulator[0])
+
+    def save(self, accumulator: list[Any]) -> Any:
+        return self._one.save(accumulator[0])
+
+    def load(self, kept: Any) -> list[Any]:
+        return [self._one.load(kept)]
 
 
 _COUNT = Inline(create="0", add="{held} += 1", merge="{held} += {other}")

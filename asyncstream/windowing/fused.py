@@ -9,7 +9,7 @@ Any other aggregate, also a subclass of a built-in one, is called. A test holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class Fused(NamedTuple):
     create: Callable[[], list[Any]]
     add: Callable[[list[Any], Any], list[Any]]
     add_order_free: Callable[[list[Any], Any], list[Any]]
+    add_each: Callable[[Sequence[list[Any]], Any], Sequence[list[Any]]]
     merge: Callable[[list[Any], list[Any]], list[Any]]
     result: Callable[[list[Any]], dict[str, Any]]
     save: Callable[[list[Any]], list[Any]]
@@ -65,7 +66,8 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
     """
     names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters}
     checks: list[str] = []
-    add_free: list[str] = []
+    read: list[str] = []
+    add_read: list[str] = []
     create, add, merge, result, save, load = [], [], [], [], [], []
     for place, (name, (part, source)) in enumerate(parts.items()):
         names[f"part{place}"] = part
@@ -83,20 +85,23 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
         if source.free:
             given = f"_given{place}"
             is_free = source.free.format(given=given, **words)
-            checks += [f"{given} = {words['field']}", f"if not ({is_free}):\n    raise OrderMatters"]
+            read.append(f"{given} = {words['field']}")
+            checks.append(f"if not ({is_free}):\n    raise OrderMatters")
             words = {**words, "field": given}
         elif type(part).is_order_free is not AggregateFunction.is_order_free:
             checks.append(f"if not part{place}.is_order_free(value):\n    raise OrderMatters")
-        add_free.append(source.add.format(**words))
+        add_read.append(source.add.format(**words))
         merge.append(source.merge.format(**words))
         result.append(f"{name!r}: {source.result.format(**words)}")
         save.append(_kept(AggregateFunction.save, part).format(**words))
         load.append(_kept(AggregateFunction.load, part).format(**words))
+    along_row = f"for held in row:\n{_block(add_read)}"
     text = "\n".join(
         [
             f"def create():\n    return [{', '.join(create)}]",
             f"def add(held, value):\n{_block(add)}\n    return held",
-            f"def add_order_free(held, value):\n{_block([*checks, *add_free])}\n    return held",
+            f"def add_order_free(held, value):\n{_block([*read, *checks, *add_read])}\n    return held",
+            f"def add_each(row, value):\n{_block([*read, along_row])}\n    return row",
             f"def merge(held, other):\n{_block(merge)}\n    return held",
             f"def result(held):\n    return {{{', '.join(result)}}}",
             f"def save(held):\n    return [{', '.join(save)}]",

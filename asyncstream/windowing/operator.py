@@ -17,7 +17,7 @@ Windows may reach beyond the ends of time, where no element can be. What ends af
 with the final watermark, with which everything is; its results carry the last timestamp there is.
 
 The order of results is the order of timers: by time, then by registration. The fast operators in
-`disjoint`, `sliced` and `sessions` give the same results in the same order, and take and give the same
+`disjoint`, `sliding` and `sessions` give the same results in the same order, and take and give the same
 snapshots:
 
 * contents: (key, window, accumulator) of each cell, windows as plain tuples;
@@ -212,9 +212,7 @@ class WindowOperator(Operator):
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
 
-    def restore(self, state: Any, watermark: int | None = None) -> None:
-        if watermark is not None:
-            self._timers.watermark = watermark
+    def restore(self, state: Any) -> None:
         load = self._saving[1]
         self._contents = {(key, window_from(window)): load(held) for key, window, held in state["contents"]}
         sessions: dict[Any, list[Any]] = {}

@@ -79,7 +79,7 @@ class PlainWindowOperator(Operator):
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan
         self._aggregate = plan.aggregate
-        self._add = plan.aggregate.add
+        self._add: Callable[[Any, Any], Any] = plan.aggregate.add
         self._is_own_form = _keeps_accumulators_as_they_are(plan.aggregate)
         self._lateness_ms = plan.allowed_lateness_ms
         self._watermark: float = MIN_TIMESTAMP
@@ -174,6 +174,10 @@ class PlainWindowOperator(Operator):
         self._outside_windows = state["outside_windows"]
         self._at_hand = NONE_AT_HAND
         self._take_up(state)
+
+    def go_on_at(self, watermark: int) -> None:
+        """Go on in the place of an operator that has passed this watermark on."""
+        self._watermark = reached(watermark)
 
     def hand_over(self) -> Any:
         return self._late_dropped, self._outside_windows, self._give()

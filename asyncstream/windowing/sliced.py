@@ -1,12 +1,9 @@
 """
 Fast sliding windows that overlap: each element is added once, however many windows it is in.
 
-Theory. Time is cut into *slices* wherever a window starts or ends, so a window is a run of whole slices: one
-for each slide, or two where the size is no multiple of the slide. (Slices as long as the greatest common
-divisor of both were more, without bound: 10,800,000 in 3 h by 1 h + 1 ms.) A slice holds an accumulator
-for each key; a window's result merges those of its slices, which needs an aggregate that is `order_free`. A
-window is *armed* by the first element of one of its slices while it is still to fire, and fires for the keys
-that its slices hold.
+Theory. A slice (`cuts`) holds an accumulator for each key; a window's result merges those of its slices,
+which needs an aggregate that is `order_free`. A window is *armed* by the first element of one of its slices
+while it is still to fire, and fires for the keys that its slices hold.
 
 * Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the
   others the windows are looked at one by one, and those that have fired do so again at once.
@@ -26,10 +23,9 @@ from itertools import chain, count, islice
 from typing import Any
 
 from asyncstream.elements import Timestamps
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import Frozen, freeze, freeze_items
-from asyncstream.windowing.assigners import SlidingWindows
+from asyncstream.windowing.cuts import Cuts
 from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.operator import check_timestamp
 from asyncstream.windowing.plain import MISSING, NONE_AT_HAND, PlainWindowOperator
@@ -76,13 +72,8 @@ class SlicedWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        assigner = plan.assigner
-        if not isinstance(assigner, SlidingWindows):
-            raise InternalError(f"{type(assigner).__name__} has no slices")
-        self._size_ms = assigner.size_ms
-        self._slide_ms = assigner.slide_ms
-        self._offset_ms = assigner.offset_ms
-        self._cut_ms = assigner.size_ms % assigner.slide_ms  # from a window's start to the end of another
+        self._cuts = cuts = Cuts(plan.assigner)
+        self._size_ms, self._slide_ms, self._cut_ms = cuts.size_ms, cuts.slide_ms, cuts.cut_ms
         self._add = plan.aggregate.add_order_free  # type: ignore[union-attr]
         self._slices: dict[int, _Slice] = {}
         self._kept: dict[int, _Kept] = {}
@@ -104,7 +95,7 @@ class SlicedWindowOperator(PlainWindowOperator):
                 key = key_by(value)
                 if not start <= timestamp < end:
                     check_timestamp(timestamp)
-                    start, end = self._slice_at(timestamp)
+                    start, end = self._cuts.slice_at(timestamp)
                     if end - 1 <= watermark:
                         self._add_behind(start, key, value, timestamp)
                         end = start
@@ -112,7 +103,7 @@ class SlicedWindowOperator(PlainWindowOperator):
                     at_hand = self._slices.get(start)
                     if at_hand is None:
                         at_hand = self._new_slice(start)
-                        for window in self._windows_of(start):
+                        for window in self._cuts.windows_of(start):
                             self._arm(window)
                     cells, firsts = at_hand.held, at_hand.numbers
                 held = cells.get(key, MISSING)
@@ -129,19 +120,6 @@ class SlicedWindowOperator(PlainWindowOperator):
             raise self._failed(value, timestamp, error) from error
         self._at_hand = (start, end, cells)
         self._emitter.flush()
-
-    def _slice_at(self, timestamp: int) -> tuple[int, int]:
-        """The start and the end of the slice that a timestamp lies in."""
-        start = timestamp - (timestamp - self._offset_ms) % self._slide_ms
-        if not self._cut_ms:
-            return start, start + self._slide_ms
-        cut = start + self._cut_ms
-        return (start, cut) if timestamp < cut else (cut, start + self._slide_ms)
-
-    def _windows_of(self, start: int) -> range:
-        """The starts of the windows that the slice at `start` is in, newest first."""
-        newest = start - (start - self._offset_ms) % self._slide_ms
-        return range(newest, start - self._size_ms, -self._slide_ms)
 
     def _slices_of(self, window: int) -> Iterator[_Slice]:
         """The slices that there are of a window, by time."""
@@ -170,7 +148,7 @@ class SlicedWindowOperator(PlainWindowOperator):
 
     def _add_behind(self, start: int, key: Any, value: Any, timestamp: int) -> None:
         """Put an element into a slice that has ended: some of its windows may have fired or be late."""
-        windows = [window for window in self._windows_of(start) if not self._is_late(window)]
+        windows = [window for window in self._cuts.windows_of(start) if not self._is_late(window)]
         if not windows:
             self._leave_out(value, timestamp, timestamp)
             return
@@ -248,13 +226,15 @@ class SlicedWindowOperator(PlainWindowOperator):
             window = heappop(self._to_fire)
             self._armed.remove(window)
             self._emit(window, window + size, self._to_emit(window).items())
-        while self._to_clean and self._is_late(self._windows_of(self._to_clean[0])[0]):
+        while self._to_clean and self._is_late(self._cuts.windows_of(self._to_clean[0])[0]):
             del self._slices[heappop(self._to_clean)]
         while self._kept and self._is_late(oldest := next(iter(self._kept))):
             del self._kept[oldest]
 
     def _held(self) -> Iterator[tuple[TimeWindow, bool, Iterable[tuple[Any, Any]]]]:
-        windows = {window for start in self._slices for window in self._windows_of(start)} | set(self._kept)
+        windows = {window for start in self._slices for window in self._cuts.windows_of(start)} | set(
+            self._kept
+        )
         for start in sorted(windows):
             if self._is_late(start):
                 continue
@@ -284,7 +264,7 @@ class SlicedWindowOperator(PlainWindowOperator):
 
     def due_ms(self) -> int | None:
         due = [window + self._size_ms - 1 for window in self._to_fire[:1]]
-        newest = [self._windows_of(start)[0] for start in self._to_clean[:1]]
+        newest = [self._cuts.windows_of(start)[0] for start in self._to_clean[:1]]
         late = [*newest, *islice(self._kept, 1)]
         return min([*due, *(window + self._size_ms - 1 + self._lateness_ms for window in late)], default=None)
 

@@ -4,7 +4,7 @@ Sliding windows that overlap: in slices as long as the order of elements does no
 Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for sums
 of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the aggregate
 says of each element whether order matters with it (`AggregateFunction.is_order_free`). With the first such
-element all that is held moves to a `WindowOperator`, which adds each element to each of its windows in turn.
+element all that is held moves to where each element is added to each of its windows in turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from asyncstream.elements import MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.state import Frozen
 from asyncstream.windowing.functions import OrderMatters
-from asyncstream.windowing.operator import WindowOperator
+from asyncstream.windowing.overlapping import OverlappingWindowOperator
+from asyncstream.windowing.plain import PlainWindowOperator
 from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
 from asyncstream.windowing.sliced import SlicedWindowOperator
 
@@ -42,7 +43,7 @@ class SlidingWindowOperator(Operator):
         self._key_by = key_by
         self._plan = plan
         self._watermark = MIN_TIMESTAMP
-        self._inner: SlicedWindowOperator | WindowOperator = SlicedWindowOperator(key_by, plan)
+        self._inner: PlainWindowOperator = SlicedWindowOperator(key_by, plan)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -52,13 +53,13 @@ class SlidingWindowOperator(Operator):
         try:
             self._inner.process(value, timestamp)
         except OrderMatters as found:
-            self._leave_slices(found)
+            self._go_on_in_order(found.rest)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         try:
             self._inner.process_batch(values, timestamps)
         except OrderMatters as found:
-            self._leave_slices(found)
+            self._go_on_in_order(found.rest)
 
     def advance_watermark(self, timestamp: int) -> None:
         self._watermark = timestamp
@@ -80,19 +81,17 @@ class SlidingWindowOperator(Operator):
     def restore(self, state: Any) -> None:
         aggregate: Any = self._plan.aggregate
         if not all(aggregate.holds_order_free(aggregate.load(held)) for _, _, held in state["contents"]):
-            self._go_on_in_order(state)
-        else:
-            self._inner.restore(state)
+            self._leave_slices()
+        self._inner.restore(state)
 
     def hand_over(self) -> Any:
-        return isinstance(self._inner, WindowOperator), self._inner.hand_over()
+        return isinstance(self._inner, OverlappingWindowOperator), self._inner.hand_over()
 
     def take_over(self, state: Any) -> None:
-        is_general, held = state
-        if is_general:
-            self._go_on_in_order(held)
-        else:
-            self._inner.take_over(held)
+        is_whole, held = state
+        if is_whole:
+            self._leave_slices()
+        self._inner.take_over(held)
 
     def due_ms(self) -> int | None:
         return self._inner.due_ms()
@@ -101,23 +100,21 @@ class SlidingWindowOperator(Operator):
         return COUNTERS
 
     def metrics(self) -> dict[str, int]:
-        found = self._inner.metrics()
-        return {name: found[name] for name in ("windows_open", *COUNTERS)}
+        return self._inner.metrics()
 
-    def _enter(self, inner: SlicedWindowOperator | WindowOperator) -> None:
+    def _enter(self, inner: PlainWindowOperator) -> None:
         self._inner = inner
         inner.out, inner.side = self.out, self.side
         inner.open(self.context)
 
-    def _go_on_in_order(self, state: Any) -> Operator:
-        """Take up a snapshot in an operator that keeps the order of elements."""
-        general = WindowOperator(self._key_by, self._plan)
-        self._enter(general)
-        general.restore(state, watermark=self._watermark)  # what is late for us is late for it
-        return general
+    def _leave_slices(self) -> PlainWindowOperator:
+        """Have an operator that keeps the order of elements do the rest; it holds nothing yet."""
+        self._enter(OverlappingWindowOperator(self._key_by, self._plan))
+        self._inner.go_on_at(self._watermark)  # what is late for us is late for it
+        return self._inner
 
-    def _leave_slices(self, found: OrderMatters) -> None:
-        """Go on with the elements that are left."""
-        general = self._go_on_in_order(self._inner.snapshot())
-        values, timestamps = zip(*found.rest, strict=True)
-        general.process_batch(values, timestamps)
+    def _go_on_in_order(self, rest: Sequence[tuple[Any, int | None]]) -> None:
+        state = self._inner.snapshot()
+        self._leave_slices().restore(state)
+        values, timestamps = zip(*rest, strict=True)
+        self._inner.process_batch(values, timestamps)

@@ -84,6 +84,28 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(DynamicSessionWindows(lambda value: size), aggregate=SUM) is WindowOperator
 
 
+@pytest.mark.parametrize("total", [Sum(itemgetter(1)), Aggregates(total=Sum(itemgetter(1)))])
+@pytest.mark.parametrize("size", [10, 8])
+def test_floats_are_added_in_their_order_without_asking_the_assigner(
+    total: Any, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = WindowPlan(SlidingWindows(ms(size), ms(5)), aggregate=total)
+    script = [
+        *[("el", ("a", value), at) for at, value in [(7, 0.1), (2, 1e16), (6, -1e16), (8, 0.1), (1, 0.3)]],
+        ("wm", 11),
+        *[("el", ("a", value), at) for at, value in [(12, 1e16), (6, 0.7), (16, 0.1), (13, -1e16)]],
+        ("wm", 100),
+    ]
+    expected = harness(plan, True).run(script)
+
+    def asked(*_: Any) -> None:
+        raise AssertionError("the general operator was at work")
+
+    monkeypatch.setattr(SlidingWindows, "assign", asked)
+    assert harness(plan, False).run(script) == expected
+    assert harness(plan, False).run(script, batched=True) == expected
+
+
 def test_a_fast_operator_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InternalError):
         DisjointWindowOperator(itemgetter(0), WindowPlan(TumblingWindows(1)))
