@@ -17,7 +17,11 @@ from asyncstream.errors import CodecError
 __all__ = ("MODEL_PARTS", "Field", "default_of", "fields_of", "has_fields", "is_model", "is_record")
 
 
-MODEL_PARTS: Final = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+MODEL_PARTS: Final = {
+    "__pydantic_fields_set__": set,
+    "__pydantic_extra__": dict,
+    "__pydantic_private__": dict,
+}
 """What a model of pydantic has besides its fields: which were set, others it was given, private ones."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
+from types import NoneType
 from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -109,6 +110,8 @@ class Unpacker:
         # as `model_construct` does: nothing is validated again, and no default replaces what was there
         object.__setattr__(made, "__dict__", self._attributes(kind, path, values))
         for name, part in zip(MODEL_PARTS, map(self.unpack, parts), strict=True):
+            if type(part) not in (NoneType, MODEL_PARTS[name]):
+                raise CodecError(f"{path} has a {type(part).__name__} as its {name}")
             if part is not None or getattr(kind, name, part) is not None:
                 object.__setattr__(made, name, part)
         return made

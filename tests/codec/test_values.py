@@ -237,6 +237,8 @@ def test_object_of_a_class_with_parameters_is_kept() -> None:
         b'{"$pandas":["DataFrame"]}',
         b'{"$model":["tests.codec.test_values:Box",{},null,null,null]}',
         b'{"$model":["tests.codec.test_values:Grown",{"a":1}]}',
+        b'{"$model":["tests.codec.test_values:Grown",{"a":1},5,null,null]}',
+        b'{"$model":["tests.codec.test_values:Grown",{"a":1},null,[1],null]}',
         b'{"$dataclass":["tests.codec.test_values:Grown",{"a":1}]}',
     ],
 )
