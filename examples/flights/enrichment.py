@@ -76,7 +76,7 @@ def enriched_flights(
         )
         failures += [results.failed, results.timed_out]
         stream = results
-    failures[0].union(*failures[1:]).to(given_up, name="given up")
+    failures[0].union(*failures[1:], name="failures").to(given_up, name="given up")
     return Enriched(stream, lookups)
 
 
