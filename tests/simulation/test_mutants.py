@@ -11,7 +11,6 @@ import pytest
 
 from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.operators.process import KeyedProcessOperator
-from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
 from asyncstream.testing.simulation.scenarios import story
@@ -54,14 +53,6 @@ def the_watermark_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         return [entry for entry in whole(operator) if entry[0] != "watermark"]
 
     patch.setattr(AsyncWaitOperator, "snapshot", snapshot)
-
-
-def the_strategy_is_stored_ahead_of_its_elements(patch: pytest.MonkeyPatch) -> None:
-    def snapshot(operator: AssignEventTime, whole: Any = AssignEventTime.snapshot) -> Any:
-        generator, watermark, idle = whole(operator)
-        return [generator, watermark + 2000, idle]
-
-    patch.setattr(AssignEventTime, "snapshot", snapshot)
 
 
 def a_timer_is_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +109,6 @@ def an_epoch_is_cut_too_late(patch: pytest.MonkeyPatch) -> None:
         a_finished_result_is_not_kept,
         a_watermark_is_stored_too_high,
         the_watermark_is_forgotten,
-        the_strategy_is_stored_ahead_of_its_elements,
         a_timer_is_not_stored,
         the_source_is_a_step_ahead,
         the_sink_commits_before_the_store_has_saved,
