@@ -14,7 +14,7 @@ from asyncstream.arguments import count, is_async_function, refuse
 from asyncstream.connectors.base import Sink, Source, SourceBatch
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SourceError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import PipelineError, SourceError, UserFunctionError, describe_error, safe_repr
 
 log = logging.getLogger("asyncstream.sources")
 
@@ -247,8 +247,14 @@ class CallbackSink(Sink[T]):
         for value in values:
             try:
                 result = function(value)
-                if result is not None and inspect.isawaitable(result):
-                    await result
+                if result is not None:
+                    if inspect.isawaitable(result):
+                        await result
+                    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+                        raise PipelineError(
+                            "a function that serves as a sink has given a generator, of which nothing has "
+                            "run; call for each element, or use flat_map before the sink"
+                        )
                 self._taken += 1
             except Exception as error:
                 name = getattr(function, "__qualname__", type(function).__qualname__)

@@ -366,3 +366,24 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         ListSink({})  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="function: expected a function"):
         CallbackSink(None)  # type: ignore[arg-type]
+
+
+def yields(value: int) -> Iterator[int]:
+    yield value
+
+
+async def yields_later(value: int) -> AsyncIterator[int]:
+    yield value
+
+
+class Yields:
+    def __call__(self, value: int) -> Iterator[int]:
+        yield value
+
+
+@pytest.mark.parametrize("function", [lambda v: yields(v), lambda v: yields_later(v), Yields()])
+def test_function_that_gives_a_generator_is_refused_at_the_first_element(function: Any) -> None:
+    sink = CallbackSink(function)
+    with pytest.raises(UserFunctionError, match="has given a generator"):
+        run_virtual(sink.write([1], None))
+    assert sink.taken() == 0
