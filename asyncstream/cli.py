@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from asyncstream.arguments import duration_seconds
+from asyncstream.arguments import count, duration_seconds
 from asyncstream.checkpoint import (
     CheckpointInfo,
     Checkpoints,
@@ -37,6 +37,7 @@ from asyncstream.codec import JsonCodec
 from asyncstream.errors import AsyncStreamError, CheckpointError, DamagedCheckpoint, PipelineError
 from asyncstream.lease import presence
 from asyncstream.pipeline import Pipeline
+from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
     GRACE,
     LIMIT,
@@ -46,6 +47,7 @@ from asyncstream.runtime.aio.process import (
     run_bounded,
     until_signal,
 )
+from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 
 __all__ = ("main",)
 
@@ -84,6 +86,19 @@ def _parser() -> argparse.ArgumentParser:
         default=GRACE,
         metavar="S",
         help=f"seconds that running calls get after a signal ({GRACE:g}); all ends {LIMIT:g} s later",
+    )
+    run.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="go on from the last checkpoint so many times after a failure (0); needs --checkpoints",
+    )
+    run.add_argument(
+        "--restarts-within",
+        type=float,
+        metavar="S",
+        help="count only the restarts of the last so many seconds; all, if not given",
     )
     run.set_defaults(do=_run)
 
@@ -143,24 +158,46 @@ def _pipeline(target: str) -> Pipeline:
 def _run(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
     grace = duration_seconds("--grace", options.grace, zero=True)
+    restarts = None
+    if options.max_restarts and options.checkpoints is None:
+        raise PipelineError("--max-restarts needs --checkpoints: without, a restart would begin at the start")
+    if options.max_restarts != 0:
+        count("--max-restarts", options.max_restarts, least=0)
+        restarts = Restarts(options.max_restarts, options.restarts_within)
+    elif options.restarts_within is not None:
+        raise PipelineError("--restarts-within counts restarts: give --max-restarts as well")
     checkpoints = None
     if options.checkpoints is not None:
         restore = int(options.restore) if options.restore.isdecimal() else options.restore
         store = DirectoryStore(options.checkpoints)
         checkpoints = Checkpoints(store=store, every=options.every, keep=options.keep, restore=restore)
     try:
-        return leave(run_bounded(_run_until_signal(pipeline, checkpoints, grace)))
+        return leave(run_bounded(_run_until_signal(pipeline, checkpoints, grace, restarts)))
     except AsyncStreamError as error:
         _say(str(error))
         return leave(1)
 
 
-async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None, grace: float) -> int:
+async def _run_until_signal(
+    pipeline: Pipeline, checkpoints: Checkpoints | None, grace: float, restarts: Restarts | None
+) -> int:
     keeps = checkpoints is not None
+
+    def start(kept: Checkpoints | None) -> Job:
+        job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
+        signals.watch(job)
+        return job
+
+    async def body(job: Job) -> None:
+        await until_signal(job, signals, keeps=keeps, grace=grace, say=_say)
+
     with Signals(grace, _say) as signals:
         try:
-            job = pipeline.start(checkpoints=checkpoints, end_timeout=PROCESS_PATIENCE)
-            await until_signal(job, signals, keeps=keeps, grace=grace, say=_say)
+            if restarts is None:
+                async with start(checkpoints) as job:
+                    await body(job)
+            else:
+                await run_with_restarts(start, checkpoints, restarts, pipeline.name, body, signals.first)
         except asyncio.CancelledError:
             if signals.cut_short is None:
                 raise

@@ -114,6 +114,71 @@ def test_second_signal_stops_at_once_and_nothing_is_lost(folder: Path) -> None:
     assert written(folder) == list(range(COUNT))
 
 
+FAILING = """
+from pathlib import Path
+from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
+
+def fail_at_times(event):
+    attempts = Path("attempts")
+    if event == 1500 and (not attempts.exists() or len(attempts.read_text()) < {times}):
+        with attempts.open("a") as file:
+            file.write(".")
+        raise ConnectionError("gone")
+    return event
+
+pipeline = Pipeline("job")
+source = pipeline.source(JsonLinesSource("in.jsonl", batch=10), name="in")
+source.map(fail_at_times, name="fail").to(JsonLinesSink("out.jsonl"), name="out")
+"""
+
+
+def test_failures_are_followed_by_so_many_restarts(folder: Path) -> None:
+    (folder / "work.py").write_text(FAILING.format(times=1))
+    run = ("run", "work:pipeline", "--checkpoints", "kept", "--max-restarts", "1")
+    status, _, errors = finish(start(folder, *run))
+    assert status == 0, errors
+    assert written(folder) == list(range(COUNT))
+    (folder / "work.py").write_text(FAILING.format(times=9))
+    (folder / "attempts").unlink()
+    status, _, errors = finish(start(folder, *run, "--restore", "none"))
+    assert status == 1, errors
+
+
+def test_signal_ends_the_pause_before_a_restart(folder: Path) -> None:
+    (folder / "work.py").write_text(FAILING.format(times=1000))
+    process = start(folder, "run", "work:pipeline", "--checkpoints", "kept", "--max-restarts", "1000")
+    until = time.monotonic() + 20
+    while not (folder / "attempts").exists() or len((folder / "attempts").read_text()) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    status, _, errors = finish(process)
+    assert status == 1, errors
+    assert "gone" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--max-restarts", "2"), "needs --checkpoints"),
+        (("--max-restarts", "-1", "--checkpoints", "kept"), "--max-restarts"),
+        (("--restarts-within", "60", "--checkpoints", "kept"), "give --max-restarts"),
+    ],
+)
+def test_restarts_that_cannot_be_are_refused(
+    arguments: tuple[str, ...],
+    text: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "work", raising=False)
+    assert main(["run", "work:build", *arguments]) == 1
+    assert text in capsys.readouterr().err
+
+
 def test_without_checkpoints_a_signal_drains(folder: Path) -> None:
     process = start(folder, "run", "work:build")
     until = time.monotonic() + 20

@@ -20,7 +20,7 @@ from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Graph, Guarantee, Output, SinkStep, SourceStep, as_mermaid, as_text, guarantees
 from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
 from asyncstream.runtime.aio.process import run_bounded
-from asyncstream.runtime.aio.restarts import Restarts, check_restartable, run_with_restarts
+from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
 
 if TYPE_CHECKING:
@@ -215,8 +215,6 @@ class Pipeline:
                 await job.wait()
             return
         settings = None if checkpoints is None else checkpoints_of("checkpoints", checkpoints)
-        check_restartable(self._graph, settings)
-        assert settings is not None
         await run_with_restarts(
             lambda kept: self.start(clock=clock, checkpoints=kept), settings, restart, self.name, Job.wait
         )

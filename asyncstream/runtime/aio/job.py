@@ -113,6 +113,11 @@ class Job:
         self._was_stopped = False
         self._tickets = Tickets()
 
+    @property
+    def graph(self) -> Graph:
+        """The plan that it runs."""
+        return self._run.graph
+
     async def __aenter__(self) -> Job:
         if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")

@@ -116,30 +116,28 @@ async def until_signal(
     Run a job to its end, or stop it at the first signal.
 
     Args:
-        job: not entered yet.
+        job: one that runs.
         signals: those that come.
         keeps: the job keeps checkpoints: it is stopped with one. Otherwise it is drained, for as long as
             the grace.
         grace: seconds.
         say: told what happens.
     """
-    signals.watch(job)
-    async with job:
-        work = asyncio.create_task(job.wait())
-        first = asyncio.create_task(signals.first.wait())
-        await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
-        first.cancel()
-        if not work.done():
-            say(f"stopping, within {grace + LIMIT:g} s; a second signal stops at once")
-            if keeps:
-                await job.stop(PROCESS_PATIENCE, grace=grace)
-            else:
-                try:
-                    await job.drain(grace or 0.001)
-                except TimeoutError:
-                    await job.stop(PROCESS_PATIENCE)
-                    say("what was not finished in time is lost: no checkpoints are kept")
-        await work
+    work = asyncio.create_task(job.wait())
+    first = asyncio.create_task(signals.first.wait())
+    await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
+    first.cancel()
+    if not work.done():
+        say(f"stopping, within {grace + LIMIT:g} s; a second signal stops at once")
+        if keeps:
+            await job.stop(PROCESS_PATIENCE, grace=grace)
+        else:
+            try:
+                await job.drain(grace or 0.001)
+            except TimeoutError:
+                await job.stop(PROCESS_PATIENCE)
+                say("what was not finished in time is lost: no checkpoints are kept")
+    await work
 
 
 class Signals:

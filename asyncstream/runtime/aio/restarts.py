@@ -10,6 +10,7 @@ import random
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from asyncstream.arguments import Duration, count, duration_seconds
@@ -24,7 +25,7 @@ from asyncstream.errors import (
 from asyncstream.plan import Graph, SourceStep
 from asyncstream.runtime.aio.job import Job
 
-__all__ = ("Restarts", "check_restartable", "run_with_restarts")
+__all__ = ("Restarts", "run_with_restarts")
 
 log = logging.getLogger("asyncstream.job")
 
@@ -67,15 +68,7 @@ class Restarts:
         return full * random.uniform(0.5, 1.0)
 
 
-def check_restartable(graph: Graph, checkpoints: Checkpoints | None) -> None:
-    """
-    Refuse a plan that cannot go on from a checkpoint in the same process.
-
-    Raises:
-        PipelineError: says why.
-    """
-    if checkpoints is None:
-        raise PipelineError("restart= needs checkpoints=: without them a restart would begin at the start")
+def _check_sources(graph: Graph) -> None:
     for step in graph:
         if isinstance(step, SourceStep) and not step.source.is_reopenable():
             raise PipelineError(
@@ -86,10 +79,11 @@ def check_restartable(graph: Graph, checkpoints: Checkpoints | None) -> None:
 
 async def run_with_restarts(
     start: Callable[[Checkpoints], Job],
-    checkpoints: Checkpoints,
+    checkpoints: Checkpoints | None,
     restarts: Restarts,
     name: str,
     body: Callable[[Job], Awaitable[None]],
+    stopping: asyncio.Event | None = None,
 ) -> None:
     """
     Run a job, and another one when it fails, until one comes to its end.
@@ -100,23 +94,30 @@ async def run_with_restarts(
         restarts: how often, and when.
         name: the pipeline's.
         body: what is done in the block of each.
+        stopping: once it is set, a job that has failed is the last.
 
     Raises:
+        PipelineError: if the plan cannot go on from a checkpoint in the same process; says why.
         AsyncStreamError: the last error, with a note, if there were too many; or one that is not worth it.
     """
+    if checkpoints is None:
+        raise PipelineError("restart= needs checkpoints=: without them a restart would begin at the start")
     loop = asyncio.get_running_loop()
+    stopping = stopping or asyncio.Event()
     within = None if restarts.within is None else duration_seconds("within", restarts.within)
     times: deque[float] = deque()
     while True:
         job, was_opened = start(checkpoints), False
+        _check_sources(job.graph)
         try:
             async with job:
                 was_opened = True
                 await body(job)
             return
         except Exception as error:
-            if error is not job.error or not _is_worth_it(error):
+            if error is not job.error or not _is_worth_it(error) or stopping.is_set():
                 raise
+            failure = error
             while times and within is not None and loop.time() - times[0] >= within:
                 times.popleft()
             if len(times) == restarts.attempts:
@@ -135,7 +136,10 @@ async def run_with_restarts(
             )
         if was_opened:  # then its first checkpoint stands, whatever the user chose to begin with
             checkpoints = replace(checkpoints, restore="newest")
-        await asyncio.sleep(pause)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), pause)
+        if stopping.is_set():
+            raise failure
 
 
 def _is_worth_it(error: Exception) -> bool:
