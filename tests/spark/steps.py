@@ -401,6 +401,8 @@ class Processed:
         results = stream.key_by(key_of if self.keys == "key" else coarse_key_of).process(Alarm(self))
         if self.read:
             told.add("side", results.side("fours"), ordered=self.ordered)
+        else:
+            results.side("fours").discard()
         return results
 
 
