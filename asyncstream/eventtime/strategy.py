@@ -53,7 +53,10 @@ class WatermarkGenerator(ABC):
 
 
 class WatermarkStrategy(ABC):
-    """How a stream's watermarks are found."""
+    """
+    How a stream's watermarks are found: a setting, which any number of steps and jobs may share. What is
+    remembered while a stream runs belongs in the generator.
+    """
 
     def __str__(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items())

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar, overload
-from weakref import ref
 
 from asyncstream.clock import Clock
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import (
@@ -45,9 +45,6 @@ __all__ = (
     "TimeDomain",
     "process_schema",
 )
-
-_users: dict[int, ref[KeyedProcessOperator]] = {}
-"""Which operator has opened a function, by the function's identity; one that is gone serves nothing."""
 
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
@@ -309,13 +306,7 @@ class KeyedProcessOperator(Operator):
             context.wake_with_room,
         )
         self._ctx = KeyedContext(self._emitter, self._state, self._timers, context.clock)
-        user = _users.get(id(self._function))
-        if user is not None and user() is not None:
-            raise PipelineError(
-                f"step {context.name!r}: its {type(self._function).__name__} serves another job that runs, "
-                "and would work on the state of both; make one for each"
-            )
-        _users[id(self._function)] = ref(self)
+        take(self, self._function)
         self._function.open(self._ctx)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
@@ -399,11 +390,8 @@ class KeyedProcessOperator(Operator):
         self._timers.restore(state["timers"])
 
     def close(self) -> None:
-        user = _users.get(id(self._function))
-        if user is not None and user() not in (self, None):
-            return  # this operator was refused
-        _users.pop(id(self._function), None)
-        self._function.close()
+        if give_back(self, self._function):
+            self._function.close()
 
     def metrics(self) -> dict[str, int]:
         return {

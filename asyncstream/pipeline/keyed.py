@@ -176,7 +176,7 @@ class WindowedStream(Generic[K, T]):
 
         Args:
             function: one aggregate, instead of named ones.
-            process: makes of the aggregate's result what is emitted instead.
+            process: makes of the aggregate's result what is emitted instead; an object of this step alone.
         """
         if (function is None) == (not aggregates):
             raise refuse("aggregate", "named aggregates or one AggregateFunction", function or aggregates)
@@ -190,7 +190,12 @@ class WindowedStream(Generic[K, T]):
         return self._add("reduce", name, Reduce(fn), None)
 
     def process(self, function: ProcessWindowFunction[U], *, name: str | None = None) -> WindowResults[U]:
-        """Hand all elements of a window to your own code when it fires."""
+        """
+        Hand all elements of a window to your own code when it fires.
+
+        Args:
+            function: one object serves all keys, of this step alone.
+        """
         if not isinstance(function, ProcessWindowFunction):
             raise refuse("function", "a ProcessWindowFunction", function)
         return self._add("process_window", name, None, function)
@@ -218,7 +223,14 @@ class WindowedStream(Generic[K, T]):
         own = () if process is None else process.sides
         stream, schema = self._stream, window_schema(plan)
         output = stream._step(
-            kind, name, make, details, required=own or (), key_by=self._key_by, schema=schema
+            kind,
+            name,
+            make,
+            details,
+            required=own or (),
+            key_by=self._key_by,
+            schema=schema,
+            owns=process,
         )
         return WindowResults(stream._graph, output, None if own is None else (LATE, *own))
 

@@ -27,6 +27,9 @@ class Evictor:
     """
     Base of all evictors: keeps everything. A subclass overrides `kept`, or one of the other two.
 
+    An evictor is a setting, which all keys and windows of any number of steps and jobs share: what it decides
+    depends on the elements it is given, and it never remembers anything in an attribute of its own.
+
     Attributes:
         when: at which of the two moments `kept` is asked.
     """

@@ -61,6 +61,9 @@ class AggregateFunction(Generic[In, Out]):
     """
     Folds elements into an accumulator, which snapshots keep: make it of plain values.
 
+    An object of this class is a setting, which any number of steps and jobs may share: what it learns while
+    it runs belongs in the accumulator and never in an attribute of its own.
+
     Attributes:
         order_free: whether the result depends only on which elements were added, never on the order in
             which accumulators were built and merged. Then sliding windows can share the work.
@@ -225,6 +228,9 @@ class WindowContext(Protocol):
 class ProcessWindowFunction(Generic[Out]):
     """
     The user's code for a window that fires: override `process`, and `clear` if it keeps window state.
+
+    One object serves all keys and windows of one step; in two steps, or in two jobs at once, it is refused.
+    What is to last belongs in `ctx.key_state` or `ctx.window_state`: checkpoints know of nothing else.
 
     Attributes:
         sides: the tags that it sends to with `ctx.side`, as of a `KeyedProcessFunction`.

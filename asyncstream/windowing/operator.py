@@ -34,6 +34,7 @@ from typing import Any
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Frozen, KeyedState, detached, freeze, freeze_items
@@ -112,6 +113,8 @@ class WindowOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
+        if self._plan.process is not None:
+            take(self, self._plan.process)
         clock, merging = context.clock, self._plan.assigner.merging
         self._timers = TimerService(
             self._on_event_time,
@@ -235,6 +238,10 @@ class WindowOperator(Operator):
 
     def counters(self) -> tuple[str, ...]:
         return COUNTERS
+
+    def close(self) -> None:
+        if self._plan.process is not None:
+            give_back(self, self._plan.process)
 
     def metrics(self) -> dict[str, int]:
         return {

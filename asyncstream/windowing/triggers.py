@@ -99,6 +99,9 @@ class Trigger:
     """
     Base of all triggers: never fires.
 
+    A trigger is a setting, which all keys and windows of any number of steps and jobs share: what it is to
+    remember belongs in `ctx.state`, which is of the key and the window, and never in an attribute of its own.
+
     Attributes:
         can_merge: whether it copes with windows that merge; sessions need that.
     """

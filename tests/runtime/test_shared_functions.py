@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from asyncstream import AsyncFunction, KeyedContext, KeyedProcessFunction, Pipeline, PipelineError
+from asyncstream import (
+    AsyncFunction,
+    Count,
+    KeyedContext,
+    KeyedProcessFunction,
+    Pipeline,
+    PipelineError,
+    Stream,
+)
 from asyncstream.calls import cached, retry, single_flight
 from asyncstream.operators.process import Emitter
+from asyncstream.pipeline.keyed import WindowedStream
 from asyncstream.state import ValueDescriptor
+from asyncstream.windowing import ProcessWindowFunction, WindowContext
 from tests.runtime.parts import run
 
 
@@ -54,6 +64,70 @@ def test_process_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on()
 
     run(main())
     assert done == [("a", 1), ("a", 2)]
+
+
+class CountFirings(ProcessWindowFunction[tuple[int, int]]):
+    """Remembers what it should not: that is how it is found out to serve two."""
+
+    def __init__(self) -> None:
+        self.firings = 0
+
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Any) -> None:
+        self.firings += 1
+        out((self.firings, contents if isinstance(contents, int) else len(contents)))
+
+
+def processed(windows: WindowedStream[str, str], function: CountFirings, name: str) -> Stream[Any]:
+    return windows.process(function, name=name)
+
+
+def aggregated(windows: WindowedStream[str, str], function: CountFirings, name: str) -> Stream[Any]:
+    return windows.aggregate(Count(), process=function, name=name)
+
+
+def named(windows: WindowedStream[str, str], function: CountFirings, name: str) -> Stream[Any]:
+    return windows.aggregate(n=Count(), process=function, name=name)
+
+
+WAYS = [processed, aggregated, named]
+
+
+@pytest.mark.parametrize("second", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_window_function_in_two_steps_is_refused_when_it_is_built(first: Any, second: Any) -> None:
+    windows = Pipeline().source(["a"]).key_by(lambda value: value).count_window(1)
+    function = CountFirings()
+    first(windows, function, "one")
+    with pytest.raises(
+        PipelineError, match="steps 'one' and 'two' share one CountFirings; give each its own"
+    ):
+        second(windows, function, "two")
+
+
+@pytest.mark.parametrize("way", [processed, aggregated])
+def test_window_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on(way: Any) -> None:
+    function = CountFirings()
+
+    def build() -> tuple[Pipeline, list[Any]]:
+        done: list[Any] = []
+        pipeline = Pipeline()
+        windows = pipeline.submissions().key_by(lambda value: value).count_window(1)
+        way(windows, function, "count").to(done)
+        return pipeline, done
+
+    (one, done), (two, other) = build(), build()
+
+    async def main() -> None:
+        async with one.start() as job:
+            await job.submit("a")
+            with pytest.raises(PipelineError, match="CountFirings serves another job that runs"):
+                await two.run()
+            await job.submit("a")
+        async with two.start() as job:  # one after the other is well
+            await job.submit("a")
+
+    run(main())
+    assert (done, other) == ([(1, 1), (2, 1)], [(3, 1)])
 
 
 class Session(AsyncFunction[int, int]):

@@ -79,6 +79,7 @@ class Harness:
     def restart(self) -> None:
         """Snapshot to bytes, and on with a new operator."""
         kept = self._codec.encode(self.operator.snapshot())
+        self.operator.close()
         self._restarts += 1
         self.operator = self._opened()
         self.operator.restore(self._codec.decode(kept))
