@@ -633,8 +633,10 @@ class AsyncWaitOperator(Intake):
             except (KeyboardInterrupt, SystemExit) as end:
                 self._fail(self.blame(promise.value, end))
                 raise  # not about this element: the process is asked to stop
-            except BaseException as raised:
+            except Exception as raised:
                 outcome = self._outcome_of(FAILED, self.settings.on_error, worker, promise, raised)
+            except BaseException as raised:  # is not about this element either: never skipped or routed
+                outcome = self._outcome_of(FAILED, "fail", worker, promise, raised)
         else:
             error = CallTimeout(f"no result within {self.settings.timeout} s")
             outcome = self._outcome_of("timed_out", on_timeout, worker, promise, error)

@@ -58,7 +58,8 @@ class AsyncWaitOptions(TypedDict, total=False):
         timeout: how long the call for one element may take, all its attempts together: a `timedelta` or
             seconds. It is then cancelled, and its place given to another call when it has ended. No bound.
         on_timeout: "fail" the pipeline, "skip" the element (counted), "route" it to the `timed_out`
-            output, or a plain function of the element that gives what stands in for the result. "fail".
+            output, or a plain function of the element that gives what stands in for the result; an
+            `Exception` of its own is treated as `on_error` says, anything else ends the job. "fail".
         on_error: "fail" the pipeline, "skip" the element (counted), "route" it to `failed`. "fail".
         isolation: "pool" makes calls in long-lived tasks; "task" gives every call one of its own, dearer by
             some microseconds, for code that keeps a handle of its task beyond its element. "pool".

@@ -178,8 +178,8 @@ def test_hook_that_gives_nothing_gives_none_and_blocks_nobody() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "route"])
-@pytest.mark.parametrize("error", [LookupError("hook"), asyncio.CancelledError(), GeneratorExit()], ids=repr)
-def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: BaseException) -> None:
+@pytest.mark.parametrize("error", [LookupError("hook"), CallTimeout("hook"), StopIteration()], ids=repr)
+def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: Exception) -> None:
     def hook(value: int) -> None:
         raise error
 
@@ -194,6 +194,50 @@ def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: BaseE
             assert rig.counts["timed_out"] == 2
             if on_error == "route":
                 assert [failed.error for failed in rig.failed.values[:-1]] == [error, error]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("is_method", [False, True], ids=["on_timeout", "AsyncFunction.timeout"])
+@pytest.mark.parametrize("on_error", ["fail", "skip", "route"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        BaseExceptionGroup("several", [GeneratorExit()]),
+        type("Own", (BaseException,), {})(),
+    ],
+    ids=repr,
+)
+def test_hook_that_raises_no_exception_ends_the_job(
+    is_method: bool, on_error: str, error: BaseException
+) -> None:
+    """A hook is a plain function: nobody cancels it, and what is no `Exception` is of no element."""
+
+    def hook(value: int) -> None:
+        raise error
+
+    class Hooked(Client):
+        def timeout(self, value: int) -> Any:
+            hook(value)
+
+    rig = (
+        Rig(Hooked(), timeout=1, on_error=on_error)
+        if is_method
+        else Rig(never, timeout=1, on_timeout=hook, on_error=on_error)
+    )
+
+    async def main() -> None:
+        async with rig:
+            rig.feed(1, 2)
+            await asyncio.sleep(5)
+            (failure,) = rig.errors
+            assert isinstance(failure, UserFunctionError)
+            assert (failure.step, failure.element, failure.__cause__) == ("enrich", 1, error)
+            assert rig.counts["skipped"] == 0
+            assert not rig.failed.records
+            assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
 
     run_virtual(main())
 
