@@ -23,6 +23,7 @@ __all__ = (
     "count",
     "duration_ms",
     "duration_seconds",
+    "element_type",
     "function",
     "instant_ms",
     "is_async_function",
@@ -45,6 +46,12 @@ def refuse(name: str, expected: str, got: object, advice: str = "") -> PipelineE
     """The error for a wrong argument, to be raised by the caller."""
     ending = f"; {advice}" if advice else ""
     return PipelineError(f"{name}: expected {expected}, got {safe_repr(got)}{ending}")
+
+
+def element_type(of: object) -> None:
+    """Refuse as `of`, which says the type of elements to type checkers, what is no class."""
+    if of is not None and not isinstance(of, type):
+        raise refuse("of", "a class", of)
 
 
 def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:

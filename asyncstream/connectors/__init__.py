@@ -11,6 +11,7 @@ from asyncstream.connectors.files import CsvSink, JsonLinesSink
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
+from asyncstream.connectors.submissions import ResultsHandle
 
 __all__ = (
     "CallbackSink",
@@ -21,6 +22,7 @@ __all__ = (
     "JsonLinesSource",
     "ListSink",
     "RejectedLine",
+    "ResultsHandle",
     "Sink",
     "Source",
     "SourceBatch",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import count
@@ -14,7 +15,7 @@ from asyncstream.connectors.base import Sink, Source, SourceBatch
 from asyncstream.elements import Timestamps
 from asyncstream.errors import JobStopped
 
-__all__ = ("Results", "Submissions")
+__all__ = ("Results", "ResultsHandle", "Submissions")
 
 T = TypeVar("T")
 
@@ -164,3 +165,17 @@ class Results(Sink[T], Generic[T]):
     def _end(self) -> None:
         self._ended = True
         self._arrived.set()
+
+
+@dataclass(frozen=True, eq=False)
+class ResultsHandle(Generic[T]):
+    """
+    Where a stream of T ends in `job.results(handle)`, which gives them with their type.
+
+    Attributes:
+        name: of the step.
+        sink: where they wait to be taken.
+    """
+
+    name: str
+    sink: Results[T]

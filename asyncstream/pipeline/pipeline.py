@@ -8,7 +8,15 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncstream.arguments import Duration, choice, duration_seconds, is_async_function, refuse, text
+from asyncstream.arguments import (
+    Duration,
+    choice,
+    duration_seconds,
+    element_type,
+    is_async_function,
+    refuse,
+    text,
+)
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
@@ -98,8 +106,7 @@ class Pipeline:
         Args:
             of: their type, for type checkers; elements are not looked at.
         """
-        if of is not None and not isinstance(of, type):
-            raise refuse("of", "a class", of)
+        element_type(of)
         return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
 
     def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:

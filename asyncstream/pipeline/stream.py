@@ -18,6 +18,7 @@ from asyncstream.arguments import (
     Fields,
     choice,
     duration_ms,
+    element_type,
     plain_methods,
     refuse,
     selector,
@@ -26,7 +27,7 @@ from asyncstream.arguments import (
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
-from asyncstream.connectors.submissions import Results
+from asyncstream.connectors.submissions import Results, ResultsHandle
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
@@ -332,9 +333,15 @@ class Stream(Generic[T]):
         self._graph.add(step)
         return StreamEnd(self._graph, step)
 
-    def results(self, *, limit: int = 1024, name: str | None = None) -> None:
-        """End the stream in `job.results()`; `limit` results may wait there, then the pipeline does."""
-        self._end("results", name, Results(limit))
+    def results(self, *, limit: int = 1024, name: str | None = None) -> ResultsHandle[T]:
+        """
+        End the stream in `job.results()`; `limit` results may wait there, then the pipeline does.
+
+        Gives what `job.results(...)` takes in place of the step's name, so that type checkers know the type
+        of the results.
+        """
+        results = Results[T](limit)
+        return ResultsHandle(self._end("results", name, results), results)
 
     def discard(self, *, name: str | None = None) -> None:
         """End the stream: nobody needs its elements."""
@@ -381,8 +388,10 @@ class Stream(Generic[T]):
             raise PipelineError(f"step {step.name!r} sends nothing to .{tag}; give it {argument}='route'")
         return Stream(self._graph, Output(step.name, tag))
 
-    def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> None:
-        self._graph.add(SinkStep(self._graph.name_for(kind, name), sink, (self._output,), kind))
+    def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> str:
+        name = self._graph.name_for(kind, name)
+        self._graph.add(SinkStep(name, sink, (self._output,), kind))
+        return name
 
     def _key(self) -> Callable[[Any], Any] | None:
         return None
@@ -457,13 +466,21 @@ class SideStreams(Stream[T]):
         super().__init__(graph, output)
         self._sides = sides
 
-    def side(self, tag: str) -> Stream[Any]:
+    @overload
+    def side(self, tag: str) -> Stream[Any]: ...
+    @overload
+    def side(self, tag: str, *, of: type[U]) -> Stream[U]: ...
+    def side(self, tag: str, *, of: type[Any] | None = None) -> Stream[Any]:
         """
         What the step sent to its side output `tag`.
 
+        Args:
+            of: the type of its elements, for type checkers; elements are not looked at.
+
         Raises:
-            PipelineError: if it is known to send nothing there.
+            PipelineError: if the step is known to send nothing there.
         """
+        element_type(of)
         if self._sides is not None:
             choice("tag", tag, self._sides)
         return Stream(self._graph, Output(self._output.step, text("tag", tag)))

@@ -299,6 +299,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.window_all(TumblingWindows(1)).collect().side("lates"),
         "tag: expected one of 'late', got 'lates'",
     ),
+    "side_type": (
+        lambda p, s: s.window_all(TumblingWindows(1)).collect().side("late", of="Flight"),
+        "of: expected a class, got 'Flight'",
+    ),
     "side_of_process": (
         lambda p, s: s.key_by(plain).process(Declared()).side("latse"),
         "tag: expected one of 'alarms', got 'latse'",

@@ -263,6 +263,24 @@ def test_results_of_two_branches_are_named() -> None:
     run(main())
 
 
+def test_results_are_taken_by_what_ended_their_stream_and_by_that_of_no_other_pipeline() -> None:
+    pipeline, other = Pipeline(), Pipeline()
+    small, large = pipeline.source(range(6)).branch(lambda value: value < 3)
+    smalls, larges = small.results(), large.map(str).results()
+    foreign = other.source(range(2)).results()
+    assert foreign.name == smalls.name
+
+    async def main() -> None:
+        async with pipeline.start() as job:
+            await job.wait()
+            with pytest.raises(PipelineError, match=r"of: expected what stream\.results\(\) gave"):
+                job.results(foreign)
+            assert [value async for value in job.results(larges)] == ["3", "4", "5"]
+            assert [value async for value in job.results(smalls)] == [0, 1, 2]
+
+    run(main())
+
+
 def test_drain_does_not_wait_for_whoever_takes_results() -> None:
     pipeline = Pipeline()
     pipeline.source(range(5000)).results(limit=1)

@@ -149,13 +149,14 @@ def test_requests_of_a_threaded_web_server() -> None:
     statuses: list[str] = []
     results: list[str] = []
     pipeline = Pipeline("service")
-    pipeline.submissions(limit=10).async_map(sleeping(0.0001), concurrency=8).results(limit=10)
+    steps = pipeline.submissions(limit=10).async_map(sleeping(0.0001), concurrency=8)
+    handle = steps.results(limit=10)
 
     def answer(status: str, headers: list[Any]) -> None:
         statuses.append(status)
 
     def take(job: Any) -> None:
-        results.extend(job.results())
+        results.extend(job.results(handle))
 
     with pipeline.start_in_thread() as job:
         app = app_around(job)

@@ -27,6 +27,7 @@ from asyncstream import (
     JobSnapshot,
     JobState,
     JsonLinesSource,
+    KeyedProcessFunction,
     KeyedStream,
     ManualClock,
     MemoryStore,
@@ -34,6 +35,7 @@ from asyncstream import (
     Pipeline,
     PunctuatedWatermarks,
     Restarts,
+    ResultsHandle,
     Sink,
     Source,
     SourceBatch,
@@ -46,10 +48,11 @@ from asyncstream import (
     WindowResult,
 )
 from asyncstream.elements import Timestamps
-from asyncstream.pipeline import SourceStream
+from asyncstream.pipeline import SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
+from asyncstream.state import TimeToLive, ValueDescriptor
 from asyncstream.windowing import (
     AggregateFunction,
     Collect,
@@ -140,6 +143,10 @@ def plain_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.branch(lambda flight: flight.number), tuple[Stream[Flight], Stream[Flight]])
     assert_type(flights.union(flights, flights, name="all"), Stream[Flight])
     assert_type(flights.advance_when_quiet(30), Stream[Flight])
+    assert_type(flights.map("number", on_error="route").failed, Stream[FailedCall])
+    assert_type(flights.filter("number", on_error="route").failed, Stream[FailedCall])
+    assert_type(flights.flat_map(repeated, on_error="route").failed, Stream[FailedCall])
+    assert_type(flights.key_by("carrier", on_error="route").failed, Stream[FailedCall])
     assert_type(
         flights.event_time(
             lambda flight: flight.departed,
@@ -172,6 +179,7 @@ def async_steps(flights: Stream[Flight]) -> None:
         on_error="route",
         isolation="task",
         replay="all",
+        copy_input=True,
         name="planes",
     )
     assert_type(planes.failed, Stream[FailedCall])
@@ -218,15 +226,43 @@ def fields(flights: Stream[Flight]) -> None:
 
 
 def ends(numbers: Stream[int], some: list[int]) -> None:
-    numbers.to(some)
+    assert_type(numbers.to(some), StreamEnd)
+    assert_type(numbers.to(Printer(), on_error="route").failed, Stream[FailedCall])
     numbers.to(Printer())
     numbers.to(print)
     numbers.to(send, name="send")
-    numbers.results(limit=5, name="results")
+    assert_type(numbers.results(limit=5, name="results"), ResultsHandle[int])
     numbers.discard()
 
 
 async def send(number: int) -> None: ...
+
+
+async def results_of(pipeline: Pipeline, numbers: Stream[int]) -> None:
+    handle = numbers.results()
+    async with pipeline.start() as job:
+        assert_type(job.results(handle), AsyncIterator[int])
+        assert_type(job.results("results"), AsyncIterator[Any])
+        assert_type(job.results(), AsyncIterator[Any])
+    with pipeline.start_in_thread(uvloop=True) as threaded:
+        assert_type(threaded.results(handle), Iterator[int])
+        assert_type(threaded.results("results"), Iterator[Any])
+        threaded.submit({"a": 1}, to="events", timeout=timedelta(seconds=1))
+
+
+class Typed(KeyedProcessFunction[Flight, str]):
+    sides = ("odd",)
+    last = ValueDescriptor[int]("last", ttl=TimeToLive(timedelta(days=1), refresh="on_read"))
+
+
+def side_outputs(keyed: KeyedStream[str, Flight]) -> None:
+    results = keyed.process(Typed(), on_error="route")
+    assert_type(results, SideStreams[str])
+    assert_type(results.failed, Stream[FailedCall])
+    assert_type(results.side("odd"), Stream[Any])
+    assert_type(results.side("odd", of=Flight), Stream[Flight])
+    assert_type(results.side("odd", of=Flight).map(lambda flight: flight.number), Stream[int])
+    assert_type(keyed.window(TumblingWindows(60)).process(Line()).side("odd", of=Seat), Stream[Seat])
 
 
 async def running(pipeline: Pipeline) -> None:
@@ -330,6 +366,8 @@ def refused(
     flights.async_map(legs_of).map(lambda leg: leg.seats)  # type: ignore[attr-defined]
     flights.to(Printer())  # type: ignore[arg-type]
     numbers.async_map(plane_of)  # type: ignore[arg-type]
+    flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
+    TimeToLive(5, refresh="never")  # type: ignore[arg-type]
     flights.event_time(lambda flight: flight.carrier, AscendingTimestamps())  # type: ignore[arg-type, return-value]
     planned = pipeline.on_spark(spark, inputs={}, outputs={}, groups=5)  # type: ignore[call-arg]
     planned["planes"] = rows  # type: ignore[index]

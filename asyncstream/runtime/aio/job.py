@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from asyncstream.arguments import Duration, duration_seconds, refuse
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
-from asyncstream.connectors.submissions import Results, Submissions
+from asyncstream.connectors.submissions import Results, ResultsHandle, Submissions
 from asyncstream.errors import JobStopped, PipelineError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph, SinkStep, SourceStep
@@ -45,6 +45,7 @@ Where a job stands:
 """
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 
 class Job:
@@ -268,7 +269,11 @@ class Job:
         stopped.__cause__ = error
         return stopped
 
-    def results(self, of: str | None = None) -> AsyncIterator[Any]:
+    @overload
+    def results(self, of: ResultsHandle[T]) -> AsyncIterator[T]: ...
+    @overload
+    def results(self, of: str | None = None) -> AsyncIterator[Any]: ...
+    def results(self, of: ResultsHandle[Any] | str | None = None) -> AsyncIterator[Any]:
         """
         Iterate over the elements that reach a `stream.results()`, as they come.
 
@@ -276,10 +281,14 @@ class Job:
         them.
 
         Args:
-            of: name of the `results()` step; not needed if there is one only.
+            of: what `stream.results()` gave, or the name of that step; not needed if there is one only.
         """
         self._check_started()
-        return _the_one(self._results, of, "stream.results()", "of").stream()
+        if not isinstance(of, ResultsHandle):
+            return _the_one(self._results, of, "stream.results()", "of").stream()
+        if self._results.get(of.name) is not of.sink:
+            raise refuse("of", "what stream.results() gave in the pipeline of this job", of.name)
+        return of.sink.stream()
 
     async def wait(self) -> None:
         """Wait until every source has come to its end and everything is written."""

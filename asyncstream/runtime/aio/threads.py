@@ -18,10 +18,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from asyncstream.arguments import Duration, duration_seconds
 from asyncstream.checkpoint import CheckpointInfo
+from asyncstream.connectors.submissions import ResultsHandle
 from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.runtime.aio.job import Job, JobState
 from asyncstream.runtime.aio.process import run_bounded
@@ -115,7 +116,11 @@ class ThreadedJob:
         """As `Job.submit_threadsafe`: returns when the element is accepted."""
         self._job.submit_threadsafe(value, to=to, timeout=timeout)
 
-    def results(self, of: str | None = None) -> Iterator[Any]:
+    @overload
+    def results(self, of: ResultsHandle[T]) -> Iterator[T]: ...
+    @overload
+    def results(self, of: str | None = None) -> Iterator[Any]: ...
+    def results(self, of: ResultsHandle[Any] | str | None = None) -> Iterator[Any]:
         """As `Job.results`, for a plain `for`; several threads share the results between them."""
         results = self._job.results(of)
 
