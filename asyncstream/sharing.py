@@ -1,8 +1,8 @@
 """
 An `AsyncFunction` that several steps, guards or jobs use at once: opened by the first, closed by the last.
 
-Each level holds the one inside it: a step its function, a guard the function that it guards. So it does not
-matter at which level a function is shared.
+Each level holds the one inside it: a step its function, a guard the function that it guards, and an
+`async with` of the user's what it opens. So it does not matter at which level a function is shared.
 
 A session, a cache, calls in flight that are shared: all of that is meant to be used by many. What one of them
 must not do is close it while the others make calls. It belongs to one event loop, as a session does.
@@ -11,12 +11,19 @@ must not do is close it while the others make calls. It belongs to one event loo
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Protocol
 
 from asyncstream.errors import PipelineError
-from asyncstream.operators.functions import AsyncFunction
 
-__all__ = ("hold", "release")
+__all__ = ("Shared", "hold", "release")
+
+
+class Shared(Protocol):
+    """What is opened before its first use and closed after the last: an `AsyncFunction`."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class _Hold:
@@ -29,7 +36,7 @@ class _Hold:
         holders: how many have asked for it and not let go.
     """
 
-    def __init__(self, function: AsyncFunction[Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, function: Shared, loop: asyncio.AbstractEventLoop) -> None:
         self.function = function
         self.loop = loop
         self.turn = asyncio.Lock()
@@ -41,7 +48,7 @@ _held: dict[int, _Hold] = {}
 """By identity: functions compare as their classes like."""
 
 
-async def hold(function: AsyncFunction[Any, Any]) -> None:
+async def hold(function: Shared) -> None:
     """
     Open it, unless somebody has. Whoever asked must `release` it, also if this raises.
 
@@ -63,7 +70,7 @@ async def hold(function: AsyncFunction[Any, Any]) -> None:
             held.is_open = True
 
 
-async def release(function: AsyncFunction[Any, Any]) -> None:
+async def release(function: Shared) -> None:
     """Close it, unless others hold it."""
     held = _held.get(id(function))
     if held is None or held.loop is not asyncio.get_running_loop():

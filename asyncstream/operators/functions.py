@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from asyncstream.errors import CallTimeout
+from asyncstream.sharing import hold, release
 
 __all__ = ("AsyncFunction", "FailedCall", "has_timeout_hook")
 
@@ -52,16 +53,19 @@ class AsyncFunction(Generic[In, Out]):
         """Called once after the last `invoke` has ended, also when `open` or the job failed."""
 
     async def __aenter__(self) -> Self:
-        """For use outside a pipeline: `async with` opens it, and closes it at the end."""
+        """
+        For use outside a pipeline: `async with` opens it, and closes it at the end. Jobs that use it at the
+        same time, and blocks inside this one, find it open, and the last of all of them closes it.
+        """
         try:
-            await self.open()
+            await hold(self)
         except BaseException:
-            await self.close()
+            await release(self)
             raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        await release(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,56 @@ def test_guard_that_is_closed_leaves_the_session_to_another() -> None:
     assert (session.opened, session.closed) == (1, 1)
 
 
+@pytest.mark.parametrize("level", [lambda session: session, retry, cached], ids=["plain", "retry", "cached"])
+@pytest.mark.parametrize("leaves_first", ["the block", "the job"])
+def test_what_is_opened_by_hand_is_the_one_that_a_job_holds(level: Any, leaves_first: str) -> None:
+    """One session: the job's calls go on when the block is left, and the block's when the job has ended."""
+    session = Session()
+    shared = level(session)
+    done: list[int] = []
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(shared).to(done)
+
+    async def main() -> None:
+        if leaves_first == "the block":
+            async with pipeline.start() as job:
+                async with shared:
+                    assert await shared.invoke(1) == 1
+                await job.submit(2)
+        else:
+            async with shared:
+                async with pipeline.start() as job:
+                    await job.submit(2)
+                async with shared:
+                    assert await shared.invoke(3) == 3
+                assert await shared.invoke(4) == 4
+                assert session.closed == 0
+
+    run(main())
+    assert done == [2]
+    assert (session.opened, session.closed) == (1, 1)
+
+
+def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
+    class Failing(Session):
+        async def open(self) -> None:
+            await super().open()
+            if self.opened == 1:
+                raise ConnectionError
+
+    session = Failing()
+
+    async def main() -> None:
+        with pytest.raises(ConnectionError):
+            async with session:
+                pass
+        async with session:
+            assert await session.invoke(1) == 1
+
+    run(main())
+    assert (session.opened, session.closed) == (2, 2)
+
+
 def test_guard_serves_again_after_its_loop_ended_while_it_was_open() -> None:
     session = Session()
     guarded = retry(session)
