@@ -154,7 +154,9 @@ def test_first_copy_of_a_stage_stays_and_the_oldest_is_closed() -> None:
     (stage,), (copy,) = (cut(pipeline._graph, streaming=False) for _ in range(2))
     function = Closing()
     resident = loop.resident("0", stage)
-    lent = resident.lend("ask", function)
+    lent = resident.lend(function)
+    assert resident.lend(function) is lent  # of another step: opened once
+    assert resident.lend(Closing()) is not lent
     loop.call(lent.open())
     assert loop.resident("0", copy) is resident
     for number in range(1, 17):

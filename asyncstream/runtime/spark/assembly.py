@@ -38,7 +38,7 @@ NOW: Final = MAX_TIMESTAMP - 1
 HELD = 20_000
 """Elements that an async step holds at least, if the user does not say: two of Spark's Arrow batches."""
 
-Lend = Callable[[str, AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
+Lend = Callable[[AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Assembly:
                 settings = replace(settings, buffer=max(settings.buffer_size, HELD))
             function = settings.function
             if lend is not None and isinstance(function, AsyncFunction):
-                return AsyncWaitOperator(replace(settings, function=lend(step.name, function)))
+                return AsyncWaitOperator(replace(settings, function=lend(function)))
             return AsyncWaitOperator(settings)
         if isinstance(operator, AssignEventTime):
             follower = _Follower()

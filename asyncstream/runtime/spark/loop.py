@@ -67,11 +67,11 @@ class Resident:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self._lent: dict[str, _Lent] = {}
+        self._lent: dict[int, _Lent] = {}  # by identity: functions compare as their classes like
 
-    def lend(self, step: str, function: AsyncFunction[Any, Any]) -> AsyncFunction[Any, Any]:
-        """The function of a step, to be opened by whoever is the first."""
-        return self._lent.setdefault(step, _Lent(function))
+    def lend(self, function: AsyncFunction[Any, Any]) -> AsyncFunction[Any, Any]:
+        """The function of one step or several, to be opened once, by the first task that uses it."""
+        return self._lent.setdefault(id(function), _Lent(function))
 
     async def close(self) -> None:
         for lent in self._lent.values():
