@@ -62,7 +62,7 @@ from asyncstream.eventtime import (
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
-from asyncstream.runtime.aio import Job, JobSnapshot, JobState, Restarts, ThreadedJob
+from asyncstream.runtime.aio import DryRun, Job, JobSnapshot, JobState, Restarts, StepRecovery, ThreadedJob
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
@@ -105,6 +105,7 @@ __all__ = (
     "CsvSource",
     "CumulativeWindows",
     "DirectoryStore",
+    "DryRun",
     "DynamicSessionWindows",
     "FailedCall",
     "First",
@@ -149,6 +150,7 @@ __all__ = (
     "SqliteSink",
     "SqliteSource",
     "SqliteStore",
+    "StepRecovery",
     "Stream",
     "Sum",
     "SystemClock",

@@ -15,6 +15,7 @@ import pytest
 
 from asyncstream import Checkpoints, DirectoryStore, Pipeline, SqliteStore
 from asyncstream.cli import main
+from asyncstream.codec import JsonCodec
 
 MODULE = """
 import asyncio
@@ -307,3 +308,72 @@ def test_parts_and_the_lease_are_shown_and_damage_of_a_part_is_found(
 
 def main_of(*arguments: str) -> int:
     return main(["checkpoint", *arguments])
+
+
+def test_dry_run_says_what_a_run_would_go_on_from(folder: Path) -> None:
+    assert finish(start(folder, "run", "work:build", "--checkpoints", "kept"))[0] == 0
+    arguments = ("run", "work:build", "--checkpoints", "kept", "--dry-run")
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (folder / "kept").iterdir()}
+    status, out, errors = finish(start(folder, *arguments))
+    assert (status, errors) == (0, "")
+    assert out.startswith("pipeline 'job' would go on from checkpoint 2\n")
+    status, out, _ = finish(start(folder, *arguments, "--restore", "none"))
+    assert status == 1
+    assert "refused: step 'out'" in out
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (folder / "kept").iterdir()}
+    assert after == before
+    status, _, errors = finish(start(folder, "run", "work:build", "--dry-run"))
+    assert (status, errors) == (1, "asyncstream: --dry-run needs --checkpoints\n")
+
+
+def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right, wrong, path = tmp_path / "right", tmp_path / "wrong", str(tmp_path / "kept")
+    right.write_bytes(b"k" * 16)
+    wrong.write_bytes(b"w" * 16)
+    pipeline = Pipeline("kept")
+    pipeline.source([1, 2], name="numbers").to([], name="list")
+    sealed = Checkpoints(store=DirectoryStore(path), key=right.read_bytes())
+    asyncio.run(pipeline.run(checkpoints=sealed))
+    assert main_of("verify", path) == 0
+    assert capsys.readouterr().out.count("whole, seal not checked") == 2
+    for look in ("verify", "list", "show"):
+        assert main_of(look, path, "--key-file", str(right)) == 0
+    shown = capsys.readouterr().out
+    assert "whole, sealed with this key" in shown
+    assert "seal      sealed with this key" in shown
+    assert main_of("verify", path, "--key-file", str(wrong)) == 1
+    assert main_of("show", path, "--key-file", str(wrong)) == 1
+    assert main_of("list", path, "--key-file", str(wrong)) == 0
+    assert capsys.readouterr().out.count("unreadable: checkpoint") == 4
+    assert main_of("verify", path, "--key-file", str(tmp_path / "none")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text"),
+    [
+        ("os:system", 1, "suspect, not sealed with a key\n          os:system: SUSPECT"),
+        (
+            "asyncstream:Pipeline",
+            1,
+            "SUSPECT, values are not made of it: asyncstream:Pipeline is no dataclass",
+        ),
+        ("this:Zen", 0, "this:Zen: its module is not imported here"),
+        ("asyncstream:CheckpointInfo", 0, "asyncstream:CheckpointInfo: its module is imported"),
+    ],
+)
+def test_classes_that_a_checkpoint_names_are_told_and_not_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, text: str
+) -> None:
+    class Crafted(JsonCodec):
+        def encode(self, value: object) -> bytes:
+            return json.dumps({"$dataclass": [name, {}]}).encode()
+
+    pipeline = Pipeline("kept")
+    pipeline.source([1, 2], name="numbers").to([], name="list")
+    path = tmp_path / "kept"
+    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=DirectoryStore(path), codec=Crafted())))
+    assert main_of("verify", str(path)) == status
+    assert text in capsys.readouterr().out
+    assert "this" not in sys.modules

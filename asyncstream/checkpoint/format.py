@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
@@ -26,7 +26,7 @@ from asyncstream.checkpoint.parts import INLINE_BYTES, Encoded, PartInfo, decode
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
-__all__ = ("CheckpointInfo", "Draft", "Role", "StepInfo", "pack", "unpack", "unpack_info")
+__all__ = ("CheckpointInfo", "Draft", "Role", "StepInfo", "encoded_states", "pack", "unpack", "unpack_info")
 
 MAGIC: Final = b"astream\n"
 VERSION: Final = 2
@@ -197,13 +197,20 @@ def unpack(data: bytes, codec: Codec, stored: Mapping[str, bytes]) -> tuple[Chec
         raise CheckpointError(
             f"checkpoint {info.id} was written with codec={info.codec!r}, and is now read with {codec.name!r}"
         )
+    return info, {
+        name: decode_state(name, state, codec) for name, state in encoded_states(data, info, stored)
+    }
+
+
+def encoded_states(
+    data: bytes, info: CheckpointInfo, stored: Mapping[str, bytes]
+) -> Iterator[tuple[str, Encoded]]:
+    """By name, what the steps of a checkpoint remember, as it went through the codec. As for `unpack`."""
     _, rest = _read(data)
-    states = {}
     for name, step in info.steps.items():
         encoded, used = unite(step.parts, rest, stored)
         rest = rest[used:]
-        states[name] = decode_state(name, encoded, codec)
-    return info, states
+        yield name, encoded
 
 
 def _read(data: bytes) -> tuple[Any, memoryview]:

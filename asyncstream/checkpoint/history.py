@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
+from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, unpack, unpack_info
 from asyncstream.checkpoint.parts import check_part, digest_in, part_name
 from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.stores import CheckpointStore
@@ -29,6 +29,7 @@ class History:
 
     Attributes:
         newest: the largest number that `look` has seen, also of a checkpoint that is damaged; 0: none.
+        passed_over: by number, what was wrong with those that `read_newest` could not use.
 
     Args:
         store: where they are.
@@ -38,6 +39,7 @@ class History:
 
     def __init__(self, store: CheckpointStore, codec: Codec, key: bytes | None = None) -> None:
         self.newest = 0
+        self.passed_over: dict[int, DamagedCheckpoint] = {}
         self._store = store
         self._codec = codec
         self._key = key
@@ -71,12 +73,14 @@ class History:
         Raises:
             CheckpointError: if all are damaged, or the newest whole one cannot be read by this program.
         """
+        self.passed_over.clear()
         numbers = await self.look()
         for number in reversed(numbers):
             try:
                 return await self.read(number)
             except DamagedCheckpoint as damage:
                 log.warning("%s; going back to the one before", damage)
+                self.passed_over[number] = damage
         if numbers:
             raise CheckpointError(
                 f"every checkpoint in {self._store} is damaged; to start from the beginning: restore='none'"
@@ -102,21 +106,36 @@ class History:
         """
         See whether a checkpoint is whole, its parts included; nothing is decoded.
 
+        Its seal is looked at only if this history has a key.
+
         Raises: as `read`, except for values that cannot be read any more.
         """
-        info = unpack_info(await self._manifest(number))
+        info = unpack_info(await self._manifest(number, must_believe=False))
         await self._read_parts(info)
         return info
+
+    async def contents(self, number: int) -> dict[str, list[bytes]]:
+        """
+        By step, what a checkpoint holds, as it went through the codec. As for `check`.
+
+        What is not sealed, or whose seal is not looked at, is not to be decoded.
+        """
+        data = await self._manifest(number, must_believe=False)
+        info = unpack_info(data)
+        stored = await self._read_parts(info)
+        return {name: [part for _, part in state] for name, state in encoded_states(data, info, stored)}
 
     async def is_sealed(self, number: int) -> bool:
         """Whether the checkpoint was written with a key, whichever."""
         return is_sealed(await self._store.read(number))
 
-    async def _manifest(self, number: int) -> bytes:
+    async def _manifest(self, number: int, *, must_believe: bool = True) -> bytes:
         data = await self._store.read(number)
         try:
             # what is damaged is not somebody's work, and the one before it may be whole
             unpack_info(unsealed(data))
+            if self._key is None and not must_believe:
+                return unsealed(data)
             return unseal(data, self._key)
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage

@@ -23,6 +23,7 @@ from asyncstream.arguments import refuse
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.connectors.aside import aside
+from asyncstream.connectors.looking import looking_at
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.lease import Holder, Lease, following
 
@@ -161,7 +162,9 @@ class SqliteStore:
     async def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Read; nothing is made."""
         return await aside(
-            lambda: self._connected(self._path if os.path.exists(self._path) else ":memory:", work)
+            lambda: self._connected(
+                self._path if os.path.exists(self._path) else ":memory:", work, connect=looking_at
+            )
         )
 
     async def _change(self, lease: Lease | None, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -223,14 +226,21 @@ class SqliteStore:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return database.execute(query, (table,)).fetchone() is not None
 
-    def _connected(self, path: str, work: Callable[[sqlite3.Connection], T], *, made: bool = True) -> T:
+    def _connected(
+        self,
+        path: str,
+        work: Callable[[sqlite3.Connection], T],
+        *,
+        made: bool = True,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> T:
         # a connection each time: it may be another thread, and what is wrong with the file shows at once
         try:
             if made and path == self._path and not os.path.getsize(path):
                 raise DamagedCheckpoint(
                     f"{path} is empty: delete it if nothing was ever in it, to start from the beginning"
                 )
-            with closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)) as database:
+            with closing(connect(path, isolation_level=None, timeout=_PATIENCE)) as database:
                 is_ours = database.execute("PRAGMA application_id").fetchone() == (_APPLICATION,)
                 if made and is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                     raise DamagedCheckpoint(f"{path} has lost its tables")

@@ -20,7 +20,7 @@ and context, and the object that an `AttributeError` was about. `PickleCodec` ke
 whatever the bytes say; it has to be asked for.
 
 Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes` and
-`fields`, `library`, `arrays`, `pickled`, `choice`.
+`fields`, `library`, `arrays`, `pickled`, `choice`, `named` (which classes bytes name).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 from asyncstream.codec.base import Codec, ForeignError
 from asyncstream.codec.choice import codec
 from asyncstream.codec.json import JsonCodec
+from asyncstream.codec.named import NamedClass, named_classes
 from asyncstream.codec.pickled import PickleCodec
 
-__all__ = ("Codec", "ForeignError", "JsonCodec", "PickleCodec", "codec")
+__all__ = ("Codec", "ForeignError", "JsonCodec", "NamedClass", "PickleCodec", "codec", "named_classes")

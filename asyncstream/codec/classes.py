@@ -90,6 +90,10 @@ class Classes:
             _refuse_built_in_base(kind)
         return path
 
+    def is_registered(self, path: str) -> bool:
+        """Whether the class of this name is one of `types`."""
+        return path in self._registered
+
     def find(self, path: str) -> Any:
         """
         The class of this name.

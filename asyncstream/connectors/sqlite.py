@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 from asyncstream.arguments import choice, count, refuse, text
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.staging import Staging, quoted
@@ -218,7 +219,7 @@ class SqliteSource(Source[T]):
 
     async def can_seek(self, position: int) -> None:
         def look() -> int:
-            with closing(sqlite3.connect(self._path, timeout=_PATIENCE)) as connection:
+            with closing(looking_at(self._path, timeout=_PATIENCE)) as connection:
                 return self._largest(connection)
 
         if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
@@ -319,7 +320,7 @@ class SqliteSink(TransactionalSink[Any]):
         def look() -> None:
             # what is not there yet is as good as empty
             path = self._path if os.path.exists(self._path) else ":memory:"
-            with closing(sqlite3.connect(path, timeout=_PATIENCE)) as connection:
+            with closing(looking_at(path, timeout=_PATIENCE)) as connection:
                 self._staging.check(connection, position, self.writer)
 
         try:

@@ -26,7 +26,7 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Graph, Guarantee, Output, SinkStep, SourceStep, as_mermaid, as_text, guarantees
-from asyncstream.runtime.aio import OPEN_SECONDS, Job, JobSnapshot
+from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_run
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
@@ -154,14 +154,7 @@ class Pipeline:
             raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
-        self._graph.check()
-        for step in self._graph if checkpoints is not None else ():
-            if isinstance(step, SinkStep) and step.required and isinstance(step.sink, TransactionalSink):
-                raise PipelineError(
-                    f"step {step.name!r}: a transactional sink in a job with checkpoints cannot route what "
-                    "it refuses, for a crash might lose it; use on_error='skip', or a step before the sink "
-                    "that routes"
-                )
+        self._check(keeps=checkpoints is not None)
         return Job(
             self._graph,
             clock=clock,
@@ -172,6 +165,17 @@ class Pipeline:
             open_seconds=open_seconds,
             patience=patience,
         )
+
+    def _check(self, *, keeps: bool) -> None:
+        """See whether the plan can run, and keep checkpoints if it is to."""
+        self._graph.check()
+        for step in self._graph if keeps else ():
+            if isinstance(step, SinkStep) and step.required and isinstance(step.sink, TransactionalSink):
+                raise PipelineError(
+                    f"step {step.name!r}: a transactional sink in a job with checkpoints cannot route what "
+                    "it refuses, for a crash might lose it; use on_error='skip', or a step before the sink "
+                    "that routes"
+                )
 
     def start_in_thread(
         self,
@@ -225,6 +229,19 @@ class Pipeline:
         await run_with_restarts(
             lambda kept: self.start(clock=clock, checkpoints=kept), settings, restart, self.name, Job.wait
         )
+
+    async def dry_run(self, checkpoints: Checkpoints | Place) -> DryRun:
+        """
+        Ask what a start with these checkpoints would go on from, and whether it could; nothing is started.
+
+        Nothing is changed either: no lease is taken, nothing is written or deleted. Of your code only what
+        `migrate=` names is called, and `can_seek` and `can_recover` of sources and sinks of your own.
+
+        Raises:
+            PipelineError: if the plan cannot run, or runs now.
+        """
+        self._check(keeps=True)
+        return await dry_run(checkpoints_of("checkpoints", checkpoints), self._graph, self.name)
 
     def run_blocking(
         self,

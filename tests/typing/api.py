@@ -21,6 +21,7 @@ from asyncstream import (
     Count,
     CsvSource,
     DirectoryStore,
+    DryRun,
     FailedCall,
     Items,
     Job,
@@ -41,6 +42,7 @@ from asyncstream import (
     SourceBatch,
     SqliteSource,
     SqliteStore,
+    StepRecovery,
     Stream,
     SystemClock,
     ThreadedJob,
@@ -306,6 +308,10 @@ async def running(pipeline: Pipeline) -> None:
     assert_type(pipeline.guarantees(), list[Guarantee])
     async with pipeline.start(snapshot=snapshot):
         pass
+    outlook = await pipeline.dry_run(Checkpoints(store=MemoryStore()))
+    assert_type(outlook, DryRun)
+    assert_type(outlook.checkpoint, CheckpointInfo | None)
+    assert_type(outlook.steps, tuple[StepRecovery, ...])
     assert_type(pipeline.describe(), str)
     assert_type(pipeline.describe("mermaid"), str)
 

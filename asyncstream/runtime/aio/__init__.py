@@ -3,10 +3,22 @@ Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and
 (the parts of one job, from opening to closing), `job` (what the user holds of it), and `checkpoints`.
 """
 
+from asyncstream.runtime.aio.dry_run import DryRun, dry_run
 from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
 from asyncstream.runtime.aio.run import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.threads import ThreadedJob
 
-__all__ = ("OPEN_SECONDS", "Job", "JobSnapshot", "JobState", "Restarts", "ThreadedJob")
+__all__ = (
+    "OPEN_SECONDS",
+    "DryRun",
+    "Job",
+    "JobSnapshot",
+    "JobState",
+    "Restarts",
+    "StepRecovery",
+    "ThreadedJob",
+    "dry_run",
+)

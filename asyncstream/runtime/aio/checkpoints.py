@@ -47,7 +47,7 @@ from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Frozen, freeze
 
-__all__ = ("Checkpointer",)
+__all__ = ("Checkpointer", "check_settings")
 
 log = logging.getLogger("asyncstream.checkpoint")
 
@@ -90,13 +90,7 @@ class Checkpointer:
         clock: Clock,
         failed: Callable[[BaseException], None],
     ) -> None:
-        for new in settings.renamed.values():
-            if new not in graph:
-                raise PipelineError(f"renamed: the pipeline has no step {new!r}")
-        for name in settings.migrate:
-            if name not in graph:
-                raise PipelineError(f"migrate: the pipeline has no step {name!r}")
-        _check_names(graph)
+        check_settings(settings, graph)
         self._settings = settings
         self._graph = graph
         self._pipeline = pipeline
@@ -397,6 +391,22 @@ def _thawed(step: str, frozen: Frozen[Any]) -> Any:
             f"step {step!r} cannot be kept in a checkpoint: of what it remembers, no copy can be made: "
             f"{describe_error(error)}"
         ) from error
+
+
+def check_settings(settings: Checkpoints, graph: Graph) -> None:
+    """
+    See whether checkpoints can be taken of this graph, and the settings are about its steps.
+
+    Raises:
+        PipelineError: if not.
+    """
+    for new in settings.renamed.values():
+        if new not in graph:
+            raise PipelineError(f"renamed: the pipeline has no step {new!r}")
+    for name in settings.migrate:
+        if name not in graph:
+            raise PipelineError(f"migrate: the pipeline has no step {name!r}")
+    _check_names(graph)
 
 
 def _check_names(graph: Graph) -> None:

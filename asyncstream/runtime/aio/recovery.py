@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match
 from asyncstream.checkpoint.format import Role
@@ -20,8 +20,9 @@ from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.state.schema import Schema, compare
 
-__all__ = ("Found", "choose", "transactional_sinks")
+__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "survey", "transactional_sinks")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,50 @@ class Found:
     states: Mapping[Role, dict[str, Any]] = field(
         default_factory=lambda: {"operator": {}, "source": {}, "sink": {}}
     )
+
+
+Outcome: TypeAlias = Literal["kept", "changed", "migrated", "from nothing", "dropped", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecovery:
+    """
+    What becomes of a step when a job goes on from a checkpoint.
+
+    Attributes:
+        step: its name; in the checkpoint, if the pipeline does not have it any more.
+        role: "source", "operator", or "sink".
+        outcome: it goes on with what it remembered as that was ("kept"), made to fit changed code
+            ("changed"), or as a function of `migrate=` makes it ("migrated"); it starts "from nothing"; the
+            pipeline has it no more ("dropped"); or it cannot go on from there ("refused").
+        detail: in words, what has changed, or why it is refused; may be empty.
+    """
+
+    step: str
+    role: Role
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """
+    What all concerned say to a checkpoint, before anything is changed.
+
+    Attributes:
+        found: the checkpoint, and the states that fit.
+        steps: by name, what becomes of the steps that it knows, or that refuse it.
+        refusals: why it cannot be gone on from; empty if it can.
+    """
+
+    found: Found = field(default_factory=Found)
+    steps: dict[str, StepRecovery] = field(default_factory=dict)
+    refusals: list[CheckpointError | SinkError | SourceError] = field(default_factory=list)
+
+    def refuse(self, step: str, role: Role, refusal: CheckpointError | SinkError | SourceError) -> None:
+        """Note that a step cannot go on."""
+        self.steps[step] = StepRecovery(step, role, "refused", str(refusal))
+        self.refusals.append(refusal)
 
 
 def transactional_sinks(wiring: Wiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
@@ -62,42 +107,61 @@ async def choose(
         SinkError: if a sink cannot go on from there.
         SourceError: if a source cannot.
     """
-    found = await _find(settings, history, graph, pipeline, wiring)
-    refusals: list[SinkError | SourceError] = []
+    answers = await survey(settings, history, graph, pipeline, wiring, writer)
+    refusals = answers.refusals
+    for refusal in refusals:
+        if isinstance(refusal, CheckpointError):  # with a checkpoint that does not fit, the rest means little
+            raise refusal
+    if len(refusals) > 1:
+        raise type(refusals[0])("; ".join(map(str, refusals))) from refusals[0]
+    if refusals:
+        raise refusals[0]
+    return answers.found
+
+
+async def survey(
+    settings: Checkpoints, history: History, graph: Graph, pipeline: str, wiring: Wiring, writer: Writer
+) -> Survey:
+    """
+    What all concerned say to the checkpoint to go on from. Changes nothing; arguments as for `choose`.
+
+    Raises:
+        CheckpointError: if it cannot be read, or steps are missing that it holds state of.
+    """
+    answers = await _find(settings, history, graph, pipeline, wiring)
+    found, steps = answers.found, answers.steps
     for name, _, sink in transactional_sinks(wiring):
+        if name in steps and steps[name].outcome == "refused":
+            continue
         sink.writer = writer
         try:
             with naming(name, SinkError):
                 await sink.can_recover(found.states["sink"].get(name))
         except SinkError as refusal:
-            refusals.append(refusal)
+            answers.refuse(name, "sink", refusal)
     for name, position in found.states["source"].items():
         try:
             with naming(name, SourceError):
                 await wiring.sources[name].source.can_seek(position)
         except SourceError as refusal:
-            refusals.append(refusal)
-    if len(refusals) > 1:
-        raise type(refusals[0])("; ".join(map(str, refusals))) from refusals[0]
-    if refusals:
-        raise refusals[0]
-    return found
+            answers.refuse(name, "source", refusal)
+    return answers
 
 
 async def _find(
     settings: Checkpoints, history: History, graph: Graph, pipeline: str, wiring: Wiring
-) -> Found:
+) -> Survey:
     if settings.restore == "none":
         for info in (await history.infos()).values():
             if isinstance(info, CheckpointInfo):
                 _check_pipeline(info, settings, pipeline)
-        return Found()
+        return Survey()
     if settings.restore == "newest":
         read = await history.read_newest()
     else:
         read = await history.read(settings.restore)
     if read is None:
-        return Found()
+        return Survey()
     info, kept = read
     _check_pipeline(info, settings, pipeline)
     sinks = {name for name, _, _ in transactional_sinks(wiring)}
@@ -107,14 +171,28 @@ async def _find(
         {step.name: step.kind for step in graph},
         lambda name, step: step.role != "sink" or name in sinks,
     )
-    found = Found(info)
+    answers = Survey(Found(info))
     ends = {step.name for step in graph if isinstance(step, SinkStep)}
     for old, name in names.items():
         was = info.steps[old]
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
-        found.states[was.role][name] = fit(info, settings, old, name, kept[old], now)
-    return found
+        try:
+            state = fit(info, settings, old, name, kept[old], now)
+        except CheckpointError as refusal:
+            answers.refuse(name, was.role, refusal)
+            continue
+        answers.found.states[was.role][name] = state
+        if name in settings.migrate:
+            outcome: Outcome = "from nothing" if state is None else "migrated"
+            answers.steps[name] = StepRecovery(name, was.role, outcome, "by migrate=")
+        else:
+            changed = "" if was.schema is None or now is None else str(compare(Schema.of(was.schema), now))
+            answers.steps[name] = StepRecovery(name, was.role, "changed" if changed else "kept", changed)
+    for old, was in info.steps.items():
+        if old not in names:
+            answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
+    return answers
 
 
 def _check_pipeline(info: CheckpointInfo, settings: Checkpoints, pipeline: str) -> None:

@@ -1,15 +1,5 @@
 """
-The command line: run a pipeline, describe it, look at its checkpoints.
-
-    asyncstream run shop.orders:pipeline --checkpoints state --every 10
-    asyncstream describe shop.orders:pipeline --mermaid
-    asyncstream checkpoint list state
-
-`run` stops gracefully at the first SIGTERM or SIGINT: it reads no more, starts no call, and gives running
-calls and sinks some time to end: 10 s by default, and all is over 15 s later, inside the 30 s that most
-supervisors give. With checkpoints, one is taken at once and a last one at the end, and open windows stay open
-for the next run. Without, the job is drained: open windows fire, for no run will go on with them. At the
-second signal it stops at once, and the last checkpoint that was taken stands.
+The commands that run and describe pipelines; those that look at checkpoints are in `checkpoints`.
 """
 
 from __future__ import annotations
@@ -19,23 +9,13 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from asyncstream.arguments import count, duration_seconds
-from asyncstream.checkpoint import (
-    CheckpointInfo,
-    Checkpoints,
-    CheckpointStore,
-    DirectoryStore,
-    History,
-    SqliteStore,
-)
-from asyncstream.codec import JsonCodec
-from asyncstream.errors import AsyncStreamError, CheckpointError, DamagedCheckpoint, PipelineError
-from asyncstream.lease import presence
+from asyncstream.checkpoint import Checkpoints, DirectoryStore
+from asyncstream.cli.checkpoints import add_checkpoint_commands, add_key, key_of
+from asyncstream.errors import AsyncStreamError, PipelineError
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
@@ -100,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="count only the restarts of the last so many seconds; all, if not given",
     )
+    add_key(run)
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="start nothing: say what a run would go on from, and whether it could (status 1 if not)",
+    )
     run.set_defaults(do=_run)
 
     describe = commands.add_parser("describe", help="show the steps of a pipeline, and what it guarantees")
@@ -107,18 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart")
     describe.set_defaults(do=_describe)
 
-    checkpoint = commands.add_parser("checkpoint", help="look at kept checkpoints")
-    looks = checkpoint.add_subparsers(required=True, metavar="command")
-    for name, do, text in (
-        ("list", _list, "one line for each"),
-        ("show", _show, "what one of them holds"),
-        ("verify", _verify, "read them all, and say which are damaged"),
-    ):
-        look = looks.add_parser(name, help=text)
-        look.add_argument("store", help="the directory, or the SQLite file, that they are in")
-        if name == "show":
-            look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
-        look.set_defaults(do=do)
+    add_checkpoint_commands(commands)
     return parser
 
 
@@ -167,10 +142,19 @@ def _run(options: argparse.Namespace) -> int:
     elif options.restarts_within is not None:
         raise PipelineError("--restarts-within counts restarts: give --max-restarts as well")
     checkpoints = None
+    for option, is_given in (("--dry-run", options.dry_run), ("--key-file", options.key_file is not None)):
+        if is_given and options.checkpoints is None:
+            raise PipelineError(f"{option} needs --checkpoints")
     if options.checkpoints is not None:
         restore = int(options.restore) if options.restore.isdecimal() else options.restore
         store = DirectoryStore(options.checkpoints)
-        checkpoints = Checkpoints(store=store, every=options.every, keep=options.keep, restore=restore)
+        checkpoints = Checkpoints(
+            store=store, every=options.every, keep=options.keep, restore=restore, key=key_of(options)
+        )
+        if options.dry_run:
+            report = asyncio.run(pipeline.dry_run(checkpoints))
+            print(report)
+            return int(not report.can_start)
     try:
         return leave(run_bounded(_run_until_signal(pipeline, checkpoints, grace, restarts)))
     except AsyncStreamError as error:
@@ -214,88 +198,3 @@ def _describe(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
     print(pipeline.describe("mermaid") if options.mermaid else pipeline.describe(checkpoints=True))
     return 0
-
-
-# ------------------------------------------------------------------ checkpoints
-
-
-def _store(path: str) -> CheckpointStore:
-    if not Path(path).exists():
-        raise CheckpointError(f"there is nothing at {path}")
-    return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)
-
-
-def _read_all(path: str, *, parts: bool = False) -> dict[int, CheckpointInfo | CheckpointError]:
-    """By number, what each says of itself, or what is wrong with it, or with one of its `parts`."""
-
-    async def read() -> dict[int, CheckpointInfo | CheckpointError]:
-        history = History(_store(path), JsonCodec())
-        found = await history.infos()
-        for number, info in found.items() if parts else ():
-            if isinstance(info, CheckpointInfo):
-                try:
-                    await history.check(number)
-                except CheckpointError as error:
-                    found[number] = error
-        return found
-
-    return asyncio.run(read())
-
-
-def _writer(path: str) -> str:
-    """Who writes to a store now, for people."""
-    lease = asyncio.run(_store(path).holder())
-    if lease is None:
-        return "no job has written to it with a lease"
-    state = "has ended" if lease.released else f"is {presence(lease.holder)}"
-    return f"lease {lease.number}, of {lease.holder}, which {state}"
-
-
-def _list(options: argparse.Namespace) -> int:
-    for number, info in _read_all(options.store).items():
-        if isinstance(info, CheckpointInfo):
-            ending = "  finished" if info.finished else ""
-            print(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
-        else:
-            print(f"{number:8}  {_state(info)}: {info}")
-    return 0
-
-
-def _verify(options: argparse.Namespace) -> int:
-    found = _read_all(options.store, parts=True)
-    for number, info in found.items():
-        print(f"{number:8}  {_state(info)}" + ("" if isinstance(info, CheckpointInfo) else f": {info}"))
-    return int(not all(isinstance(info, CheckpointInfo) for info in found.values()))
-
-
-def _show(options: argparse.Namespace) -> int:
-    found = _read_all(options.store)
-    if not found:
-        raise CheckpointError(f"there is no checkpoint in {options.store}")
-    number = max(found) if options.number is None else options.number
-    if number not in found:
-        raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
-    info = found[number]
-    if isinstance(info, CheckpointError):
-        raise info
-    print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
-    print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
-    print(f"  size      {info.size:,} bytes, codec {info.codec}")
-    print(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
-    width = max(map(len, info.steps), default=0)
-    for name, step in info.steps.items():
-        print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
-        for part in step.parts if len(step.parts) > 1 or step.parts[0].stored else ():
-            name = "/".join(part.path) or "(rest)"
-            print(f"            {name}: {part.size:,} bytes, {part.stored or 'inline'}")
-    return 0
-
-
-def _state(info: CheckpointInfo | CheckpointError) -> str:
-    if isinstance(info, CheckpointInfo):
-        return "whole"
-    return "damaged" if isinstance(info, DamagedCheckpoint) else "unreadable"
-
-
-def _moment(info: CheckpointInfo) -> str:
-    return datetime.fromtimestamp(info.created_ms / 1000, UTC).isoformat(" ", "seconds")

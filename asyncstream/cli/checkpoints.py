@@ -1,0 +1,213 @@
+"""
+The commands that look at kept checkpoints: they change nothing, and import nothing that a checkpoint names.
+
+With a key, only what was written with it counts. Without, what was is shown all the same, and it is said that
+its seal was not checked: anybody who can write to the store may have written it.
+
+`verify` also says which classes the values name. One whose module is not imported here is no fault: the
+program that runs the pipeline imports it, and a run that does not refuses the checkpoint. One that values are
+never made of, such as `os:system`, is none that this package has written: the checkpoint is reported as
+"suspect", and the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from asyncstream.checkpoint import CheckpointInfo, CheckpointStore, DirectoryStore, History, SqliteStore
+from asyncstream.codec import JsonCodec, NamedClass, named_classes
+from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint, describe_error
+from asyncstream.lease import presence
+
+__all__ = ("add_checkpoint_commands", "add_key", "key_of")
+
+
+def add_checkpoint_commands(commands: Any) -> None:
+    """Add `checkpoint list`, `show` and `verify` to the commands of a parser."""
+    checkpoint = commands.add_parser("checkpoint", help="look at kept checkpoints")
+    looks = checkpoint.add_subparsers(required=True, metavar="command")
+    for name, do, text in (
+        ("list", _list, "one line for each"),
+        ("show", _show, "what one of them holds"),
+        ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
+    ):
+        look = looks.add_parser(name, help=text)
+        look.add_argument("store", help="the directory, or the SQLite file, that they are in")
+        if name == "show":
+            look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
+        add_key(look)
+        look.set_defaults(do=do)
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option that `key_of` reads."""
+    parser.add_argument(
+        "--key-file",
+        metavar="PATH",
+        help="the key of the checkpoints: all bytes of this file, a last line break included",
+    )
+
+
+def key_of(options: argparse.Namespace) -> bytes | None:
+    """
+    The key that was given.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    if options.key_file is None:
+        return None
+    try:
+        return Path(options.key_file).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"--key-file: {describe_error(error)}") from error
+
+
+def _store(path: str) -> CheckpointStore:
+    if not Path(path).exists():
+        raise CheckpointError(f"there is nothing at {path}")
+    return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """
+    A checkpoint that was looked at.
+
+    Attributes:
+        info: what it says of itself, or what is wrong with it.
+        sealed: whether it was written with a key.
+        classes: those that its values name; None: they were not looked into.
+    """
+
+    info: CheckpointInfo | CheckpointError
+    sealed: bool = False
+    classes: list[NamedClass] | None = None
+
+
+def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[int, _Looked]:
+    """
+    By number, what is there.
+
+    Args:
+        contents: look at all of it; else only at what each says of itself, and at its seal if there is a key.
+    """
+    history = History(_store(options.store), JsonCodec(), key_of(options))
+
+    async def look(number: int, info: CheckpointInfo | CheckpointError) -> _Looked:
+        if isinstance(info, CheckpointError):
+            return _Looked(info)
+        sealed = await history.is_sealed(number)
+        try:
+            if contents:
+                return _Looked(info, sealed, _classes(info, await history.contents(number)))
+            if options.key_file is not None:
+                await history.check(number)
+        except CheckpointError as error:
+            return _Looked(error, sealed)
+        return _Looked(info, sealed)
+
+    async def read() -> dict[int, _Looked]:
+        return {number: await look(number, info) for number, info in (await history.infos()).items()}
+
+    return asyncio.run(read())
+
+
+def _classes(info: CheckpointInfo, contents: dict[str, list[bytes]]) -> list[NamedClass] | None:
+    if info.codec != JsonCodec.name:
+        return None
+    try:
+        return named_classes(chain.from_iterable(contents.values()))
+    except CodecError as error:
+        raise CheckpointError(f"checkpoint {info.id}: {error}") from error
+
+
+def _writer(path: str) -> str:
+    """Who writes to a store now, for people."""
+    lease = asyncio.run(_store(path).holder())
+    if lease is None:
+        return "no job has written to it with a lease"
+    state = "has ended" if lease.released else f"is {presence(lease.holder)}"
+    return f"lease {lease.number}, of {lease.holder}, which {state}"
+
+
+def _list(options: argparse.Namespace) -> int:
+    for number, looked in _read_all(options).items():
+        info = looked.info
+        if isinstance(info, CheckpointInfo):
+            ending = "  finished" if info.finished else ""
+            print(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
+        else:
+            print(f"{number:8}  {_state(looked)}: {info}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    found = _read_all(options, contents=True)
+    for number, looked in found.items():
+        if isinstance(looked.info, CheckpointError):
+            print(f"{number:8}  {_state(looked)}: {looked.info}")
+            continue
+        print(f"{number:8}  {_state(looked)}, {_seal(looked, options)}")
+        if looked.classes is None:
+            print(f"          values of codec {looked.info.codec!r} are not looked into")
+        for named in looked.classes or ():
+            print(f"          {named.path}: {_judgement(named)}")
+    return int(not all(_state(looked) == "whole" for looked in found.values()))
+
+
+def _judgement(named: NamedClass) -> str:
+    if named.state == "refused":
+        return f"SUSPECT, values are not made of it: {named.reason}"
+    if named.state == "absent":
+        return "its module is not imported here; only a program that imports it can read this checkpoint"
+    return "its module is imported" if named.state == "imported" else "registered"
+
+
+def _seal(looked: _Looked, options: argparse.Namespace) -> str:
+    if not looked.sealed:
+        return "not sealed with a key"
+    return (
+        "seal not checked, for there is no --key-file" if options.key_file is None else "sealed with this key"
+    )
+
+
+def _show(options: argparse.Namespace) -> int:
+    found = _read_all(options)
+    if not found:
+        raise CheckpointError(f"there is no checkpoint in {options.store}")
+    number = max(found) if options.number is None else options.number
+    if number not in found:
+        raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
+    info = found[number].info
+    if isinstance(info, CheckpointError):
+        raise info
+    print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
+    print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
+    print(f"  size      {info.size:,} bytes, codec {info.codec}")
+    print(f"  seal      {_seal(found[number], options)}")
+    print(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
+    width = max(map(len, info.steps), default=0)
+    for name, step in info.steps.items():
+        print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
+        for part in step.parts if len(step.parts) > 1 or step.parts[0].stored else ():
+            name = "/".join(part.path) or "(rest)"
+            print(f"            {name}: {part.size:,} bytes, {part.stored or 'inline'}")
+    return 0
+
+
+def _state(looked: _Looked) -> str:
+    if isinstance(looked.info, CheckpointInfo):
+        is_suspect = any(named.state == "refused" for named in looked.classes or ())
+        return "suspect" if is_suspect else "whole"
+    return "damaged" if isinstance(looked.info, DamagedCheckpoint) else "unreadable"
+
+
+def _moment(info: CheckpointInfo) -> str:
+    return datetime.fromtimestamp(info.created_ms / 1000, UTC).isoformat(" ", "seconds")

@@ -1,0 +1,134 @@
+"""
+Recovery without recovering: what a start would go on from, and who would refuse.
+
+It asks what a start asks, by the same functions, and stops before the first thing that a start changes: no
+lease is taken, nothing is opened for writing, and nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
+from asyncstream.checkpoint.stores import time_ms
+from asyncstream.connectors.base import Writer
+from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
+from asyncstream.lease import Holder, following, is_free
+from asyncstream.plan import Graph, SinkStep, SourceStep
+from asyncstream.runtime.aio.checkpoints import check_settings
+from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
+from asyncstream.runtime.aio.wiring import Wiring
+
+__all__ = ("DryRun", "dry_run")
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """
+    What a start would go on from. `str()` of it is for people.
+
+    Attributes:
+        pipeline: its name.
+        checkpoint: the checkpoint that it would go on from; None: it would begin at the beginning, or none
+            can be gone on from.
+        passed_over: by number, what is wrong with damaged ones that are newer.
+        steps: what would become of each step that remembers something, of each source and sink, and of what
+            the checkpoint holds of others; in the order of the pipeline.
+        refusals: why a start would be refused; empty if it would not.
+        holder: who writes to the store now; None: no job does.
+    """
+
+    pipeline: str
+    checkpoint: CheckpointInfo | None
+    passed_over: Mapping[int, str]
+    steps: tuple[StepRecovery, ...]
+    refusals: tuple[str, ...]
+    holder: str | None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a start with the same settings would go on from there, as things are."""
+        return not self.refusals
+
+    def __str__(self) -> str:
+        if self.checkpoint is not None:
+            place = f"from checkpoint {self.checkpoint.id}"
+        else:
+            place = "from the beginning" if self.can_start else "from no checkpoint"
+        verb = "would go on" if self.can_start else "cannot go on"
+        lines = [f"pipeline {self.pipeline!r} {verb} {place}"]
+        lines += [f"  checkpoint {number} is passed over: {why}" for number, why in self.passed_over.items()]
+        lines.append("  no job writes to the store" if self.holder is None else f"  held by {self.holder}")
+        width = max((len(step.step) for step in self.steps), default=0)
+        for step in self.steps:
+            line = f"  {step.role:<8}  {step.step:<{width}}  {step.outcome}"
+            lines.append(f"{line}: {step.detail}" if step.detail else line)
+        return "\n".join([*lines, *(f"  refused: {why}" for why in self.refusals)])
+
+
+async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
+    """
+    Ask what a start would go on from.
+
+    Args:
+        settings: those of the start.
+        graph: what would run.
+        pipeline: its name.
+
+    Raises:
+        PipelineError: if the settings do not fit the graph, or it runs now.
+    """
+    if graph.in_use:
+        raise PipelineError("dry_run: this pipeline runs now, and its sinks serve one run at a time")
+    check_settings(settings, graph)
+    history = History(settings.store, settings.values_codec(), settings.key)
+    answers, refusals, holder = Survey(), [], None
+    wiring = Wiring(graph, lambda operator: None)
+    writers = [(sink, sink.writer) for _, _, sink in transactional_sinks(wiring)]
+    try:
+        current = await settings.store.holder()
+        now_ms, seconds, what = time_ms(), settings.lease_seconds, str(settings.store)
+        me = Holder.here(now_ms)
+        try:
+            lease = following(current, me, seconds, now_ms, what)
+        except LeaseHeld as held:
+            if settings.on_held == "refuse":
+                refusals.append(str(held))
+            assert current is not None
+            lease = following(current.given_back(), me, seconds, now_ms, what)
+        if current is not None and not is_free(current, now_ms):
+            holder = str(current.holder)
+        writer = Writer(lease, settings.keep, settings.ahead)
+        answers = await survey(settings, history, graph, pipeline, wiring, writer)
+    except CheckpointError as refusal:
+        refusals.append(str(refusal))
+    finally:
+        for sink, was in writers:
+            sink.writer = was
+    return DryRun(
+        pipeline,
+        answers.found.info,
+        {number: str(damage) for number, damage in history.passed_over.items()},
+        tuple(_in_order(answers, graph, wiring)),
+        (*refusals, *map(str, answers.refusals)),
+        holder,
+    )
+
+
+def _in_order(answers: Survey, graph: Graph, wiring: Wiring) -> list[StepRecovery]:
+    """What becomes of every step that has a part in recovery, also of those that the checkpoint lacks."""
+    known = dict(answers.steps)
+    taking_part = {name for name, _, _ in transactional_sinks(wiring)}
+    steps: list[StepRecovery] = []
+    for step in graph:
+        if step.name in known:
+            steps.append(known.pop(step.name))
+        elif isinstance(step, SourceStep):
+            steps.append(StepRecovery(step.name, "source", "from nothing"))
+        elif isinstance(step, SinkStep):
+            detail = "" if step.name in taking_part else "it takes no part in checkpoints"
+            steps.append(StepRecovery(step.name, "sink", "from nothing", detail))
+        elif step.schema is not None:
+            steps.append(StepRecovery(step.name, "operator", "from nothing"))
+    return steps + list(known.values())
