@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def test_file_sink_that_fails_knows_how_many_lines_it_has(tmp_path: Path) -> Non
 
 
 def ids(path: Path) -> list[int]:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         return [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]
 
 
