@@ -62,7 +62,21 @@ from asyncstream.eventtime import (
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
-from asyncstream.runtime.aio import DryRun, Job, JobSnapshot, JobState, Restarts, StepRecovery, ThreadedJob
+from asyncstream.runtime.aio import (
+    CheckpointStatus,
+    DryRun,
+    FailedElement,
+    Job,
+    JobSnapshot,
+    JobState,
+    JobStatus,
+    Latency,
+    OldestCall,
+    Restarts,
+    StepRecovery,
+    StepStatus,
+    ThreadedJob,
+)
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
@@ -96,6 +110,7 @@ __all__ = (
     "CallTimeout",
     "CheckpointError",
     "CheckpointInfo",
+    "CheckpointStatus",
     "Checkpoints",
     "Clock",
     "Collect",
@@ -108,13 +123,16 @@ __all__ = (
     "DryRun",
     "DynamicSessionWindows",
     "FailedCall",
+    "FailedElement",
     "First",
     "GlobalWindows",
     "Items",
     "Job",
     "JobSnapshot",
     "JobState",
+    "JobStatus",
     "JobStopped",
+    "Latency",
     "LeaseHeld",
     "LeaseLost",
     "JsonLinesSink",
@@ -130,6 +148,7 @@ __all__ = (
     "MissingField",
     "Min",
     "NoWatermarks",
+    "OldestCall",
     "OutputOrder",
     "Pipeline",
     "PipelineError",
@@ -151,6 +170,7 @@ __all__ = (
     "SqliteSource",
     "SqliteStore",
     "StepRecovery",
+    "StepStatus",
     "Stream",
     "Sum",
     "SystemClock",

@@ -27,6 +27,7 @@ from asyncstream import (
     Job,
     JobSnapshot,
     JobState,
+    JobStatus,
     JsonLinesSource,
     KeyedProcessFunction,
     KeyedStream,
@@ -43,6 +44,7 @@ from asyncstream import (
     SqliteSource,
     SqliteStore,
     StepRecovery,
+    StepStatus,
     Stream,
     SystemClock,
     ThreadedJob,
@@ -288,6 +290,9 @@ async def running(pipeline: Pipeline) -> None:
         checkpoints=Checkpoints(store=MemoryStore(), restore=7), cancel_body=True, open_timeout=5
     ) as job:
         assert_type(job.state, JobState)
+        assert_type(job.status(), JobStatus)
+        assert_type(job.status(values=True).steps, tuple[StepStatus, ...])
+        assert_type(job.status().to_dict(), dict[str, Any])
         assert_type(job.error, BaseException | None)
         job.submit_threadsafe({"a": 1}, timeout=1.5)
     await pipeline.run(

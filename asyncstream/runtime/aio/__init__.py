@@ -9,16 +9,30 @@ from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
 from asyncstream.runtime.aio.run import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
+from asyncstream.runtime.aio.status import (
+    CheckpointStatus,
+    FailedElement,
+    JobStatus,
+    Latency,
+    OldestCall,
+    StepStatus,
+)
 from asyncstream.runtime.aio.threads import ThreadedJob
 
 __all__ = (
     "OPEN_SECONDS",
+    "CheckpointStatus",
     "DryRun",
+    "FailedElement",
     "Job",
     "JobSnapshot",
     "JobState",
+    "JobStatus",
+    "Latency",
+    "OldestCall",
     "Restarts",
     "StepRecovery",
+    "StepStatus",
     "ThreadedJob",
     "dry_run",
 )

@@ -80,6 +80,7 @@ class Checkpointer:
 
     Attributes:
         resumed_ms: processing time of the checkpoint that the job goes on from; 0 if there is none.
+        last: the one that a job that started now would go on from; None: there is none.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Checkpointer:
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_ms = 0
+        self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -135,6 +137,7 @@ class Checkpointer:
         if found.info is not None:
             self._is_first = found.info.id != self._number
             self.resumed_ms = found.info.created_ms
+            self.last = found.info
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
@@ -279,6 +282,7 @@ class Checkpointer:
             log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error)
             raise error
         self._in_a_row = 0
+        self.last = info
         await self._let_go()
         self._counts["taken"] += 1
         self._counts["number"], self._counts["bytes"] = number, info.size

@@ -18,12 +18,12 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.submissions import Results, ResultsHandle, Submissions
 from asyncstream.errors import JobStopped, PipelineError, describe_error
-from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph, SinkStep, SourceStep
-from asyncstream.runtime.aio.endpoints import SourceDriver
 from asyncstream.runtime.aio.inside import refuse_inside
+from asyncstream.runtime.aio.inspection import inspect
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
+from asyncstream.runtime.aio.status import JobStatus
 from asyncstream.runtime.aio.tickets import Tickets, running_loop
 
 __all__ = ("Job", "JobState")
@@ -197,6 +197,18 @@ class Job:
     def error(self) -> BaseException | None:
         """What the job failed with, as soon as it has; it is logged, and raised on leaving the block."""
         return self._run.error
+
+    def status(self, *, values: bool = False) -> JobStatus:
+        """
+        How every step stands now: its counts, its event time, and where its elements wait.
+
+        May be asked at any time, also before the job runs and when it is over. It disturbs nothing.
+
+        Args:
+            values: show elements, cut to 200 characters; without it, they and texts that quote them are
+                hidden.
+        """
+        return inspect(self._run, self.state, values=values)
 
     def unfinished(self) -> list[str]:
         """The names of the steps that have something to do, open, read or close; for whoever waits."""
@@ -376,9 +388,7 @@ class Job:
     def metrics(self) -> dict[str, dict[str, int]]:
         """Counters and gauges of every step, by its name."""
         self._check_started()
-        wiring = self._run.wiring
-        parts: dict[str, SourceDriver | Operator] = {**wiring.sources, **wiring.operators}
-        return {name: counts for name, part in parts.items() if (counts := part.metrics())}
+        return {name: counts for name, part in self._run.parts.items() if (counts := part.metrics())}
 
     # ------------------------------------------------------------------ inside
 

@@ -91,6 +91,8 @@ class Run:
         phase: how far it has come.
         error: the first that happened, or None.
         is_draining: no more input is read, though nothing has failed.
+        started_ms: processing time at which it was opened; 0: not yet.
+        parts: what runs each step, by its name; empty before it is opened.
         finished: done when every task has ended, and the last checkpoint is taken.
     """
 
@@ -110,6 +112,8 @@ class Run:
         self.phase: Phase = "new"
         self.error: BaseException | None = None
         self.is_draining = False
+        self.started_ms = 0
+        self.parts: dict[str, SourceDriver | Operator] = {}
         self._name = name
         self._clock = JobClock(clock)
         self._from = snapshot
@@ -149,8 +153,10 @@ class Run:
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] = self.loop.create_future()
         self._clock.begin()
+        self.started_ms = self._clock.now_ms()
         self.alarms = Alarms(self._clock, self.fail)
         self.wiring = Wiring(self.graph, self.alarms.has_room)
+        self.parts = {**self.wiring.sources, **self.wiring.operators}
         try:
             await self._open_in_time()
         except BaseException as error:

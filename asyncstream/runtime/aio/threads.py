@@ -27,6 +27,7 @@ from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.runtime.aio.job import Job, JobState
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.snapshot import JobSnapshot
+from asyncstream.runtime.aio.status import JobStatus
 
 __all__ = ("ThreadedJob",)
 
@@ -152,6 +153,10 @@ class ThreadedJob:
     def metrics(self) -> dict[str, dict[str, int]]:
         """As `Job.metrics`."""
         return self._job.metrics()
+
+    def status(self, *, values: bool = False) -> JobStatus:
+        """As `Job.status`."""
+        return self._job.status(values=values)
 
     @property
     def state(self) -> JobState:

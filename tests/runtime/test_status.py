@@ -1,0 +1,69 @@
+"""`job.status()`: how each step stands, as plain data, at any moment of a job's life."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from asyncstream import Checkpoints, JobStatus, MemoryStore, Pipeline, UserFunctionError
+from tests.runtime.parts import boom, run
+
+
+def orders() -> Pipeline:
+    pipeline = Pipeline("orders")
+    (
+        pipeline.source([{"id": 1}, {"id": 2}], name="orders")
+        .map(lambda order: order, name="same")
+        .discard(name="end")
+    )
+    return pipeline
+
+
+def test_status_tells_of_each_step_before_the_job_runs() -> None:
+    status = orders().start().status()
+    assert (status.state, status.error, status.checkpoint) == ("new", None, None)
+    assert [(step.name, step.kind, step.inputs) for step in status.steps] == [
+        ("orders", "source", ()),
+        ("same", "map", ("orders",)),
+        ("end", "discard", ("same",)),
+    ]
+
+
+def test_status_counts_what_went_through_and_is_kept_when_the_job_is_over() -> None:
+    async def main() -> JobStatus:
+        async with orders().start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+            await job.wait()
+        return job.status()
+
+    status = run(main())
+    assert status.state == "finished"
+    assert status.step("orders").counts == {"read": 2}
+    assert status.checkpoint is not None
+    assert status.checkpoint.number >= 1
+    assert status.checkpoint.size > 0
+    assert json.loads(json.dumps(status.to_dict())) == status.to_dict()
+
+
+def test_status_hides_the_element_that_a_job_failed_on_unless_asked() -> None:
+    async def main() -> tuple[JobStatus, JobStatus]:
+        pipeline = Pipeline()
+        pipeline.source(["secret"]).map(boom, name="explode").discard()
+        job = pipeline.start()
+        with pytest.raises(UserFunctionError):
+            async with job:
+                await job.wait()
+        return job.status(), job.status(values=True)
+
+    hidden, shown = run(main())
+    assert hidden.state == "failed"
+    assert hidden.error == "step 'explode': Boom"
+    assert "secret" not in json.dumps(hidden.to_dict())
+    assert "'secret'" in str(shown.error)
+
+
+def test_status_knows_its_steps_by_name() -> None:
+    status = orders().start().status()
+    assert status.step("same").kind == "map"
+    with pytest.raises(KeyError):
+        status.step("other")
