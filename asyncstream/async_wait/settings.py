@@ -109,7 +109,10 @@ class AsyncWaitSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
-            advice = "use map or flat_map for a plain function, or wrap it in an async def"
+            advice = (
+                "use map or flat_map for a plain function, or wrap it in an async def; for one that blocks "
+                "use thread_map, or in_threads(fn, threads=...) of asyncstream.calls"
+            )
             if isasyncgenfunction(self.function):
                 advice = "it must return its results, in a list for async_flat_map, not yield them"
             raise refuse("fn", "an async def or an AsyncFunction", self.function, advice)

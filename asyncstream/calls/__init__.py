@@ -16,6 +16,8 @@ Read from the outside in, this is the sensible order:
 
 `batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
 a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
+
+`in_threads` makes an async function of a plain one that blocks: `retry(in_threads(ask, threads=20))`.
 """
 
 from asyncstream.calls.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
@@ -23,6 +25,7 @@ from asyncstream.calls.batched import Batched, batched
 from asyncstream.calls.cached import Cached, cached
 from asyncstream.calls.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
 from asyncstream.calls.guard import Call, Guard
+from asyncstream.calls.in_threads import InThreads, in_threads
 from asyncstream.calls.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
 from asyncstream.calls.retry import Attempt, Retry, current_attempt, retry
 from asyncstream.calls.single_flight import SingleFlight, single_flight
@@ -38,6 +41,7 @@ __all__ = (
     "CircuitBreaker",
     "CircuitState",
     "Guard",
+    "InThreads",
     "Limiter",
     "RateLimit",
     "RateLimiter",
@@ -48,6 +52,7 @@ __all__ = (
     "cached",
     "circuit_breaker",
     "current_attempt",
+    "in_threads",
     "rate_limit",
     "retry",
     "single_flight",

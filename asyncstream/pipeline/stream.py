@@ -25,6 +25,7 @@ from asyncstream.arguments import (
     text,
 )
 from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
+from asyncstream.calls.in_threads import THREADS, InThreads
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
 from asyncstream.connectors.submissions import Results, ResultsHandle
@@ -40,6 +41,8 @@ from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
 from asyncstream.state.schema import Schema, described
 
 if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+
     from asyncstream.pipeline.keyed import Extent, KeyedStream, PolicyResults, WindowedStream
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
@@ -236,6 +239,39 @@ class Stream(Generic[T]):
         Everything else is as for `async_map`.
         """
         return self._async_step("async_flat_map", name, fn, options)
+
+    def thread_map(
+        self,
+        fn: Callable[[T], U],
+        *,
+        threads: int | CapacityLimiter = THREADS,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> AsyncResults[U]:
+        """
+        Each element becomes `fn(element)`, called in a thread, where it may block; many calls run at once.
+
+        The step is one of `async_map`, whose function is `asyncstream.calls.in_threads(fn, threads=threads)`;
+        give that to `async_map` or `async_flat_map` to put guards around it. So its checkpoints go on when
+        the function becomes an `async def`.
+
+        A thread cannot be ended from outside: a call that has timed out keeps it until it returns, and shows
+        as `overdue` in the metrics; a stop waits for running calls, as it does for whatever ignores its
+        cancellation. A function may ask `anyio.from_thread.check_cancelled()` whether it is still wanted.
+
+        Args:
+            fn: a plain function of one element.
+            threads: how many calls may run at once; or an `anyio.CapacityLimiter` that is shared with others.
+            options: as for `async_map`, without `concurrency`.
+
+        Raises:
+            PipelineError: if an argument is not as described.
+        """
+        if "concurrency" in options:
+            advice = "threads= says how many calls run at once"
+            raise refuse("concurrency", "none for thread_map", options["concurrency"], advice)
+        function = InThreads(fn, threads=threads)
+        return self._async_step("async_map", name, function, {**options, "concurrency": function.threads})
 
     # ------------------------------------------------------------------ keys and windows
 
@@ -511,6 +547,8 @@ def _is_generator_function(function: object) -> bool:
 
 def _shown(value: object) -> object:
     """How a setting is shown: functions by their name."""
+    if isinstance(value, InThreads):
+        return f"{_shown(value.fn)} in threads"
     if isinstance(value, AsyncFunction):
         return type(value).__name__
     if isinstance(value, partial):

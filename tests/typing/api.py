@@ -51,6 +51,7 @@ from asyncstream import (
     TumblingWindows,
     WindowResult,
 )
+from asyncstream.calls import in_threads
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
@@ -92,6 +93,10 @@ class Fare(TypedDict):
 
 async def plane_of(flight: Flight) -> Plane:
     return Plane()
+
+
+def rows_of(flight: Flight) -> int:
+    return 0
 
 
 async def legs_of(flight: Flight) -> list[str]:
@@ -195,6 +200,8 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     keyed = flights.key_by(lambda flight: flight.carrier)
     assert_type(keyed, KeyedStream[str, Flight])
     assert_type(keyed.async_map(plane_of, order="per_key"), AsyncResults[Plane])
+    assert_type(flights.thread_map(rows_of, threads=8, timeout=5), AsyncResults[int])
+    assert_type(flights.async_map(in_threads(rows_of, threads=8), concurrency=8), AsyncResults[int])
     assert_type(keyed.filter(lambda flight: flight.number), Stream[Flight])
     windows = keyed.window(TumblingWindows(60))
     assert_type(windows.collect(), WindowResults[WindowResult[str, list[Flight]]])
@@ -373,6 +380,8 @@ def refused(
     flights.async_map(lambda flight: flight.number)  # type: ignore[arg-type, return-value]
     flights.async_map(plane_of, order="sorted")  # type: ignore[arg-type]
     flights.async_map(plane_of, capacity=5)  # type: ignore[call-arg]
+    flights.thread_map(rows_of, threads="many")  # type: ignore[arg-type]
+    numbers.thread_map(rows_of)  # type: ignore[arg-type]
     flights.async_map(plane_of, on_error=print)  # type: ignore[arg-type]
     flights.async_map(legs_of).map(lambda leg: leg.seats)  # type: ignore[attr-defined]
     flights.to(Printer())  # type: ignore[arg-type]
