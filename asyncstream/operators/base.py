@@ -113,6 +113,10 @@ class Operator:
         """Called once, before anything else. Operators downstream are open already."""
         self.context = context
 
+    def port(self, number: int) -> Operator:
+        """What takes the elements of input `number`, counted from 0; of a single one, the operator itself."""
+        return self
+
     def process(self, value: Any, timestamp: int | None) -> None:
         """Accept one element; `timestamp` in milliseconds since the epoch, or None."""
         self.process_batch([value], None if timestamp is None else [timestamp])

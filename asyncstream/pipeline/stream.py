@@ -37,7 +37,7 @@ from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
 from asyncstream.operators.union import Union, union_schema
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep
 from asyncstream.state.schema import Schema, described
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ class Stream(Generic[T]):
                 raise PipelineError(f"union: {other!r} belongs to another pipeline")
         if not others:
             raise PipelineError("union: expected at least one other stream, got none")
-        inputs = (self._output, *(other._output for other in others))
-        make, schema = partial(Union, len(inputs)), union_schema([str(output) for output in inputs])
+        outputs = (self._output, *(other._output for other in others))
+        make, schema = partial(Union, len(outputs)), union_schema([str(output) for output in outputs])
+        inputs = tuple(map(Input, outputs))
         return Stream(self._graph, self._step("union", name, make, {}, inputs=inputs, schema=schema))
 
     def event_time(
@@ -360,7 +361,7 @@ class Stream(Generic[T]):
         step = SinkStep(
             self._graph.name_for("sink", name),
             target,
-            (self._output,),
+            (Input(self._output),),
             "sink",
             routed_to(on_error),
             on_error,
@@ -406,7 +407,7 @@ class Stream(Generic[T]):
         make: Callable[[], Operator],
         details: Mapping[str, object],
         *,
-        inputs: tuple[Output, ...] | None = None,
+        inputs: tuple[Input, ...] | None = None,
         required: tuple[str, ...] = (),
         key_by: Callable[[Any], Any] | None = None,
         schema: Schema | None = None,
@@ -414,8 +415,8 @@ class Stream(Generic[T]):
     ) -> Output:
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
-        inputs = inputs or (self._output,)
-        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, key_by, schema, owns))
+        inputs = inputs or (Input(self._output, key_by),)
+        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, schema, owns))
         return Output(name)
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
@@ -426,7 +427,7 @@ class Stream(Generic[T]):
 
     def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> str:
         name = self._graph.name_for(kind, name)
-        self._graph.add(SinkStep(name, sink, (self._output,), kind))
+        self._graph.add(SinkStep(name, sink, (Input(self._output),), kind))
         return name
 
     def _key(self) -> Callable[[Any], Any] | None:

@@ -1,13 +1,14 @@
 """The plan of a pipeline: its graph of steps, what is checked before it runs, and how it is described."""
 
 from asyncstream.plan.describe import as_mermaid, as_text
-from asyncstream.plan.graph import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
+from asyncstream.plan.graph import Graph, Input, OperatorStep, Output, SinkStep, SourceStep, Step
 from asyncstream.plan.guarantees import Guarantee, guarantees
 from asyncstream.plan.wiring import Wiring
 
 __all__ = (
     "Graph",
     "Guarantee",
+    "Input",
     "OperatorStep",
     "Output",
     "SinkStep",

@@ -24,7 +24,7 @@ def as_text(graph: Graph, title: str, *, checkpoints: bool = False) -> str:
     kinds = max((len(step.kind) for step in steps), default=0)
     lines = [f"pipeline {title!r}"]
     for step in steps:
-        reads = " <- " + ", ".join(map(str, step.inputs)) if step.inputs else ""
+        reads = " <- " + ", ".join(str(one.output) for one in step.inputs) if step.inputs else ""
         line = f"  {step.name:<{names}}  {step.kind:<{kinds}}{reads}"
         lines.append(f"{line}{_settings(step, '  ')}".rstrip())
     if checkpoints:
@@ -43,7 +43,7 @@ def as_mermaid(graph: Graph) -> str:
         before, after = _shape(step)
         lines.append(f'  {ids[step.name]}{before}"{label}"{after}')
     for step in steps:
-        for source in step.inputs:
+        for source in (one.output for one in step.inputs):
             arrow = "-->" if source.tag is None else f"-. {_escape(source.tag)} .->"
             lines.append(f"  {ids[source.step]} {arrow} {ids[step.name]}")
     return "\n".join(lines)

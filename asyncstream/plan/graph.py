@@ -8,10 +8,10 @@ is in topological order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getrecursionlimit
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.arguments import text
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
@@ -20,7 +20,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import OnError
 from asyncstream.state.schema import Schema
 
-__all__ = ("Graph", "OperatorStep", "Output", "SinkStep", "SourceStep", "Step")
+__all__ = ("Graph", "Input", "OperatorStep", "Output", "Reader", "SinkStep", "SourceStep", "Step")
 
 
 RESERVED: Final = 250
@@ -55,6 +55,21 @@ class Output:
         return self.step if self.tag is None else f"{self.step}.{self.tag}"
 
 
+@dataclass(frozen=True, slots=True)
+class Input:
+    """
+    What one port of a step reads; the place in the step's `inputs` is the number of the port.
+
+    Attributes:
+        output: whose elements.
+        key_by: gives the key of an element, where one operator must see all elements of a key, in order;
+            None: any operator of the step may work on any element.
+    """
+
+    output: Output
+    key_by: Callable[[Any], Any] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class SourceStep:
     """Elements enter here."""
@@ -62,7 +77,7 @@ class SourceStep:
     name: str
     source: Source[Any]
     kind: str = "source"
-    inputs: tuple[Output, ...] = ()
+    inputs: tuple[Input, ...] = ()
     required: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
@@ -80,24 +95,27 @@ class OperatorStep:
     Elements are worked on here.
 
     Attributes:
-        make: gives a fresh operator; a `Union`, with one port per input, if there are several inputs.
+        inputs: what it reads, by port.
+        make: gives a fresh operator, with a port for each input.
         details: settings worth showing, by name.
         required: tags that must have a reader, because elements would vanish without one.
-        key_by: gives the key of an element, where one operator must see all elements of a key, in order;
-            None: any operator of this step may work on any element.
         schema: what its operator remembers; None: nothing.
         owns: an object of the user's that serves this step alone, since it remembers things; None: none.
     """
 
     name: str
     kind: str
-    inputs: tuple[Output, ...]
+    inputs: tuple[Input, ...]
     make: Callable[[], Operator]
     details: Mapping[str, object] = field(default_factory=dict)
     required: tuple[str, ...] = ()
-    key_by: Callable[[Any], Any] | None = None
     schema: Schema | None = None
     owns: object = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether an operator must see all elements of a key."""
+        return any(one.key_by is not None for one in self.inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +130,7 @@ class SinkStep:
 
     name: str
     sink: Sink[Any]
-    inputs: tuple[Output, ...]
+    inputs: tuple[Input, ...]
     kind: str = "sink"
     required: tuple[str, ...] = ()
     on_error: OnError = "fail"
@@ -130,6 +148,13 @@ class SinkStep:
 Step: TypeAlias = SourceStep | OperatorStep | SinkStep
 
 
+class Reader(NamedTuple):
+    """A port that an output is read by."""
+
+    step: Step
+    port: int
+
+
 class Graph:
     """
     The steps of a pipeline, by name, in the order in which they were added.
@@ -144,7 +169,7 @@ class Graph:
         self.unnamed: set[str] = set()
         self._steps: dict[str, Step] = {}
         self._ends: dict[int, Step] = {}  # by the identity of what serves a step alone
-        self._readers: dict[Output, list[Step]] = {}
+        self._readers: dict[Output, list[Reader]] = {}
         self._read: dict[str, list[Output]] = {}
         self._positions: dict[str, int] = {}
 
@@ -194,10 +219,10 @@ class Graph:
                 )
         self._steps[step.name] = step
         self._positions[step.kind] = self._positions.get(step.kind, 0) + 1
-        for output in step.inputs:
-            if output not in self._readers:
-                self._read.setdefault(output.step, []).append(output)
-            self._readers.setdefault(output, []).append(step)
+        for port, one in enumerate(step.inputs):
+            if one.output not in self._readers:
+                self._read.setdefault(one.output.step, []).append(one.output)
+            self._readers.setdefault(one.output, []).append(Reader(step, port))
 
     def unnamed_with_state(self) -> list[str]:
         """The unnamed steps that remember something: it would be found again only by chance."""
@@ -205,7 +230,11 @@ class Graph:
 
     def readers(self, output: Output) -> list[Step]:
         """The steps that read this output, once for each of their inputs that does."""
-        return self._readers.get(output, [])
+        return [step for step, _ in self.ports(output)]
+
+    def ports(self, output: Output) -> Sequence[Reader]:
+        """The ports that read this output, in the order in which they were added."""
+        return self._readers.get(output, ())
 
     def outputs(self, step: Step) -> list[Output]:
         """The outputs of a step that somebody reads, the main one first."""
@@ -217,7 +246,7 @@ class Graph:
         ahead = [name]
         while ahead:
             for output in self._read.get(ahead.pop(), ()):
-                new = {step.name for step in self._readers[output]} - reached
+                new = {step.name for step, _ in self._readers[output]} - reached
                 reached |= new
                 ahead += new
         return [step for step in self if step.name in reached] if reached else []
@@ -233,12 +262,12 @@ class Graph:
         if not any(isinstance(step, SourceStep) for step in self):
             raise PipelineError("the pipeline has no source; start with pipeline.source(...)")
         for step in self:
-            if not isinstance(step, SinkStep) and not self.readers(Output(step.name)):
+            if not isinstance(step, SinkStep) and not self.ports(Output(step.name)):
                 raise PipelineError(
                     f"nobody reads step {step.name!r}; end the stream with .to(...), or with .discard()"
                 )
             for tag in step.required:
-                if not self.readers(Output(step.name, tag)):
+                if not self.ports(Output(step.name, tag)):
                     raise PipelineError(
                         f"step {step.name!r} sends elements to its output .{tag}, which nobody reads; "
                         f"end it with .{tag}.to(...), or with .{tag}.discard()"
@@ -250,7 +279,7 @@ class Graph:
         depths: dict[str, int] = {}
         for step in self:
             depth = max(
-                (depths[source.step] + self._frames(source, step) for source in step.inputs), default=0
+                (depths[one.output.step] + self._frames(one.output, step) for one in step.inputs), default=0
             )
             if depth > allowed:
                 raise PipelineError(
@@ -262,7 +291,7 @@ class Graph:
 
     def _frames(self, source: Output, step: Step) -> int:
         """How many calls inside one another lead from a step to one that reads it, at most."""
-        alone = len(self.readers(source)) == 1 and source.tag is None
+        alone = len(self.ports(source)) == 1 and source.tag is None
         if alone and step.kind in CHAINED and self[source.step].kind in CHAINED:
             return 0
         return FRAMES.get(step.kind, MOST_FRAMES) + (not alone)

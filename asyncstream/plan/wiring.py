@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from asyncstream.operators.base import DISCARD, Fanout, Operator
 from asyncstream.operators.flow import Gate, Intake
-from asyncstream.operators.union import Union
 from asyncstream.plan.graph import Graph, Output, Step
 
 __all__ = ("Wiring",)
@@ -29,7 +28,6 @@ class Wiring:
     def __init__(self, graph: Graph, operators: Mapping[str, Operator]) -> None:
         self._graph = graph
         self._operators = operators
-        self._ports: dict[str, int] = {}
         self.gates: dict[str, tuple[Gate, ...]] = {}
         for name, operator in operators.items():
             operator.out = self.reader_of(Output(name))
@@ -40,19 +38,15 @@ class Wiring:
             }
 
     def reader_of(self, output: Output) -> Operator:
-        """What to push the elements of `output` into. To be asked once for each output."""
-        readers = [self.input_of(step.name) for step in self._graph.readers(output)]
+        """What to push the elements of `output` into."""
+        readers = [self.port_of(step.name, port) for step, port in self._graph.ports(output)]
         if not readers:
             return DISCARD
         return readers[0] if len(readers) == 1 else Fanout(readers)
 
-    def input_of(self, name: str) -> Operator:
-        """What to push into to reach the step; of a union the next of its ports that nobody has."""
-        operator = self._operators[name]
-        if not isinstance(operator, Union):
-            return operator
-        port = self._ports[name] = self._ports.get(name, -1) + 1
-        return operator.ports[port]
+    def port_of(self, name: str, number: int) -> Operator:
+        """What to push the elements of the step's input `number` into."""
+        return self._operators[name].port(number)
 
     def readers_of(self, name: str) -> list[Step]:
         """The steps that read any output of the step."""

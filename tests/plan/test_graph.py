@@ -7,16 +7,16 @@ import pytest
 from asyncstream import Items, PipelineError
 from asyncstream.connectors import ListSink
 from asyncstream.operators.base import Operator
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
 
 
 def graph() -> Graph:
     """source -> work (side output "late") -> sink"""
     graph = Graph()
     graph.add(SourceStep("source", Items([1])))
-    graph.add(OperatorStep("work", "map", (Output("source"),), Operator, required=("late",)))
-    graph.add(SinkStep("late sink", ListSink([]), (Output("work", "late"),)))
-    graph.add(SinkStep("sink", ListSink([]), (Output("work"),)))
+    graph.add(OperatorStep("work", "map", (Input(Output("source")),), Operator, required=("late",)))
+    graph.add(SinkStep("late sink", ListSink([]), (Input(Output("work", "late")),)))
+    graph.add(SinkStep("sink", ListSink([]), (Input(Output("work")),)))
     return graph
 
 
@@ -36,8 +36,10 @@ def test_outputs_are_those_that_somebody_reads_the_main_one_first() -> None:
 
 def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
     steps = graph()
-    steps.add(OperatorStep("union", "union", (Output("work"), Output("work", "late")), Operator))
-    steps.add(SinkStep("united", ListSink([]), (Output("union"),)))
+    steps.add(
+        OperatorStep("union", "union", (Input(Output("work")), Input(Output("work", "late"))), Operator)
+    )
+    steps.add(SinkStep("united", ListSink([]), (Input(Output("union")),)))
     names = [step.name for step in steps.behind("source")]
     assert names == ["work", "late sink", "sink", "union", "united"]
     assert [step.name for step in steps.behind("union")] == ["united"]
@@ -46,7 +48,7 @@ def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
 
 def test_reader_of_both_ends_of_one_stream_counts_twice() -> None:
     steps = graph()
-    steps.add(OperatorStep("union", "union", (Output("work"), Output("work")), Operator))
+    steps.add(OperatorStep("union", "union", (Input(Output("work")), Input(Output("work"))), Operator))
     assert [step.name for step in steps.readers(Output("work"))] == ["sink", "union", "union"]
 
 

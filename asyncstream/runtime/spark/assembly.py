@@ -24,7 +24,7 @@ from asyncstream.eventtime import (
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.timestamps import AssignEventTime
-from asyncstream.plan import Graph, OperatorStep, Wiring
+from asyncstream.plan import Graph, Input, OperatorStep, Wiring
 from asyncstream.runtime.spark.cut import Route, Stage
 from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.observe import Count
@@ -194,11 +194,11 @@ class Assembly:
         for exit_ in self.exits:
             if exit_.route.output.step in self.operators:
                 name = f"route {exit_.route.number}"
-                graph.add(OperatorStep(name, "exit", (exit_.route.output,), Operator))
+                graph.add(OperatorStep(name, "exit", (Input(exit_.route.output),), Operator))
                 connected[name] = exit_
         self.graph, self.wiring = graph, Wiring(graph, connected)
         self.heads: dict[int, Operator] = {
-            route.number: self.wiring.input_of(route.reader) for route in stage.entries
+            route.number: self.wiring.port_of(route.reader, route.port) for route in stage.entries
         }
         # what a source gives to a later stage at once
         self.heads |= {e.route.number: e for e in self.exits if e.route.output.step not in self.operators}

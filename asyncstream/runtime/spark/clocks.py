@@ -56,12 +56,12 @@ def timed_inputs(graph: Graph) -> list[Timed]:
     clocks: dict[str, frozenset[str]] = {}
     followed: frozenset[str] = frozenset()
     for step in graph:
-        before = [output.step for output in step.inputs]
+        before = [one.output.step for one in step.inputs]
         is_source = isinstance(step, SourceStep)
         sources[step.name] = frozenset([step.name] if is_source else []).union(*(sources[s] for s in before))
         clocks[step.name] = frozenset().union(*(clocks[s] for s in before))
         if isinstance(step, OperatorStep):
-            if step.key_by is not None:
+            if step.is_keyed:
                 followed |= clocks[step.name]
             if isinstance(step.make(), AssignEventTime):
                 clocks[step.name] = frozenset([step.name])

@@ -46,12 +46,14 @@ class Route:
     Attributes:
         number: what elements on it are marked with.
         reader: name of the reading step.
+        port: which of its inputs this is, counted from 0.
         key_by: what the reader needs to have brought together, or None.
     """
 
     number: int
     output: Output
     reader: str
+    port: int = 0
     key_by: Callable[[Any], Any] | None = None
 
 
@@ -76,7 +78,7 @@ def cut(graph: Graph, *, streaming: bool) -> list[Stage]:
     """The stages of `graph` in the order in which they run; the first reads the sources."""
     level: dict[str, int] = {}
     for step in graph:
-        before = max((level[source.step] for source in step.inputs), default=0)
+        before = max((level[one.output.step] for one in step.inputs), default=0)
         level[step.name] = _level(step, before, streaming) if isinstance(step, OperatorStep) else before
     routes = _routes(graph, level)
     stages = []
@@ -97,7 +99,7 @@ def cut(graph: Graph, *, streaming: bool) -> list[Stage]:
 
 def _level(step: OperatorStep, before: int, streaming: bool) -> int:
     """A level's remainder by three is the kind of its stage; the smallest level that suits the step."""
-    if step.key_by is not None:
+    if step.is_keyed:
         in_state = streaming and not isinstance(step.make(), AsyncWaitOperator)
         kind = StageKind.KEYED if in_state else StageKind.SHUFFLED
         return before + (kind.value - before - 1) % 3 + 1
@@ -107,11 +109,10 @@ def _level(step: OperatorStep, before: int, streaming: bool) -> int:
 def _routes(graph: Graph, level: dict[str, int]) -> list[Route]:
     routes: list[Route] = []
     for step in graph:
-        for source in step.inputs:
+        for port, (source, key_by) in enumerate((one.output, one.key_by) for one in step.inputs):
             from_source = isinstance(graph[source.step], SourceStep)
             if isinstance(step, SinkStep) or level[source.step] != level[step.name] or from_source:
-                key_by = step.key_by if isinstance(step, OperatorStep) else None
-                routes.append(Route(len(routes), source, step.name, key_by))
+                routes.append(Route(len(routes), source, step.name, port, key_by))
     return routes
 
 

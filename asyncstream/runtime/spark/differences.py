@@ -89,7 +89,7 @@ def differences(graph: Graph, *, streaming: bool, processing_time: bool = False)
     """What the user will find different from the same pipeline embedded, a sentence each."""
     operators = [(step, step.make()) for step in graph if isinstance(step, OperatorStep)]
     found = [text for step, operator in operators for text in _of_step(step, operator, streaming)]
-    keyed = any(step.key_by is not None for step, _ in operators)
+    keyed = any(step.is_keyed for step, _ in operators)
     if keyed:
         found.append("there is no order of arrival across partitions; within a key elements keep theirs")
     if keyed and streaming:

@@ -13,7 +13,7 @@ from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWai
 from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.sparkplan import SparkPlan
@@ -112,7 +112,7 @@ def _plan(
     graph, _ = async_step(fn, flat, name, options, tags)
     outputs = {"results": struct_type("schema", schema)}
     for tag in tags:
-        graph.add(SinkStep(tag, ListSink([]), (Output(name, tag),)))
+        graph.add(SinkStep(tag, ListSink([]), (Input(Output(name, tag)),)))
         outputs[tag] = _failed_call(df.schema)
     settings = PlanSettings(observe=observe)
     return SparkPlan(graph, df.sparkSession, settings, {"rows": df}, outputs, name)
@@ -134,8 +134,8 @@ def async_step(
     graph.add(SourceStep("rows", Items(())))
     details = {"concurrency": settings.concurrency, "order": settings.order.value}
     make = partial(AsyncWaitOperator, settings)
-    graph.add(OperatorStep(name, "async_map", (Output("rows"),), make, details, tuple(tags)))
-    graph.add(SinkStep("results", ListSink([]), (Output(name),)))
+    graph.add(OperatorStep(name, "async_map", (Input(Output("rows")),), make, details, tuple(tags)))
+    graph.add(SinkStep("results", ListSink([]), (Input(Output(name)),)))
     return graph, settings
 
 

@@ -181,14 +181,16 @@ def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int])
     operator = step.make()
     if isinstance(operator, WATERMARKS_ONLY):
         return {}
-    if step.key_by is None:
+    if not step.is_keyed:
         return {min(shares): state}
     if operator.layout is not None:
         return divide(state, operator.layout, groups.of, shares)
+    key_by = step.inputs[0].key_by
+    assert key_by is not None
     entries: dict[int, list[Any]] = {share: [] for share in shares}
     for entry in state:  # of an async step, one call of a key after the other
         if entry[0] in ("call", "finished"):
-            entries[groups.of(step.key_by(entry[1]))].append(entry)
+            entries[groups.of(key_by(entry[1]))].append(entry)
         elif entry[0] == "emitted":
             entries[0].append(entry)
         else:

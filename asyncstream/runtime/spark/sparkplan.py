@@ -340,7 +340,7 @@ def _unnamed(graph: Graph) -> Iterator[str]:
     """Keyed steps that remember something and have no name of their own, with what they remember."""
     for name in graph.unnamed_with_state():
         step = graph[name]
-        if isinstance(step, OperatorStep) and step.key_by is not None and step.schema is not None:
+        if isinstance(step, OperatorStep) and step.is_keyed and step.schema is not None:
             yield f"{name} {step.schema.fingerprint()}"
 
 
