@@ -5,14 +5,39 @@ nothing of the code; and a log that keeps quiet.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from asyncstream.testing import plugin
+
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+pytest_plugins = ("pytester",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the package is on the path and not installed, pytest does not find its plugin by itself."""
+    if not config.pluginmanager.has_plugin("asyncstream"):
+        config.pluginmanager.register(plugin, "asyncstream")
+
+
+@pytest.fixture
+async def tidy() -> AsyncIterator[None]:
+    """The test leaves no task behind, nor an error that nobody was told of."""
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"
+    assert not unheard, f"told to the loop's exception handler: {unheard}"
 
 
 @pytest.fixture

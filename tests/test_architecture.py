@@ -40,12 +40,26 @@ SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], "operators", "windowing"})
 BARRED_THERE = frozenset({"asyncio", "socket", "aiohttp", "anyio", "uvloop", "random", "threading"})
 
 OPTIONAL = frozenset(
-    {"cachetools", "rich", "fastapi", "uvicorn", "datasketches", "pyspark", "polars", "uvloop", "httpx"}
+    {
+        "cachetools",
+        "pytest",
+        "rich",
+        "fastapi",
+        "uvicorn",
+        "datasketches",
+        "pyspark",
+        "polars",
+        "uvloop",
+        "httpx",
+    }
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""
 
 SPARKS_OWN = "runtime.spark.json_lines.format"
 """Holds subclasses of Spark's classes, which Spark looks for by name; imported where they are registered."""
+
+PYTESTS_OWN = "testing.plugin"
+"""Imported by pytest, by its entry point."""
 
 WALL_CLOCK = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
 """What tells the time of day, of the modules `time` and `datetime`."""
@@ -256,7 +270,7 @@ def imports_optional_packages_late(module: Module) -> Iterator[str]:
     late = {id(node) for scope in scopes(module.tree) for node in ast.walk(scope)}
     for imported, node in module.imports():
         optional = imported.split(".")[0] in OPTIONAL or imported.startswith(f"asyncstream.{SPARKS_OWN}.")
-        if optional and id(node) not in late and module.name != SPARKS_OWN:
+        if optional and id(node) not in late and module.name not in (SPARKS_OWN, PYTESTS_OWN):
             yield f"imports {imported} when it is itself imported"
 
 

@@ -13,11 +13,12 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
+from datetime import timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from asyncstream.errors import InternalError
+from asyncstream.errors import InternalError, PipelineError
 
-__all__ = ("VirtualTimeLoop", "run_virtual")
+__all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -95,6 +96,39 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait for threads without a time limit: in virtual time it would be over at once."""
         await super().shutdown_default_executor()
+
+
+class VirtualTime:
+    """
+    The time of the `VirtualTimeLoop` that runs. It is a `Clock`, though a job in that loop needs none given.
+    """
+
+    def now_ms(self) -> int:
+        """Milliseconds since the loop was made."""
+        return self._loop().now_ms()
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return self._loop().time()
+
+    async def advance(self, seconds: float | timedelta) -> None:
+        """
+        Let time pass: returns when all that happens in the meantime has happened.
+
+        Raises:
+            PipelineError: if the event loop is not on virtual time.
+        """
+        self._loop()
+        await asyncio.sleep(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+
+    def _loop(self) -> VirtualTimeLoop:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise PipelineError(
+                f"the event loop is a {type(loop).__name__}, which is not on virtual time: ask for the "
+                "fixture virtual_time in the test, or use run_virtual"
+            )
+        return loop
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,434 @@
+"""
+A harness: drives operators by hand, one call after the other, without an event loop.
+
+    with harness(Sessions(), key_by=lambda event: event.user) as tested:
+        tested.push(click, at=1_000)
+        tested.advance(61_000)
+        assert tested.collect() == [Session(...)]
+
+What is pushed has been worked on when `push` returns, and time stands still unless a test moves it: event
+time by `advance`, processing time by `advance_clock`. `restart` does what a crash behind a checkpoint does:
+what is remembered is written to bytes with the codec that checkpoints use, and a new one goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, overload
+
+from asyncstream.arguments import Duration, count, instant_ms, refuse, text
+from asyncstream.clock import ManualClock
+from asyncstream.codec import Codec
+from asyncstream.codec import codec as codec_of
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import PipelineError
+from asyncstream.operators.base import Operator
+from asyncstream.operators.process import KeyedProcessFunction
+from asyncstream.pipeline import KeyedStream, Stream
+from asyncstream.pipeline.keyed import WindowedStream
+from asyncstream.testing.segment import (
+    Element,
+    Emitted,
+    Outlet,
+    Parts,
+    Segment,
+    parts_of_operator,
+    parts_of_stream,
+)
+from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
+
+__all__ = ("Harness", "HarnessSnapshot", "harness")
+
+Instant: TypeAlias = int | datetime
+"""A point in time: milliseconds since the epoch, or an aware `datetime`."""
+
+WindowPart: TypeAlias = Trigger | Evictor | AggregateFunction[Any, Any] | ProcessWindowFunction[Any]
+"""What works in windows only."""
+
+WINDOW_PARTS = Trigger, Evictor, AggregateFunction, ProcessWindowFunction
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSnapshot:
+    """
+    What was remembered at one moment, as bytes: `Harness.restore` goes on from there.
+
+    Attributes:
+        data: the bytes that a checkpoint would hold.
+        states: the same to look at: by the name of the step, what it remembered.
+    """
+
+    data: bytes
+    states: Mapping[str, Any]
+
+
+def harness(
+    what: Any,
+    *,
+    key_by: Callable[[Any], Any] | str | tuple[str, ...] | None = None,
+    window: WindowAssigner | None = None,
+    allowed_lateness: Duration = 0,
+    name: str = "tested",
+    codec: str | Codec = "json",
+    types: Iterable[type] = (),
+    now: Instant = 0,
+) -> Harness:
+    """
+    Open an operator, a function of your own, or a segment of a pipeline, to be driven by hand.
+
+    Args:
+        what: one of
+
+            * a `KeyedProcessFunction`;
+            * a `ProcessWindowFunction`, `Trigger`, `Evictor` or `AggregateFunction`, with `window=`; or a
+              `WindowAssigner`: what a firing gives is a `WindowResult`;
+            * a function from streams to a stream, `lambda stream: stream.map(...).key_by(...).process(...)`,
+              of steps that do not wait. It is given as many streams as it has parameters;
+            * an `Operator`;
+            * a class of the above, or a function without parameters, that makes one of them anew for each
+              start.
+
+            Of an object a deep copy works from the first `restart` or `restore` on, made before anything had
+            happened to it: what it keeps in attributes is gone then, as it is when a process dies.
+        key_by: the key of an element, for what works on keys; None: all elements have the same, None.
+        window: the windows of what works in them.
+        allowed_lateness: of these windows; a `timedelta` or seconds.
+        name: of the step, where there is only one.
+        codec: what snapshots are written with, as in `Checkpoints`.
+        types: classes that the values are made of, as in `Checkpoints`.
+        now: processing time at the start.
+
+    Raises:
+        PipelineError: if it cannot be driven by hand, or an argument does not go with it.
+    """
+    if window is not None and not isinstance(window, WindowAssigner):
+        raise refuse("window", "a WindowAssigner", window, "e.g. TumblingWindows(60)")
+    around = _Around(key_by, window, allowed_lateness, text("name", name))
+    return Harness(_maker(what, around), codec_of(codec, types), instant_ms(now))
+
+
+class Harness:
+    """
+    What `harness` opens; a context manager that closes it.
+
+    Args:
+        make: gives the parts of each start; what comes out of them is to be put into the outlet.
+        codec: what snapshots are written with.
+        now_ms: processing time at the start, milliseconds since the epoch.
+    """
+
+    def __init__(self, make: Callable[[Outlet], Parts], codec: Codec, now_ms: int) -> None:
+        self._make = make
+        self._codec = codec
+        self._clock = ManualClock(now_ms)
+        self._outlet = Outlet()
+        self._start()
+
+    def _start(self) -> None:
+        self._due_ms: dict[Operator, int] = {}
+        self._segment = Segment(self._make(self._outlet), self._outlet, self._clock, self._wake)
+        self._watermarks = [MIN_TIMESTAMP] * len(self._segment.heads)
+        self._ended = False
+
+    def _wake(self, operator: Operator, at_ms: int) -> None:
+        self._due_ms[operator] = min(at_ms, self._due_ms.get(operator, at_ms))
+
+    def __enter__(self) -> Harness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ what goes in
+
+    def push(self, value: Any, at: Instant | None = None, *, input: int = 0) -> None:
+        """
+        An element arrives.
+
+        Args:
+            at: its event time.
+            input: which one it arrives at; starts at 0.
+
+        Raises:
+            UserFunctionError: if a function of yours failed on it.
+        """
+        self._head(input).process(value, None if at is None else instant_ms(at))
+
+    def push_all(
+        self, values: Iterable[Any], at: Callable[[Any], Instant] | None = None, *, input: int = 0
+    ) -> None:
+        """
+        Several elements arrive at once, in one batch.
+
+        Args:
+            at: gives the event time of an element.
+            input: as for `push`.
+        """
+        batch = list(values)
+        self._head(input).process_batch(batch, None if at is None else [instant_ms(at(one)) for one in batch])
+
+    def advance(self, watermark: Instant, *, input: int = 0) -> None:
+        """
+        Event time advances: no element with a timestamp up to this one follows.
+
+        Args:
+            watermark: not before the last one.
+            input: as for `push`.
+        """
+        timestamp = instant_ms(watermark)
+        head = self._head(input)
+        if timestamp < self._watermarks[input]:
+            raise PipelineError(f"watermarks never decrease: {timestamp} after {self._watermarks[input]}")
+        self._watermarks[input] = timestamp
+        head.advance_watermark(timestamp)
+
+    def advance_clock(self, now: Instant) -> None:
+        """
+        Processing time goes on to `now`; timers up to then fire, each when its time has come.
+
+        Args:
+            now: not before what the clock shows.
+        """
+        now_ms = instant_ms(now)
+        while self._due_ms and (at_ms := min(self._due_ms.values())) <= now_ms:
+            self._clock.set_ms(max(at_ms, self._clock.now_ms()))
+            for operator in [one for one, due_ms in self._due_ms.items() if due_ms <= at_ms]:
+                del self._due_ms[operator]
+                operator.advance_clock(self._clock.now_ms())
+        self._clock.set_ms(now_ms)
+
+    def set_idle(self, idle: bool = True, *, input: int = 0) -> None:
+        """An input is not to be waited for any more, or is to be again."""
+        self._head(input).set_idle(idle)
+
+    def end(self) -> None:
+        """Every input comes to its end, and event time to its own; nothing can be pushed any more."""
+        for number in range(len(self._segment.heads)):
+            self.advance(MAX_TIMESTAMP, input=number)
+            self._head(number).end_input()
+        self._ended = True
+
+    def _head(self, input: int) -> Operator:
+        heads = self._segment.heads
+        if count("input", input, least=0) >= len(heads):
+            raise PipelineError(f"input: there are {len(heads)}, counted from 0; got {input}")
+        if self._ended:
+            raise PipelineError("the harness is closed, or its input has ended")
+        return heads[input]
+
+    # ------------------------------------------------------------------ what comes out
+
+    @overload
+    def collect(self, side: str | None = None, *, timestamps: Literal[False] = False) -> list[Any]: ...
+    @overload
+    def collect(
+        self, side: str | None = None, *, timestamps: Literal[True]
+    ) -> list[tuple[Any, int | None]]: ...
+    def collect(self, side: str | None = None, *, timestamps: bool = False) -> list[Any]:
+        """
+        The elements that have come out of one output since it was asked last, in order.
+
+        Args:
+            side: the tag of a side output that nothing in the segment reads; None: the main output.
+            timestamps: give (value, timestamp) instead of values.
+        """
+        found: list[Element] = []
+        rest: list[Emitted] = []
+        for one in self._outlet.emitted:
+            if isinstance(one, Element) and one.side == side:
+                found.append(one)
+            else:
+                rest.append(one)
+        self._outlet.emitted[:] = rest
+        return [(one.value, one.timestamp) if timestamps else one.value for one in found]
+
+    def collect_all(self) -> list[Emitted]:
+        """All that has come out and was not collected, in order: elements, watermarks, idleness, the end."""
+        found = list(self._outlet.emitted)
+        self._outlet.emitted.clear()
+        return found
+
+    @property
+    def watermark(self) -> int:
+        """Event time as it has come out, milliseconds since the epoch; `MIN_TIMESTAMP` before the first."""
+        return self._outlet.watermark
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether what comes out says that it is not to be waited for."""
+        return self._outlet.is_idle
+
+    @property
+    def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """What the operators count, by step."""
+        return {name: operator.metrics() for name, operator in self._segment.operators.items()}
+
+    # ------------------------------------------------------------------ what is remembered
+
+    def snapshot(self) -> HarnessSnapshot:
+        """
+        What is remembered now, written as a checkpoint would.
+
+        Raises:
+            CheckpointError: if it holds what the codec does not keep; names the step.
+        """
+        states = list(self._segment.states(self._codec))
+        data = self._codec.encode([states, self._watermarks, self.now_ms])
+        return HarnessSnapshot(data, {name: self._codec.decode(state) for name, state, _ in states})
+
+    def restore(self, snapshot: HarnessSnapshot) -> None:
+        """
+        A new operator goes on from `snapshot`, also one of another harness, whose code may have been another.
+
+        What came out before stays to be collected. Event time is what it was then; processing time too,
+        unless it is later here.
+
+        Raises:
+            PipelineError: if the object that is tested cannot be copied; give a function that makes it.
+            CheckpointError: if a step has changed and cannot use what it remembered.
+        """
+        if not isinstance(snapshot, HarnessSnapshot):
+            raise refuse("snapshot", "what Harness.snapshot gave", snapshot)
+        states, watermarks, now_ms = self._codec.decode(snapshot.data)
+        self._segment.close()
+        self._start()
+        if len(watermarks) != len(self._watermarks):
+            raise PipelineError(
+                f"the snapshot is of {len(watermarks)} inputs, here are {len(self._watermarks)}"
+            )
+        self._clock.set_ms(max(now_ms, self._clock.now_ms()))
+        self._segment.restore(states, self._codec)
+        self._watermarks = list(watermarks)
+        for head, watermark in zip(self._segment.heads, watermarks, strict=True):
+            if watermark > MIN_TIMESTAMP:
+                head.restore_watermark(watermark)
+
+    def restart(self) -> None:
+        """Crash, and go on from a checkpoint that was taken just before."""
+        self.restore(self.snapshot())
+
+    def close(self) -> None:
+        """Close what is tested; done at the end of a `with` block."""
+        self._ended = True
+        self._segment.close()
+
+
+# ------------------------------------------------------------------ what can be tested
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What an object is put into, to be driven."""
+
+    key_by: Any
+    window: WindowAssigner | None
+    lateness: Duration
+    name: str
+
+    def parts(self, tested: Any, outlet: Outlet) -> Parts:
+        """The parts of one start of `tested`, an object."""
+        if isinstance(tested, Operator):
+            if self.key_by is not None or self.window is not None:
+                raise PipelineError("key_by, window: an operator has its own; leave them out")
+            return parts_of_operator(self.name, tested, outlet)
+        if isinstance(tested, KeyedProcessFunction):
+            return parts_of_stream(
+                lambda stream: self._keyed(stream).process(tested, name=self.name), 1, outlet
+            )
+        if isinstance(tested, WindowAssigner):
+            return parts_of_stream(
+                lambda stream: self._windowed(stream, tested).collect(name=self.name), 1, outlet
+            )
+        if isinstance(tested, WINDOW_PARTS):
+            return parts_of_stream(lambda stream: self._in_windows(stream, tested), 1, outlet)
+        raise refuse("what", _EXPECTED, tested, _ADVICE)
+
+    def _keyed(self, stream: Stream[Any]) -> KeyedStream[Any, Any]:
+        return stream.key_by(_no_key if self.key_by is None else self.key_by)
+
+    def _windowed(self, stream: Stream[Any], window: WindowAssigner) -> WindowedStream[Any, Any]:
+        return self._keyed(stream).window(window).allowed_lateness(self.lateness)
+
+    def _in_windows(self, stream: Stream[Any], tested: WindowPart) -> Stream[Any]:
+        if self.window is None:
+            raise PipelineError(
+                f"window: a {type(tested).__name__} works in windows; say in which, "
+                "e.g. window=TumblingWindows(60)"
+            )
+        windows = self._windowed(stream, self.window)
+        if isinstance(tested, Trigger):
+            return windows.trigger(tested).collect(name=self.name)
+        if isinstance(tested, Evictor):
+            return windows.evictor(tested).collect(name=self.name)
+        if isinstance(tested, AggregateFunction):
+            return windows.aggregate(tested, name=self.name)
+        return windows.process(tested, name=self.name)
+
+
+_EXPECTED = (
+    "a process function, window function, trigger, evictor, aggregate or window assigner, an operator, "
+    "or a function from streams to a stream"
+)
+_ADVICE = "what waits for calls is tested in a pipeline, on virtual time: asyncstream.testing.run_virtual"
+
+
+def _no_key(value: Any) -> None:
+    """The key of all elements where the test has none."""
+
+
+def _maker(what: Any, around: _Around) -> Callable[[Outlet], Parts]:
+    """What gives the parts for each start."""
+    if isinstance(what, type) or (inspect.isroutine(what) or isinstance(what, partial)):
+        inputs = 0 if isinstance(what, type) else _parameters(what)
+        if inputs:
+            return partial(parts_of_stream, what, inputs)
+        return lambda outlet: around.parts(what(), outlet)
+    return _Copies(what, around)
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    """How many arguments a function must be given."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed)
+
+
+class _Copies:
+    """Gives an object itself at first, and for each later start a copy of what it was before."""
+
+    def __init__(self, what: Any, around: _Around) -> None:
+        self._next = what
+        self._around = around
+        self._untouched: Any = None
+        self._uncopied: Exception | None = None
+        try:
+            self._untouched = deepcopy(what)
+        except Exception as error:  # of any class of the user's
+            self._uncopied = error
+
+    def __call__(self, outlet: Outlet) -> Parts:
+        tested, self._next = self._next, None
+        if tested is None:
+            if self._uncopied is not None:
+                raise PipelineError(
+                    f"what: no copy can be made of it for another start ({self._uncopied}); give a function "
+                    "that makes it"
+                ) from self._uncopied
+            tested = deepcopy(self._untouched)
+        return self._around.parts(tested, outlet)
