@@ -6,13 +6,16 @@ fires once and is gone. Timers fire in the order of their timestamps, those of o
 of their registration, so that a replay meets them in the same order.
 
 Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
-millisecond. So a queue is a dict from timestamp to *bucket*, a dict used as an ordered set of (key,
-namespace), and a heap of the distinct timestamps only. What always holds:
+millisecond. So a queue is a table (`state.table`) whose namespaces are timestamps and whose rows are a
+*bucket*, the
+(key, namespace) of each timer in the order of registration; and a heap of the timestamps. What always holds:
 
-* a timestamp is in the heap exactly once if and only if it has a bucket;
-* a bucket may be empty, since taking a number out of the middle of a heap is dear. Empty ones are counted
-  and swept out once they are the majority, so that a timer moved ahead with every element (a session, a
-  time-out) does not leave a trail behind.
+* a timestamp that has a bucket is in the heap;
+* what is in the heap besides is *stale*: its bucket is gone, since taking a number out of the middle of a
+  heap is dear. Stale ones are counted and swept out once they are the majority, so that a timer moved ahead
+  with every element (a session, a time-out) does not leave a trail behind.
+
+The heap follows from the table, so it is not kept. Before a bucket fires, all of it is made young.
 
 A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
 that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
@@ -30,8 +33,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
+from asyncstream.state.table import MISSING, Table
+from asyncstream.state.tables import Tables, plain_namespace
 
-__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached")
+__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached", "timer_table")
 
 
 class Timer(NamedTuple):
@@ -52,7 +57,9 @@ class Timer(NamedTuple):
 OnTimer: TypeAlias = Callable[[int, Any, Any], None]
 """Called with the timestamp, key and namespace of a timer that fires."""
 
-_MISSING = object()
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class _NoRoom(Exception):
@@ -68,101 +75,134 @@ def _not_needed() -> None:
 
 
 _SWEEP = 64
-"""Empty buckets that are not worth sweeping out."""
+"""Stale timestamps that are not worth sweeping out."""
 
 
 class TimerQueue:
-    """The timers of one domain."""
+    """
+    The timers of one domain.
 
-    __slots__ = ("_advancing", "_buckets", "_empty", "_heap")
+    Args:
+        table: where they are kept, made by `timer_table`; None: in one of its own.
+    """
 
-    def __init__(self) -> None:
-        self._buckets: dict[int, dict[tuple[Any, Any], None]] = {}
+    __slots__ = ("_advancing", "_heap", "_stale", "_table")
+
+    def __init__(self, table: Table | None = None) -> None:
+        self._table = timer_table("timers") if table is None else table
         self._heap: list[int] = []
-        self._empty = 0
+        self._stale = 0
         self._advancing = False
+        self.restored()
 
     def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there."""
-        bucket = self._buckets.get(timestamp)
+        table = self._table
+        bucket = table.young.get(timestamp)
         if bucket is None:
             if type(timestamp) is not int:
                 raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
-            self._buckets[timestamp] = {(key, namespace): None}
-            heappush(self._heap, timestamp)
-        else:
-            if not bucket:
-                self._empty -= 1
+            if not table.has_older or timestamp not in table:
+                table.young[timestamp] = {(key, namespace): None}
+                heappush(self._heap, timestamp)
+                return
+        elif not table.has_older:
             bucket[key, namespace] = None
+            return
+        if table.peek(timestamp, (key, namespace)) is MISSING:
+            table.put(timestamp, (key, namespace), None)
 
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
-        bucket = self._buckets.get(timestamp)
-        if bucket and bucket.pop((key, namespace), _MISSING) is None and not bucket:
-            self._empty += 1
-            if self._empty > _SWEEP and not self._advancing:
+        table = self._table
+        if table.remove(timestamp, (key, namespace)) and not self._has_timers(timestamp):
+            self._stale += 1
+            if self._stale > _SWEEP and not self._advancing:
                 self._sweep()
 
     def advance(self, until: float, fire: OnTimer) -> None:
         """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
-        heap, buckets = self._heap, self._buckets
+        heap, table = self._heap, self._table
+        buckets = table.young
         self._advancing = True
         try:
             while heap and heap[0] <= until:
                 timestamp = heap[0]
-                bucket = buckets[timestamp]
+                if table.has_older and timestamp in table:
+                    table.adopt(timestamp)
+                bucket = buckets.get(timestamp)
+                if bucket is None:
+                    heappop(heap)
+                    self._stale -= self._stale > 0
+                    continue
                 if len(bucket) < 2:  # the usual case by far where timestamps are not shared
                     heappop(heap)
                     del buckets[timestamp]
                     if bucket:
                         key, namespace = bucket.popitem()[0]
                         fire(timestamp, key, namespace)
-                    else:
-                        self._empty -= 1
                     continue
                 for timer in tuple(bucket):
-                    if bucket.pop(timer, _MISSING) is _MISSING:
+                    if bucket.pop(timer, MISSING) is MISSING:
                         continue  # deleted by the callback of one before it
-                    if not bucket:
-                        self._empty += 1
                     fire(timestamp, *timer)
                     if heap[0] != timestamp:
                         break  # that callback registered an earlier one, which is due as well
         finally:
             self._advancing = False
-        if self._empty > _SWEEP:
+        if self._stale > _SWEEP:
             self._sweep()
 
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
-        heap, buckets = self._heap, self._buckets
-        while heap and not self._advancing and not buckets[heap[0]]:
-            del buckets[heappop(heap)]
-            self._empty -= 1
+        heap = self._heap
+        while heap and not self._advancing and not self._has_timers(heap[0]):
+            heappop(heap)
+            self._stale -= self._stale > 0
         return heap[0] if heap else None
 
     def clear(self) -> None:
         """Have no timers."""
-        self._buckets.clear()
-        self._heap.clear()
-        self._empty = 0
+        self._table.clear()
+        self.restored()
+
+    def restored(self) -> None:
+        """The table holds other timers than before."""
+        self._heap[:] = self._table.namespaces()
+        heapify(self._heap)
+        self._stale = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
+        return len(self._table)
 
     def __iter__(self) -> Iterator[Timer]:
         """All timers in the order in which they would fire."""
-        for timestamp in sorted(self._buckets):
-            for key, namespace in self._buckets[timestamp]:
+        for timestamp in sorted(self._table.namespaces()):
+            for key, namespace in self._table.whole(timestamp):
                 yield Timer(timestamp, key, namespace)
 
+    def _has_timers(self, timestamp: int) -> bool:
+        table = self._table
+        return bool(table.young.get(timestamp)) or (table.has_older and bool(table.whole(timestamp)))
+
     def _sweep(self) -> None:
-        if self._empty * 2 > len(self._heap):
-            self._heap[:] = [timestamp for timestamp in self._heap if self._buckets[timestamp]]
-            for timestamp in [timestamp for timestamp, bucket in self._buckets.items() if not bucket]:
-                del self._buckets[timestamp]
-            heapify(self._heap)
-            self._empty = 0
+        if self._stale * 2 > len(self._heap):
+            self.restored()
+
+
+def timer_table(name: str, namespace_of: Callable[[Any], Any] = _same) -> Table:
+    """
+    A table for a `TimerQueue`.
+
+    Args:
+        namespace_of: makes the namespace of a timer of what the codec gives back.
+    """
+    return Table(
+        name,
+        save_key=lambda timer: (timer[0], plain_namespace(timer[1])),
+        load_key=lambda timer: (timer[0], namespace_of(timer[1])),
+        compound=True,
+    )
 
 
 def reached(watermark: int) -> float:
@@ -174,9 +214,9 @@ class TimerService:
     """
     The event-time and processing-time timers of one operator, and the time as they know it.
 
-    `restore` brings no watermark: in a service just made it is before all time until a driver says by
-    `restore_watermark` how far it had come, or the next one comes. A timer that was due when the snapshot
-    was taken waits for the next one.
+    The tables bring no watermark: in a service just made it is before all time until a driver says by
+    `restore_watermark` how far it had come, or the next one comes. A timer that was due when the state was
+    kept waits for the next one.
 
     Attributes:
         watermark: the event time reached, milliseconds since the epoch. While event timers fire it is
@@ -205,6 +245,9 @@ class TimerService:
         wake_at: Callable[[int], None],
         has_room: Callable[[], bool] = _always,
         wake_with_room: Callable[[], None] = _not_needed,
+        *,
+        tables: Tables | None = None,
+        namespace_of: Callable[[Any], Any] = _same,
     ) -> None:
         """
         Args:
@@ -214,10 +257,13 @@ class TimerService:
             has_room: whether there is room for what another processing-time timer makes of it; asked before
                 the first and after each.
             wake_with_room: asks for a call of `advance_clock` once there is.
+            tables: where the timers are kept: "timers/event" and "timers/processing"; None: here.
+            namespace_of: as for `timer_table`.
         """
         self.watermark = MIN_TIMESTAMP
-        self.event = TimerQueue()
-        self.processing = TimerQueue()
+        kept = Tables() if tables is None else tables
+        self.event = TimerQueue(kept.declare(timer_table("timers/event", namespace_of)))
+        self.processing = TimerQueue(kept.declare(timer_table("timers/processing", namespace_of)))
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._wake = wake_at
@@ -288,6 +334,12 @@ class TimerService:
             queue.clear()
             for timestamp, key, namespace in kept:
                 queue.register(timestamp, key, namespace)
+        self._ask()
+
+    def restored(self) -> None:
+        """The tables hold other timers than before; the watermark stays."""
+        self.event.restored()
+        self.processing.restored()
         self._ask()
 
     def _ask(self) -> None:

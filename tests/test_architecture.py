@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent / "asyncstream"
 
 FLOORS = (
     ("errors", "elements", "clock", "codec", "arguments"),
-    ("eventtime", "lease", "state", "timers", "metrics"),
-    ("sharing",),
+    ("eventtime", "lease", "state", "metrics"),
+    ("sharing", "timers"),
     ("operators",),
     ("async_wait", "calls", "windowing"),
     ("connectors",),
@@ -34,7 +34,7 @@ FLOORS = (
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
-SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], "operators", "windowing"})
+SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], "timers", "operators", "windowing"})
 """State machines that are driven from outside: they know of no event loop, no network and no chance."""
 
 BARRED_THERE = frozenset({"asyncio", "socket", "aiohttp", "anyio", "uvloop", "random", "threading"})

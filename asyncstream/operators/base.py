@@ -22,7 +22,7 @@ Operators that have more outputs than one push elements into `side[tag]`; contro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, ClassVar, Final
@@ -30,8 +30,9 @@ from typing import Any, ClassVar, Final
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, UserFunctionError
-from asyncstream.state.division import Layout
+from asyncstream.state.division import Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze
+from asyncstream.state.tables import Tables, divide_snapshot, unite_snapshots
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
@@ -99,6 +100,7 @@ class Operator:
         side: where side outputs go, by tag; a tag that nobody reads is absent.
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
         waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
+        tables: all that it remembers; declared at the latest in `open`.
     """
 
     layout: ClassVar[Layout | None] = None
@@ -108,6 +110,7 @@ class Operator:
         self.out: Operator = DISCARD
         self.side: dict[str, Operator] = {}
         self.context = OperatorContext()
+        self.tables = Tables()
 
     def open(self, context: OperatorContext) -> None:
         """Called once, before anything else. Operators downstream are open already."""
@@ -160,7 +163,7 @@ class Operator:
         Free of side effects, and made of values that the codec keeps. It must not share mutable parts
         with the running operator.
         """
-        return None
+        return self.tables.snapshot() if self.tables else None
 
     def capture(self) -> Frozen[Any]:
         """
@@ -172,6 +175,35 @@ class Operator:
 
     def restore(self, state: Any) -> None:
         """Take up the state that `snapshot` gave."""
+        self.tables.restore(self.upgraded(state))
+        self.restored()
+
+    def upgraded(self, state: Any) -> Any:
+        """A snapshot in the form of today, of one that an earlier version may have taken."""
+        return state
+
+    def restored(self) -> None:
+        """
+        Called when the tables hold what they held in an earlier run: what follows from them is made anew.
+        """
+
+    def divided(
+        self, state: Any, share_of: Callable[[Any], int], shares: Collection[int]
+    ) -> dict[int, Any] | None:
+        """A snapshot in parts, each with some of the keys; None if this is not about keys."""
+        if self.layout is not None:
+            return divide(state, self.layout, share_of, shares)
+        state = self.upgraded(state)
+        return divide_snapshot(state, share_of, shares) if _is_of_tables(state) else None
+
+    def united(self, states: Sequence[Any]) -> Any:
+        """
+        The snapshot that has these parts, of which there is at least one; None if this is not about keys.
+        """
+        if self.layout is not None:
+            return unite(states, self.layout)
+        states = [self.upgraded(state) for state in states]
+        return unite_snapshots(states) if _is_of_tables(states[0]) else None
 
     def hand_over(self) -> Any:
         """
@@ -244,6 +276,10 @@ class Operator:
         return failure
 
 
+def _is_of_tables(state: Any) -> bool:
+    return isinstance(state, dict) and "tables" in state
+
+
 class Discard(Operator):
     """The end of a branch that nobody reads."""
 
@@ -251,6 +287,7 @@ class Discard(Operator):
         # no super().__init__(): out would refer to the instance being made
         self.side = {}
         self.context = OperatorContext()
+        self.tables = Tables()
 
     def process(self, value: Any, timestamp: int | None) -> None:
         pass

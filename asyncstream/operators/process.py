@@ -18,8 +18,6 @@ from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import (
-    CELLS,
-    TIMERS,
     AggregatingDescriptor,
     AggregatingState,
     KeyedState,
@@ -35,6 +33,7 @@ from asyncstream.state import (
     ValueState,
 )
 from asyncstream.state.schema import Schema, described
+from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import Timer, TimerService
 
 __all__ = (
@@ -272,8 +271,6 @@ class KeyedProcessOperator(Operator):
     Snapshot holds: keyed state and timers.
     """
 
-    layout = {"state": CELLS, "timers": TIMERS}  # noqa: RUF012 - never changed
-
     def __init__(
         self,
         key_by: Callable[[Any], Any],
@@ -297,13 +294,14 @@ class KeyedProcessOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._state = KeyedState(context.clock)
+        self._state = KeyedState(context.clock, self.tables)
         self._timers = TimerService(
             self._on_event_time,
             self._on_processing_time,
             context.wake_at,
             self._has_room,
             context.wake_with_room,
+            tables=self.tables,
         )
         self._ctx = KeyedContext(self._emitter, self._state, self._timers, context.clock)
         take(self, self._function)
@@ -380,14 +378,18 @@ class KeyedProcessOperator(Operator):
         super().end_input()
 
     def snapshot(self) -> Any:
-        return {"state": self._state.snapshot(), "timers": self._timers.snapshot()}
+        self._state.purge()
+        return super().snapshot()
+
+    def upgraded(self, state: Any) -> Any:
+        return state if "tables" in state else upgraded_process(state)
+
+    def restored(self) -> None:
+        self._state.restored()
+        self._timers.restored()
 
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
-
-    def restore(self, state: Any) -> None:
-        self._state.restore(state["state"])
-        self._timers.restore(state["timers"])
 
     def close(self) -> None:
         if give_back(self, self._function):

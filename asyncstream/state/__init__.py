@@ -1,9 +1,10 @@
 """
-Keyed state: values that an operator keeps for each key, and for each namespace (a window) of a key.
+What steps remember: tables, and the keyed state of user code in them.
 
-Read `descriptors` (what the user names), `handles` (what user code reads and writes), `ttl` (how entries
-expire), then `keyed` (the store behind them); `division` is for runtimes that spread keys over several
-places, and `schema` for code that changes between two runs.
+Read `table` (how state is kept) and `tables` (all that a step remembers), then `descriptors` (what the user
+names), `handles` (what user code reads and writes), `ttl` (how entries expire), `keyed` (all of it together);
+`division` is for runtimes that spread keys over several places, and `schema` for code that changes between
+two runs.
 """
 
 from asyncstream.state.descriptors import (
@@ -29,17 +30,23 @@ from asyncstream.state.handles import (
 )
 from asyncstream.state.keyed import KeyedState
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
+from asyncstream.state.table import MISSING, Delta, Table
+from asyncstream.state.tables import Cell, Cut, Tables, divide_snapshot, unite_snapshots
 
 __all__ = (
     "IMMUTABLE",
     "CELLS",
+    "MISSING",
     "TIMERS",
     "TOTAL",
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",
+    "Cell",
     "Change",
     "Common",
+    "Cut",
+    "Delta",
     "Each",
     "Frozen",
     "Keyed",
@@ -54,6 +61,8 @@ __all__ = (
     "Schema",
     "State",
     "StateDescriptor",
+    "Table",
+    "Tables",
     "TimeToLive",
     "ValueDescriptor",
     "ValueState",
@@ -62,7 +71,9 @@ __all__ = (
     "described",
     "detached",
     "divide",
+    "divide_snapshot",
     "freeze",
     "freeze_items",
     "unite",
+    "unite_snapshots",
 )

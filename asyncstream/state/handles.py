@@ -17,6 +17,7 @@ from asyncstream.state.descriptors import (
     StateDescriptor,
     ValueDescriptor,
 )
+from asyncstream.state.table import MISSING, Table
 from asyncstream.state.ttl import Ages, Cell, ListAges, MapAges, ValueAges
 
 __all__ = ("AggregatingState", "Cursor", "ListState", "MapState", "ReducingState", "State", "ValueState")
@@ -26,8 +27,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-_NOTHING: Any = object()
 
 
 class Cursor:
@@ -60,7 +59,7 @@ class State:
     ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
 
     def __init__(
-        self, cursor: Cursor, cells: dict[Cell, Any], ages: Ages[Any] | None, descriptor: StateDescriptor
+        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: StateDescriptor
     ) -> None:
         self.name = descriptor.name
         self._cursor = cursor
@@ -74,17 +73,17 @@ class State:
     def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
         """Move the current key's entries of the namespaces `sources` into that of `target`."""
         key, cells, ages = self._cursor.key, self._cells, self._ages
-        merged = (key, target)
+        merged = (target, key)
         for namespace in sources:
-            source = (key, namespace)
+            source = (namespace, key)
             value = self._live(source)
-            if value is _NOTHING:
+            if value is MISSING:
                 continue
-            written = None if ages is None else ages.written[source]
+            written = None if ages is None else ages.written(source)
             self._remove(source)
             present = self._live(merged)
-            is_new = present is _NOTHING
-            cells[merged] = value if is_new else self._merged(present, value)
+            is_new = present is MISSING
+            cells.put(target, key, value if is_new else self._merged(present, value))
             if ages is not None:
                 ages.merge(merged, written, is_new=is_new)
 
@@ -94,27 +93,27 @@ class State:
         )
 
     def _cell(self) -> Cell:
-        return (self._cursor.key, self._cursor.namespace)
+        return (self._cursor.namespace, self._cursor.key)
 
     def _live(self, cell: Cell) -> Any:
-        found = self._cells.get(cell, _NOTHING)
-        if self._ages is None or found is _NOTHING or self._ages.is_live(cell):
+        found = self._cells.get(*cell)
+        if self._ages is None or found is MISSING or self._ages.is_live(cell):
             return found
-        return _NOTHING
+        return MISSING
 
     def _read(self, cell: Cell) -> Any:
-        found = self._cells.get(cell, _NOTHING)
-        if self._ages is None or found is _NOTHING or self._ages.read(cell):
+        found = self._cells.get(*cell)
+        if self._ages is None or found is MISSING or self._ages.read(cell):
             return found
-        return _NOTHING
+        return MISSING
 
     def _write(self, cell: Cell, value: Any) -> None:
-        self._cells[cell] = value
+        self._cells.put(*cell, value)
         if self._ages is not None:
             self._ages.write(cell)
 
     def _remove(self, cell: Cell) -> None:
-        self._cells.pop(cell, None)
+        self._cells.remove(*cell)
         if self._ages is not None:
             self._ages.remove(cell)
 
@@ -125,7 +124,7 @@ class ValueState(State, Generic[T]):
     kind = "value"
 
     def __init__(
-        self, cursor: Cursor, cells: dict[Cell, Any], ages: Ages[Any] | None, descriptor: ValueDescriptor[T]
+        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: ValueDescriptor[T]
     ) -> None:
         super().__init__(cursor, cells, ages, descriptor)
         self._default = descriptor.default
@@ -133,7 +132,7 @@ class ValueState(State, Generic[T]):
     def get(self) -> T | None:
         """The value, or the descriptor's default."""
         found = self._read(self._cell())
-        return self._default if found is _NOTHING else found
+        return self._default if found is MISSING else found
 
     def set(self, value: T) -> None:
         """Replace the value; setting None is the same as `clear`."""
@@ -152,15 +151,16 @@ class ListState(State, Generic[T]):
     def get(self) -> list[T]:
         """A new list of the values."""
         found = self._read(self._cell())
-        return [] if found is _NOTHING else list(found)
+        return [] if found is MISSING else list(found)
 
     def add(self, value: T) -> None:
         """Append one value."""
         cell = self._cell()
-        found = self._cells.get(cell)
-        if found is None:
-            found = self._cells[cell] = []
-        found.append(value)
+        found = self._cells.get(*cell)
+        if found is MISSING:
+            self._cells.put(*cell, [value])
+        else:
+            found.append(value)
         if self._ages is not None:
             self._ages.write(cell)
 
@@ -169,8 +169,8 @@ class ListState(State, Generic[T]):
         added = list(values)
         if added:
             cell = self._cell()
-            found = self._cells.get(cell)
-            if found is None:
+            found = self._cells.get(*cell)
+            if found is MISSING:
                 found = []
             found += added
             self._write(cell, found)
@@ -201,8 +201,8 @@ class MapState(State, Generic[K, V]):
     def get(self, key: K, default: V | None = None) -> V | None:
         """The value under `key`, or `default`."""
         cell = self._cell()
-        found = self._cells.get(cell)
-        if found is None or key not in found:
+        found = self._cells.get(*cell)
+        if found is MISSING or key not in found:
             return default
         value: V = found[key]
         return value if self._ages is None or self._ages.is_live_entry(cell, key) else default
@@ -210,42 +210,43 @@ class MapState(State, Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         """Set the value under `key`."""
         cell = self._cell()
-        found = self._cells.get(cell)
-        if found is None:
-            found = self._cells[cell] = {}
-        found[key] = value
+        found = self._cells.get(*cell)
+        if found is MISSING:
+            self._cells.put(*cell, {key: value})
+        else:
+            found[key] = value
         if self._ages is not None:
             self._ages.write(cell, key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""
         cell = self._cell()
-        found = self._cells.get(cell)
-        if found is None or key not in found:
+        found = self._cells.get(*cell)
+        if found is MISSING or key not in found:
             return
         if self._ages is not None:
             self._ages.remove_entry(cell, key)
             return
         del found[key]
         if not found:
-            del self._cells[cell]
+            self._cells.remove(*cell)
 
     def items(self) -> list[tuple[K, V]]:
         """A new list of (key, value), in the order of their first `put`."""
         found = self._read(self._cell())
-        return [] if found is _NOTHING else list(found.items())
+        return [] if found is MISSING else list(found.items())
 
     def __contains__(self, key: object) -> bool:
         cell = self._cell()
-        found = self._cells.get(cell)
-        if found is None or key not in found:
+        found = self._cells.get(*cell)
+        if found is MISSING or key not in found:
             return False
         return self._ages is None or self._ages.is_live_entry(cell, key)
 
     def __len__(self) -> int:
         """How many entries there are; does not count as reading them."""
         found = self._live(self._cell())
-        return 0 if found is _NOTHING else len(found)
+        return 0 if found is MISSING else len(found)
 
     def __iter__(self) -> Iterator[K]:
         return iter([key for key, _ in self.items()])
@@ -259,7 +260,7 @@ class ReducingState(State, Generic[T]):
     def __init__(
         self,
         cursor: Cursor,
-        cells: dict[Cell, Any],
+        cells: Table,
         ages: Ages[Any] | None,
         descriptor: ReducingDescriptor[T],
     ) -> None:
@@ -269,13 +270,13 @@ class ReducingState(State, Generic[T]):
     def get(self) -> T | None:
         """All added values folded into one, or None."""
         found = self._read(self._cell())
-        return None if found is _NOTHING else found
+        return None if found is MISSING else found
 
     def add(self, value: T) -> T:
         """Fold one value in; returns the outcome."""
         cell = self._cell()
         found = self._read(cell)
-        outcome = value if found is _NOTHING else self._reduce(found, value)
+        outcome = value if found is MISSING else self._reduce(found, value)
         self._write(cell, outcome)
         return outcome
 
@@ -291,7 +292,7 @@ class AggregatingState(State, Generic[In, Out]):
     def __init__(
         self,
         cursor: Cursor,
-        cells: dict[Cell, Any],
+        cells: Table,
         ages: Ages[Any] | None,
         descriptor: AggregatingDescriptor[In, Out],
     ) -> None:
@@ -301,14 +302,14 @@ class AggregatingState(State, Generic[In, Out]):
     def get(self) -> Out | None:
         """The result over all added values, or None if there was none."""
         found = self._read(self._cell())
-        return None if found is _NOTHING else self._aggregation.result(found)
+        return None if found is MISSING else self._aggregation.result(found)
 
     def add(self, value: In) -> None:
         """Take one value in."""
         cell = self._cell()
         found = self._read(cell)
         self._write(
-            cell, self._aggregation.add(self._aggregation.create() if found is _NOTHING else found, value)
+            cell, self._aggregation.add(self._aggregation.create() if found is MISSING else found, value)
         )
 
     def _merged(self, present: Any, other: Any) -> Any:

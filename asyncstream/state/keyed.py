@@ -1,12 +1,12 @@
 """
-Keyed state in memory: a table for each name, an entry for each key and namespace.
+Keyed state: a table for each name, an entry for each key and namespace.
 
 The namespace tells apart entries of one key, such as those of its windows; None is the key's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from asyncstream.clock import Clock, SystemClock
@@ -19,7 +19,6 @@ from asyncstream.state.descriptors import (
     StateDescriptor,
     ValueDescriptor,
 )
-from asyncstream.state.detached import detached
 from asyncstream.state.handles import (
     AggregatingState,
     Cursor,
@@ -29,7 +28,11 @@ from asyncstream.state.handles import (
     State,
     ValueState,
 )
-from asyncstream.state.ttl import Ages, Cell
+from asyncstream.state.table import Table
+from asyncstream.state.tables import Cell, Tables
+from asyncstream.state.ttl import Ages
+from asyncstream.state.upgrade import EXPIRES, WRITTEN, keyed_state
+from asyncstream.state.upgrade import snapshot as upgraded_snapshot
 
 __all__ = ("KeyedState",)
 
@@ -40,88 +43,43 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class _Table:
-    """
-    The entries of one name.
-
-    Attributes:
-        kind: of state; a name is never used for two.
-        cells: values by key and namespace.
-        ages: when entries were written, if they have a time to live.
-        unclaimed: the snapshot that the cells came from, until a descriptor says how long they live.
-    """
-
-    __slots__ = ("_is_claimed", "ages", "cells", "kind", "unclaimed")
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.cells: dict[Cell, Any] = {}
-        self.ages: Ages[Any] | None = None
-        self.unclaimed: Mapping[str, Any] | None = None
-        self._is_claimed = False
-
-    def claim(self, ages: Ages[Any] | None) -> None:
-        """Let entries live as `ages` says, those too that are here already; None: for ever."""
-        self.ages = ages
-        self._is_claimed = True
-        if self.unclaimed is not None:
-            self._age(self.unclaimed)
-            self.unclaimed = None
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Take up what `snapshot` gave, in place of what is here."""
-        self.cells.clear()
-        for key, namespace, value, _ in kept["cells"]:
-            self.cells[key, namespace] = detached(value)
-        if self._is_claimed:
-            self._age(kept)
-        else:
-            self.unclaimed = kept
-
-    def snapshot(self) -> dict[str, Any]:
-        """
-        The kind, and a list of (key, namespace, value, when it was written).
-
-        The last is None without a time to live. Before version 0.2 it was when the whole entry expires, and
-        there were no "times".
-        """
-        if self.unclaimed is not None:
-            return {**self.unclaimed, "cells": detached(list(self.unclaimed["cells"]))}
-        if self.ages is not None:
-            self.ages.purge()
-        written: Mapping[Cell, Any] = {} if self.ages is None else self.ages.written
-        return {
-            "kind": self.kind,
-            "times": "written",
-            "cells": [
-                (key, _plain(namespace), detached(value), detached(written.get((key, namespace))))
-                for (key, namespace), value in self.cells.items()
-            ],
-        }
-
-    def _age(self, kept: Mapping[str, Any]) -> None:
-        if self.ages is not None:
-            self.ages.clear()
-            is_expiry = "times" not in kept
-            for key, namespace, _, written in kept["cells"]:
-                self.ages.restore((key, namespace), detached(written), is_expiry=is_expiry)
+def _same(value: Any) -> Any:
+    return value
 
 
 class KeyedState(Cursor):
     """
     All keyed state of one operator, and the cursor of its handles.
 
+    The state `name` is the table `prefix/name`, and its kind is kept in the cell `prefix`, so that state of
+    one kind is never read as another; when entries with a time to live were written is in the table
+    `prefix/name written`.
+
     Args:
         clock: processing time, for entries with a time to live.
+        tables: of the operator; None: the state is kept here.
+        prefix: of the names of the tables.
+        namespace_of: makes a namespace of what the codec gives back.
     """
 
-    __slots__ = ("_clock", "_handles", "_tables")
+    __slots__ = ("_ages", "_clock", "_handles", "_kinds", "_namespace_of", "_prefix", "_tables")
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        tables: Tables | None = None,
+        prefix: str = "state",
+        namespace_of: Callable[[Any], Any] = _same,
+    ) -> None:
         super().__init__()
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._tables: dict[str, _Table] = {}
+        self._tables = Tables() if tables is None else tables
+        self._prefix = prefix
+        self._namespace_of = namespace_of
         self._handles: dict[str, State] = {}
+        self._ages: list[Ages[Any]] = []
+        self._kinds: dict[str, str] = {}
+        self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
 
     @overload
     def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
@@ -146,36 +104,82 @@ class KeyedState(Cursor):
         handle_type = _handle_type(descriptor)
         handle = self._handles.get(name)
         if handle is None:
-            table = self._tables.setdefault(name, _Table(handle_type.kind))
-            _check_kind(name, table.kind, handle_type.kind)
-            ttl = descriptor.time_to_live
-            table.claim(None if ttl is None else handle_type.ages_of(ttl, self._clock.now_ms, table.cells))
-            handle = self._handles[name] = handle_type(self, table.cells, table.ages, descriptor)
+            _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
+            cells, ages, ttl = self._declare(name), None, descriptor.time_to_live
+            if ttl is None:
+                self._tables.forget(f"{self._prefix}/{name}{WRITTEN}")
+            else:
+                written = self._written(name, ttl.duration_ms)
+                ages = handle_type.ages_of(ttl, self._clock.now_ms, cells, written)
+                self._ages.append(ages)
+            handle = self._handles[name] = handle_type(self, cells, ages, descriptor)
         elif handle.kind != handle_type.kind:
             _check_kind(name, handle.kind, handle_type.kind)
         return handle
 
     def __len__(self) -> int:
         """How many entries there are, all names, keys and namespaces together."""
-        return sum(len(table.cells) for table in self._tables.values())
+        return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in self._handles)
 
     def snapshot(self) -> dict[str, Any]:
-        """For each name with entries, what its table keeps of them."""
-        kept = {name: table.snapshot() for name, table in self._tables.items()}
-        return {name: table for name, table in kept.items() if table["cells"]}
+        """By name the kind, and a list of (key, namespace, value, when it was written)."""
+        self.purge()
+        tables = self._tables.snapshot()["tables"]
+        found = {}
+        for table, kept in tables.items():
+            name = table.removeprefix(f"{self._prefix}/")
+            if name.endswith((WRITTEN, EXPIRES)) or not kept:
+                continue
+            written = {
+                (namespace, key): at
+                for namespace, rows in tables.get(f"{table}{WRITTEN}", ())
+                for key, at in rows
+            }
+            found[name] = {
+                "kind": self._kinds[name],
+                "times": "written",
+                "cells": [
+                    (key, namespace, value, written.get((namespace, key)))
+                    for namespace, rows in kept
+                    for key, value in rows
+                ],
+            }
+        return found
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take up what `snapshot` gave, in place of what is here."""
-        for name in {**self._tables, **snapshot}:
-            kept = snapshot.get(name) or {"kind": self._tables[name].kind, "cells": ()}
-            table = self._tables.setdefault(name, _Table(kept["kind"]))
-            _check_kind(name, kept["kind"], table.kind)
-            table.restore(kept)
+        tables, kinds = keyed_state(self._prefix, snapshot)
+        self._tables.restore(upgraded_snapshot(tables, {self._prefix: kinds}, {self._prefix: "merge"}))
+        self.restored()
 
+    def purge(self) -> None:
+        """Remove all that has expired."""
+        for ages in self._ages:
+            ages.purge()
 
-def _plain(namespace: Any) -> Any:
-    """A namespace as the codec keeps it: a window, being a tuple with names, as the equal plain tuple."""
-    return tuple(namespace) if isinstance(namespace, tuple) else namespace
+    def restored(self) -> None:
+        """The tables hold other rows than before."""
+        for ages in self._ages:
+            ages.restored()
+
+    def _declare(self, name: str) -> Table:
+        return self._tables.declare(Table(f"{self._prefix}/{name}", namespace_of=self._namespace_of))
+
+    def _written(self, name: str, ttl_ms: int) -> Table:
+        """The table of when entries of the state `name` were written."""
+        written = self._declare(f"{name}{WRITTEN}")
+        expires = self._declare(f"{name}{EXPIRES}")
+        for namespace, key, expires_ms in list(expires.items()):
+            written.put(namespace, key, expires_ms - ttl_ms)
+            expires.remove(namespace, key)
+        return written
+
+    def _used_kinds(self) -> dict[str, str]:
+        return dict(self._kinds)
+
+    def _restore_kinds(self, kinds: Mapping[str, str]) -> None:
+        for name, kind in kinds.items():
+            _check_kind(name, kind, self._kinds.setdefault(name, kind))
 
 
 def _check_kind(name: str, found: str, wanted: str) -> None:

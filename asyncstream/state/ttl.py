@@ -3,7 +3,7 @@ Time to live: when each entry of a state was written, and what has outlived its 
 
 Theory
 ------
-A table keeps plain values; what is here keeps, beside them, when they were written: one time for a value, one
+A table keeps plain values; a second one beside it keeps when they were written: one time for a value, one
 for each element of a list, one for each entry of a map, so that lists and maps age piece by piece. An entry
 has expired from `written + ttl` on. Written times are kept, not times of expiry, so that a time to live that
 was changed between two runs holds for what is there already.
@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from asyncstream.state.descriptors import TimeToLive
+from asyncstream.state.table import MISSING, Table
 
 __all__ = ("Ages", "Cell", "ListAges", "MapAges", "ValueAges")
 
@@ -35,7 +36,7 @@ VISITS: Final = 2
 """Cells that one write looks at: more than one, so that clean-up overtakes growth."""
 
 Cell: TypeAlias = tuple[Any, Any]
-"""Key and namespace."""
+"""Namespace and key."""
 
 W = TypeVar("W", int, list[int], dict[Any, int])
 
@@ -44,23 +45,28 @@ class Ages(ABC, Generic[W]):
     """
     When the entries of one table were written.
 
-    Attributes:
-        written: for each cell of the table, in milliseconds since the epoch; the form is the subclass's.
-
     Args:
         ttl: how long entries live.
         now_ms: tells processing time, milliseconds since the epoch.
         cells: the table itself; expired entries are removed from it.
+        written: for each row of that when it was written, milliseconds since the epoch; the form is the
+            subclass's.
     """
 
-    def __init__(self, ttl: TimeToLive, now_ms: Callable[[], int], cells: dict[Cell, Any]) -> None:
-        self.written: dict[Cell, W] = {}
+    def __init__(self, ttl: TimeToLive, now_ms: Callable[[], int], cells: Table, written: Table) -> None:
         self._ttl_ms = ttl.duration_ms
         self._refreshes = ttl.refresh == "on_read"
         self._now_ms = now_ms
         self._cells = cells
+        self._written = written
         self._visits: OrderedDict[Cell, int] = OrderedDict()  # when each cell is to be looked at
         self._next_visit_ms = 0  # or later
+        self.restored()
+
+    def written(self, cell: Cell) -> W:
+        """When the entries of `cell`, which is in the table, were written."""
+        found: W = self._written.get(*cell)
+        return found
 
     def is_live(self, cell: Cell) -> bool:
         """Whether anything is left of `cell`, which is in the table; removes what has expired."""
@@ -77,7 +83,7 @@ class Ages(ABC, Generic[W]):
 
     def merge(self, cell: Cell, written: W, *, is_new: bool) -> None:
         """Note that a cell with these times was moved to `cell`, or, unless that `is_new`, merged into it."""
-        self._join(cell, written, is_new)
+        self._written.put(*cell, written if is_new else self._joined(cell, written))
         self._visits.setdefault(cell, self._now_ms() + self._ttl_ms)
 
     def read(self, cell: Cell) -> bool:
@@ -86,42 +92,31 @@ class Ages(ABC, Generic[W]):
         if not self._clean(cell, now_ms - self._ttl_ms):
             return False
         if self._refreshes:
-            self.written[cell] = self._spread(cell, now_ms)
+            self._written.put(*cell, self._spread(cell, now_ms))
         return True
 
     def remove(self, cell: Cell) -> None:
         """Note that `cell` is gone from the table."""
-        self.written.pop(cell, None)
+        self._written.remove(*cell)
         self._visits.pop(cell, None)
-
-    def restore(self, cell: Cell, written: Any, *, is_expiry: bool) -> None:
-        """
-        Take up a cell from a snapshot.
-
-        Args:
-            written: what `written` held for it; one time for the whole cell; or None if it was kept without a
-                time to live, which then begins now.
-            is_expiry: `written` is when the whole cell expires: so wrote versions before 0.2.
-        """
-        now_ms = self._now_ms()
-        if is_expiry and written is not None:
-            written -= self._ttl_ms
-        is_whole = written is None or isinstance(written, int)
-        self.written[cell] = (
-            self._spread(cell, now_ms if written is None else written) if is_whole else written
-        )
-        self._visits[cell] = now_ms + self._ttl_ms
 
     def purge(self) -> None:
         """Remove all that has expired."""
         horizon_ms = self._now_ms() - self._ttl_ms
-        for cell in list(self.written):
-            self._clean(cell, horizon_ms)
+        for namespace in list(self._written.namespaces()):
+            for key in list(self._written.whole(namespace)):
+                self._clean((namespace, key), horizon_ms)
 
-    def clear(self) -> None:
-        """Forget all."""
-        self.written.clear()
+    def restored(self) -> None:
+        """The tables hold other rows than before; to live, those without a time begin now."""
+        now_ms = self._now_ms()
         self._visits.clear()
+        for namespace, key, _ in self._cells.items():
+            cell = (namespace, key)
+            written = self._written.peek(*cell)
+            if written is MISSING or (isinstance(written, int) and not self._is_whole):
+                self._written.put(*cell, self._spread(cell, now_ms if written is MISSING else written))
+            self._visits[cell] = now_ms + self._ttl_ms
 
     def _visit(self, now_ms: int) -> None:
         for _ in range(VISITS):
@@ -136,8 +131,11 @@ class Ages(ABC, Generic[W]):
         if self._expire(cell, horizon_ms):
             return True
         self.remove(cell)
-        del self._cells[cell]
+        self._cells.remove(*cell)
         return False
+
+    _is_whole = False
+    """Whether there is one time for all of a cell."""
 
     @abstractmethod
     def _expire(self, cell: Cell, horizon_ms: int) -> bool:
@@ -147,8 +145,9 @@ class Ages(ABC, Generic[W]):
     def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
         """Note a write."""
 
-    def _join(self, cell: Cell, written: W, is_new: bool) -> None:
-        self.written[cell] = written if is_new else self._spread(cell, self._now_ms())
+    def _joined(self, cell: Cell, written: W) -> W:
+        """The times of `cell` when one with these has been merged into it."""
+        return self._spread(cell, self._now_ms())
 
     @abstractmethod
     def _spread(self, cell: Cell, written_ms: int) -> W:
@@ -158,11 +157,13 @@ class Ages(ABC, Generic[W]):
 class ValueAges(Ages[int]):
     """One time for each cell."""
 
+    _is_whole = True
+
     def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        return self.written[cell] > horizon_ms
+        return self.written(cell) > horizon_ms
 
     def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
-        self.written[cell] = now_ms
+        self._written.put(*cell, now_ms)
 
     def _spread(self, cell: Cell, written_ms: int) -> int:
         return written_ms
@@ -172,12 +173,12 @@ class ListAges(Ages[list[int]]):
     """A time for each element of a list."""
 
     def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        written = self.written[cell]
+        written = self.written(cell)
         if min(written) > horizon_ms:
             return True
         if max(written) <= horizon_ms:
             return False
-        values = self._cells[cell]
+        values = self._cells.get(*cell)
         live = [at for at, written_ms in enumerate(written) if written_ms > horizon_ms]
         values[:] = [values[at] for at in live]
         written[:] = [written[at] for at in live]
@@ -185,14 +186,17 @@ class ListAges(Ages[list[int]]):
 
     def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
         """What has come to the end of the list is new."""
-        written = self.written.setdefault(cell, [])
-        written += [now_ms] * (len(self._cells[cell]) - len(written))
+        written = self._written.get(*cell)
+        if written is MISSING:
+            written = []
+            self._written.put(*cell, written)
+        written += [now_ms] * (len(self._cells.get(*cell)) - len(written))
 
-    def _join(self, cell: Cell, written: list[int], is_new: bool) -> None:
-        self.written[cell] = written if is_new else self.written[cell] + written
+    def _joined(self, cell: Cell, written: list[int]) -> list[int]:
+        return self.written(cell) + written
 
     def _spread(self, cell: Cell, written_ms: int) -> list[int]:
-        return [written_ms] * len(self._cells[cell])
+        return [written_ms] * len(self._cells.peek(*cell))
 
 
 class MapAges(Ages[dict[Any, int]]):
@@ -200,7 +204,7 @@ class MapAges(Ages[dict[Any, int]]):
 
     def is_live_entry(self, cell: Cell, entry: Any) -> bool:
         """Whether `entry` of `cell` is live; both are there. Removes it otherwise, and looks at no other."""
-        written, now_ms = self.written[cell], self._now_ms()
+        written, now_ms = self.written(cell), self._now_ms()
         if written[entry] > now_ms - self._ttl_ms:
             if self._refreshes:
                 written[entry] = now_ms
@@ -210,13 +214,14 @@ class MapAges(Ages[dict[Any, int]]):
 
     def remove_entry(self, cell: Cell, entry: Any) -> None:
         """Remove `entry`, and the cell with the last one."""
-        del self._cells[cell][entry], self.written[cell][entry]
-        if not self._cells[cell]:
+        values = self._cells.get(*cell)
+        del values[entry], self.written(cell)[entry]
+        if not values:
             self.remove(cell)
-            del self._cells[cell]
+            self._cells.remove(*cell)
 
     def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        written, values = self.written[cell], self._cells[cell]
+        written, values = self.written(cell), self._cells.get(*cell)
         expired = [entry for entry, written_ms in written.items() if written_ms <= horizon_ms]
         if len(expired) == len(written):
             return False
@@ -225,7 +230,11 @@ class MapAges(Ages[dict[Any, int]]):
         return True
 
     def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
-        self.written.setdefault(cell, {})[entry] = now_ms
+        written = self._written.get(*cell)
+        if written is MISSING:
+            self._written.put(*cell, {entry: now_ms})
+        else:
+            written[entry] = now_ms
 
     def _spread(self, cell: Cell, written_ms: int) -> dict[Any, int]:
-        return dict.fromkeys(self._cells[cell], written_ms)
+        return dict.fromkeys(self._cells.peek(*cell), written_ms)

@@ -111,8 +111,8 @@ def test_operators_of_parts_give_what_one_operator_gives(
     recorder = record(whole)
     feed(whole, before)
     whole.advance_watermark(watermark)
-    assert whole.layout is not None
-    parts = divide(whole.snapshot(), whole.layout, lambda key: ord(key) % 2, {0, 1})
+    parts = whole.divided(whole.snapshot(), lambda key: ord(key) % 2, {0, 1})
+    assert parts is not None
     recorder.seen.clear()
     feed(whole, after)
     whole.advance_watermark(100)
@@ -129,7 +129,7 @@ def test_operators_of_parts_give_what_one_operator_gives(
 
     shares = (go_on(part, [value for value in after if ord(value[0]) % 2 == n]) for n, part in parts.items())
     assert sorted(line for lines in shares for line in lines) == expected
-    assert go_on(unite([parts[1], parts[0]], whole.layout), after) == expected
+    assert go_on(whole.united([parts[1], parts[0]]), after) == expected
 
 
 def feed(operator: Operator, values: list[Any]) -> None:

@@ -35,7 +35,6 @@ from asyncstream.runtime.spark.assembly import Leaving, delay_ms
 from asyncstream.runtime.spark.cut import Route, Stage, StageKind
 from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.observe import OBSERVED
-from asyncstream.state import divide, unite
 
 __all__ = ("Heritage", "States", "inherit", "route_of", "save", "take_up")
 
@@ -103,11 +102,9 @@ def take_up(operators: Mapping[str, Operator], inherited: Sequence[States]) -> N
         parts = [states[name] for states in inherited if name in states]
         if not parts:
             continue
-        if operator.layout is not None:
-            operator.restore(unite(parts, operator.layout))
-        else:
-            for part in parts:
-                operator.restore(part)
+        united = operator.united(parts)
+        for part in parts if united is None else [united]:
+            operator.restore(part)
         operator.resume()
 
 
@@ -183,8 +180,9 @@ def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int])
         return {}
     if not step.is_keyed:
         return {min(shares): state}
-    if operator.layout is not None:
-        return divide(state, operator.layout, groups.of, shares)
+    divided = operator.divided(state, groups.of, shares)
+    if divided is not None:
+        return divided
     key_by = step.inputs[0].key_by
     assert key_by is not None
     entries: dict[int, list[Any]] = {share: [] for share in shares}
@@ -237,10 +235,11 @@ def save(
             state = _at_watermark(operator, watermark_ms)
             if state is not None:
                 states[step.name] = state
-        elif operator.layout is not None:
+        else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
-            if parts:
-                states[step.name] = unite(parts, operator.layout)
+            united = operator.united(parts) if parts else None
+            if united is not None:
+                states[step.name] = united
     return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
 
 

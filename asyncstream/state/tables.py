@@ -1,0 +1,291 @@
+"""
+The tables of one step: declared once, and then cut, kept, restored and divided by key without another line.
+
+Besides tables there are *cells*: small single values, such as a watermark or counters, which the step holds
+itself and gives when it is asked. They are kept whole each time.
+
+A snapshot is all of it as plain data, and says how it is divided:
+
+    {
+        "tables": {name: [[namespace, [[key, value], ...]], ...]},
+        "cells": {name: value},
+        "compound": [names of tables whose keys are tuples that begin with the key of the stream],
+        "rules": {name of a cell: how several become one},
+    }
+
+with namespaces and rows in their order, keys and values as the table's `save_key` and `save` give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from asyncstream.errors import CheckpointError, InternalError
+from asyncstream.state.detached import detached
+from asyncstream.state.table import SLICE, Delta, Table
+
+__all__ = (
+    "Cell",
+    "Cut",
+    "Rule",
+    "Snapshot",
+    "Tables",
+    "divide_snapshot",
+    "plain_namespace",
+    "unite_snapshots",
+)
+
+Snapshot: TypeAlias = dict[str, Any]
+
+
+Rule: TypeAlias = Literal["same", "sum", "min", "max", "merge"]
+"""
+How the cells of several parts become one: they are the same; their sum; the smallest or largest that is not
+None; one dict with what is in any. Divided, a sum goes to the first part, and everything else to all.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """
+    A small value that is kept whole.
+
+    Attributes:
+        take: gives it as it is now, as plain data that may be shared with the step.
+        give: takes up what `take` gave in an earlier run.
+        rule: how those of several parts become one.
+    """
+
+    take: Callable[[], Any]
+    give: Callable[[Any], None]
+    rule: Rule = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """
+    What a step remembers that has changed since the last cut, and its cells.
+
+    Attributes:
+        deltas: by table, also of those in which nothing has changed.
+        cells: by name, not yet copied.
+    """
+
+    deltas: Mapping[str, Delta]
+    cells: Mapping[str, Any]
+
+
+class Tables:
+    """
+    All that one step remembers.
+
+    Iterating gives the tables, in the order in which they were declared.
+    """
+
+    __slots__ = ("_cells", "_listeners", "_tables", "_unclaimed")
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+        self._cells: dict[str, Cell] = {}
+        self._unclaimed: dict[str, Any] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def declare(self, table: Table) -> Table:
+        """
+        Keep this table. If a snapshot was restored before that held one of its name, it holds that now.
+
+        Raises:
+            InternalError: if there is one of its name.
+        """
+        if table.name in self._tables:
+            raise InternalError(f"table {table.name!r} was declared twice")
+        self._tables[table.name] = table
+        kept = self._unclaimed.pop(table.name, None)
+        if kept is not None:
+            _fill(table, kept)
+        return table
+
+    def forget(self, name: str) -> None:
+        """If a snapshot was restored that held a table of this name, hold it no more."""
+        if name in self._unclaimed:
+            table = self.declare(Table(name))
+            for namespace in list(table.namespaces()):
+                table.drop(namespace)
+
+    def declare_cell(self, name: str, cell: Cell) -> None:
+        """Keep this cell."""
+        if name in self._cells:
+            raise InternalError(f"cell {name!r} was declared twice")
+        self._cells[name] = cell
+
+    def on_cut(self, listener: Callable[[], None]) -> None:
+        """Have this called after each cut: references to young rows are of no use any more."""
+        self._listeners.append(listener)
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._tables or self._cells)
+
+    def __getitem__(self, name: str) -> Table:
+        return self._tables[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tables
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def cut(self) -> Cut:
+        """What has changed since the last cut; `merging` is to be run through before the next."""
+        cut = Cut({name: table.cut() for name, table in self._tables.items()}, self.cells())
+        for listener in self._listeners:
+            listener()
+        return cut
+
+    def cells(self) -> dict[str, Any]:
+        """The cells as they are now; they may share parts with the step."""
+        return {name: cell.take() for name, cell in self._cells.items()}
+
+    def merging(self) -> Iterator[None]:
+        """Makes what was cut old, in slices; other things may happen between two of them."""
+        for table in list(self._tables.values()):
+            yield from table.merging()
+
+    def give_cells(self, cells: Mapping[str, Any]) -> None:
+        """
+        Take up cells from an earlier run; what is not there stays as it is.
+
+        Raises:
+            CheckpointError: if there is one that this step does not have.
+        """
+        unknown = [name for name in cells if name not in self._cells]
+        if unknown:
+            raise CheckpointError(f"it holds {', '.join(map(repr, unknown))}, which the step does not know")
+        for name, value in cells.items():
+            self._cells[name].give(value)
+
+    # ------------------------------------------------------------------ whole
+
+    def snapshot(self) -> Snapshot:
+        """All that is remembered, as plain data that shares nothing mutable with it."""
+        tables = {name: _saved_rows(table) for name, table in self._tables.items()}
+        return {
+            "tables": {**detached(self._unclaimed), **tables},
+            "cells": {name: detached(value) for name, value in self.cells().items()},
+            "compound": [name for name, table in self._tables.items() if table.compound],
+            "rules": {name: cell.rule for name, cell in self._cells.items()},
+        }
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """
+        Remember what a snapshot holds, in place of what is here.
+
+        Tables that are not declared yet are kept until they are: user code may ask for its state later.
+        """
+        self._unclaimed.clear()
+        kept = snapshot["tables"]
+        for name, table in self._tables.items():
+            table.clear()
+            _fill(table, kept.get(name, ()))
+        self._unclaimed.update(
+            (name, rows) for name, rows in kept.items() if name not in self._tables and rows
+        )
+        self.give_cells(snapshot["cells"])
+        for listener in self._listeners:
+            listener()
+
+
+def _saved_rows(table: Table) -> list[Any]:
+    """The rows of a table as a snapshot holds them."""
+    save, save_key = table.save, table.save_key
+    return [
+        [
+            plain_namespace(namespace),
+            [[save_key(key), detached(save(value))] for key, value in table.whole(namespace).items()],
+        ]
+        for namespace in table.namespaces()
+    ]
+
+
+def _fill(table: Table, kept: Any) -> None:
+    load, load_key = table.load, table.load_key
+    for namespace, rows in kept:
+        place = table.namespace_of(namespace)
+        for start in range(0, len(rows), SLICE):
+            some = rows[start : start + SLICE]
+            table.load_rows(place, [(load_key(key), load(detached(value))) for key, value in some])
+
+
+def plain_namespace(namespace: Any) -> Any:
+    """A namespace as the codec keeps it: a window, being a tuple with names, as the equal plain tuple."""
+    return tuple(namespace) if isinstance(namespace, tuple) else namespace
+
+
+# ------------------------------------------------------------------ by key
+
+
+def divide_snapshot(
+    snapshot: Snapshot, share_of: Callable[[Any], int], shares: Collection[int]
+) -> dict[int, Snapshot]:
+    """
+    A snapshot in parts, each with some of the keys.
+
+    Args:
+        share_of: which part the rows of a key belong to.
+        shares: all parts that there are.
+    """
+    compound, rules = snapshot["compound"], snapshot["rules"]
+    parts: dict[int, Snapshot] = {
+        share: {"tables": {}, "cells": {}, "compound": compound, "rules": rules} for share in shares
+    }
+    for name, kept in snapshot["tables"].items():
+        is_compound = name in compound
+        for part in parts.values():
+            part["tables"][name] = []
+        for namespace, rows in kept:
+            divided: dict[int, list[Any]] = {}
+            for row in rows:
+                divided.setdefault(share_of(row[0][0] if is_compound else row[0]), []).append(row)
+            for share, some in divided.items():
+                parts[share]["tables"][name].append([namespace, some])
+    first = min(shares)
+    for name, value in snapshot["cells"].items():
+        for share, part in parts.items():
+            is_rest = rules[name] == "sum" and share != first
+            part["cells"][name] = type(value)() if is_rest else value
+    return parts
+
+
+def unite_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
+    """The snapshot that has these parts, of which there is at least one."""
+    rules = {name: rule for part in parts for name, rule in part["rules"].items()}
+    compound = list(dict.fromkeys(name for part in parts for name in part["compound"]))
+    united: Snapshot = {"tables": {}, "cells": {}, "compound": compound, "rules": rules}
+    for name in dict.fromkeys(name for part in parts for name in part["tables"]):
+        rows_of: dict[Any, list[Any]] = {}
+        for part in parts:
+            for namespace, rows in part["tables"].get(name, ()):
+                rows_of.setdefault(_hashable(namespace), []).extend(rows)
+        united["tables"][name] = [[namespace, rows] for namespace, rows in rows_of.items()]
+    for name in dict.fromkeys(name for part in parts for name in part["cells"]):
+        values = [part["cells"][name] for part in parts if name in part["cells"]]
+        united["cells"][name] = _united(values, rules[name])
+    return united
+
+
+def _united(values: Sequence[Any], rule: Rule) -> Any:
+    if rule == "same":
+        return values[0]
+    if rule == "sum":
+        return sum(values)
+    if rule == "merge":
+        return {name: value for part in values for name, value in part.items()}
+    known = [value for value in values if value is not None]
+    return (min if rule == "min" else max)(known) if known else None
+
+
+def _hashable(namespace: Any) -> Any:
+    return tuple(namespace) if isinstance(namespace, list) else namespace

@@ -1,0 +1,160 @@
+"""A table in generations is a dict of dicts, whatever is cut and merged in between, and deltas rebuild it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from asyncstream.errors import InternalError
+from asyncstream.state import MISSING, Delta, Table, Tables
+
+NAMESPACES = st.sampled_from([None, 1, (0, 10)])
+KEYS = st.sampled_from("abc")
+
+
+class Generations(RuleBasedStateMachine):
+    """A table against a dict of dicts; values are lists, which are changed in place."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.table = Table("t")
+        self.model: dict[Any, dict[str, list[int]]] = {}
+        self.durable = Table("durable")
+        self.merging: Iterator[None] | None = None
+        self.expected_at_cut: Any = None
+        self.delta: Delta | None = None
+        self.number = 0
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def put(self, namespace: Any, key: str) -> None:
+        self.number += 1
+        self.table.put(namespace, key, [self.number])
+        self.model.setdefault(namespace, {})[key] = [self.number]
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def change_in_place(self, namespace: Any, key: str) -> None:
+        self.number += 1
+        found, expected = self.table.get(namespace, key), self.model.get(namespace, {}).get(key)
+        assert (found is MISSING) == (expected is None)
+        if expected is not None:
+            found.append(self.number)
+            expected.append(self.number)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def take_as_a_hot_loop_does(self, namespace: Any, key: str) -> None:
+        self.number += 1
+        rows = self.table.rows(namespace)
+        held = rows.get(key, MISSING)
+        if held is MISSING:
+            held = self.table.take(namespace, key)
+        if held is MISSING:
+            held = rows[key] = []
+        held.append(self.number)
+        self.model.setdefault(namespace, {}).setdefault(key, []).append(self.number)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def remove(self, namespace: Any, key: str) -> None:
+        was_there = self.model.get(namespace, {}).pop(key, None) is not None
+        assert self.table.remove(namespace, key) == was_there
+
+    @rule(namespace=NAMESPACES)
+    def drop(self, namespace: Any) -> None:
+        self.table.drop(namespace)
+        self.model.pop(namespace, None)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def adopt_and_pop(self, namespace: Any, key: str) -> None:
+        rows = self.table.adopt(namespace)
+        assert list(rows) == list(self.model.get(namespace, {}))
+        rows.pop(key, None)
+        self.model.get(namespace, {}).pop(key, None)
+
+    @precondition(lambda self: self.delta is None and self.merging is None)
+    @rule()
+    def cut(self) -> None:
+        self.delta = self.table.cut()
+        self.expected_at_cut = plain(self.model)
+
+    @precondition(lambda self: self.delta is not None)
+    @rule()
+    def write_the_delta(self) -> None:
+        """Only now: what was cut must still be as it was."""
+        assert self.delta is not None
+        copied = {
+            namespace: {k: list(v) for k, v in rows.items()} for namespace, rows in self.delta.rows.items()
+        }
+        self.durable.apply(Delta(copied, self.delta.gone, self.delta.dropped))
+        assert contents(self.durable) == self.expected_at_cut
+        self.delta = None
+        self.merging = self.table.merging()
+
+    @precondition(lambda self: self.merging is not None)
+    @rule()
+    def merge_a_slice(self) -> None:
+        assert self.merging is not None
+        if next(self.merging, "done") == "done":
+            self.merging = None
+
+    @invariant()
+    def is_a_dict_of_dicts(self) -> None:
+        expected = plain(self.model)
+        assert contents(self.table) == expected
+        assert len(self.table) == sum(len(rows) for rows in expected.values())
+        for namespace, rows in expected.items():
+            for key, value in rows:
+                assert self.table.peek(namespace, key) == value
+
+
+def contents(table: Table) -> dict[Any, list[tuple[str, list[int]]]]:
+    """All rows in their order."""
+    return {
+        namespace: [(key, list(value)) for key, value in table.whole(namespace).items()]
+        for namespace in table.namespaces()
+    }
+
+
+def plain(model: dict[Any, dict[str, list[int]]]) -> dict[Any, list[tuple[str, list[int]]]]:
+    return {
+        namespace: [(key, list(value)) for key, value in rows.items()]
+        for namespace, rows in model.items()
+        if rows
+    }
+
+
+TestGenerations = Generations.TestCase
+
+
+def test_large_merges_come_in_slices() -> None:
+    table = Table("t")
+    for number in range(10_000):
+        table.put(None, number, number)
+    table.cut()
+    table.merge()
+    for number in range(10_000):
+        table.put(None, number, -number)
+    table.cut()
+    slices = sum(1 for _ in table.merging())
+    assert slices >= 4
+    assert table.peek(None, 9_999) == -9_999
+
+
+def test_a_cut_before_the_last_one_was_merged_is_refused() -> None:
+    table = Table("t")
+    table.put(None, "k", 1)
+    table.cut()
+    table.put(None, "k", 2)
+    with pytest.raises(InternalError, match="before the last cut was merged"):
+        table.cut()
+
+
+def test_a_table_that_is_declared_after_a_restore_holds_what_was_kept() -> None:
+    first = Tables()
+    first.declare(Table("t")).put((0, 10), "k", [1])
+    second = Tables()
+    second.restore(first.snapshot())
+    assert second.snapshot()["tables"] == first.snapshot()["tables"]
+    assert contents(second.declare(Table("t"))) == {(0, 10): [("k", [1])]}
