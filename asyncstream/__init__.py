@@ -16,6 +16,7 @@ A map of the package, in reading order:
     runtime       who drives it: asyncio, or Spark
     pipeline      the fluent face of it all
     testing       virtual time, and crashes by seed
+    web           in a service: its lifespan, health, status, and what browsers listen to
     cli           the command line
 """
 

@@ -45,6 +45,7 @@ OPTIONAL = frozenset(
         "pytest",
         "rich",
         "fastapi",
+        "starlette",
         "uvicorn",
         "datasketches",
         "pyspark",
@@ -106,6 +107,16 @@ class Module:
         here = here[: len(here) - node.level + 1]
         return ".".join([*here, node.module] if node.module else here)
 
+    def statements(self) -> Iterator[ast.stmt]:
+        """Those of the top level; also those for type checkers, if `__getattr__` gives what they name."""
+        gives = any(
+            isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in self.tree.body
+        )
+        for node in self.tree.body:
+            yield node
+            if gives and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                yield from node.body
+
     def declared(self) -> list[str] | None:
         """The names in `__all__`, or None if there is none."""
         for node in self.tree.body:
@@ -123,7 +134,7 @@ class Module:
     def assigned(self) -> set[str]:
         """The public names that the module gives to values."""
         found: set[str] = set()
-        for node in self.tree.body:
+        for node in self.statements():
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             found.update(target.id for target in targets if isinstance(target, ast.Name))
         return {name for name in found if name[0] != "_"}
@@ -132,7 +143,7 @@ class Module:
         """The public names that imports at the top level of the module bind."""
         return {
             alias.asname or alias.name.split(".")[0]
-            for node in self.tree.body
+            for node in self.statements()
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
             if (alias.asname or alias.name)[0] != "_"
@@ -238,8 +249,8 @@ def reexports_what_it_imports(module: Module) -> Iterator[str]:
         return
     inside = "asyncstream." + module.name if module.name else "asyncstream"
     declared = set(module.declared() or ())
-    for node in module.tree.body:
-        if not isinstance(node, ast.ImportFrom) or node.module == "__future__":
+    for node in module.statements():
+        if not isinstance(node, ast.ImportFrom) or node.module in ("__future__", "typing"):
             continue
         source = node.module or ""
         if not (source + ".").startswith(inside + "."):

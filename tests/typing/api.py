@@ -50,6 +50,7 @@ from asyncstream import (
     ThreadedJob,
     TumblingWindows,
     WindowResult,
+    web,
 )
 from asyncstream.calls import in_threads
 from asyncstream.elements import Timestamps
@@ -68,6 +69,7 @@ from asyncstream.windowing import (
 )
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import DataType, StructType
@@ -356,6 +358,17 @@ async def seats_of(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def in_a_service(pipeline: Pipeline, job: Job) -> None:
+    service = FastAPI(lifespan=web.lifespan(pipeline, checkpoints="state", grace=timedelta(seconds=5)))
+    service.add_middleware(web.LoadLimit, limit=100, retry_after=2)
+    service.mount("/ops", web.app(token="secret"))
+    web.app(job, values=False)
+
+    @service.post("/orders")
+    async def accept(order: int, job: web.JobDep) -> None:
+        assert_type(job, Job)
+
+
 class SeatLookup(AsyncFunction[dict[str, Any], Plane]):
     async def invoke(self, value: dict[str, Any]) -> Plane:
         return Plane()
@@ -386,6 +399,8 @@ def refused(
     flights.async_map(legs_of).map(lambda leg: leg.seats)  # type: ignore[attr-defined]
     flights.to(Printer())  # type: ignore[arg-type]
     numbers.async_map(plane_of)  # type: ignore[arg-type]
+    web.app(pipeline)  # type: ignore[arg-type]
+    web.lifespan(pipeline.start())  # type: ignore[arg-type]
     flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
     TimeToLive(5, refresh="never")  # type: ignore[arg-type]
     flights.event_time(lambda flight: flight.carrier, AscendingTimestamps())  # type: ignore[arg-type, return-value]

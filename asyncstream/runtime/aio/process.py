@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.runtime.aio.job import Job
 
-__all__ = ("GRACE", "LIMIT", "PROCESS_PATIENCE", "Signals", "leave", "run_bounded", "until_signal")
+__all__ = ("GRACE", "LIMIT", "PROCESS_PATIENCE", "Signals", "end_job", "leave", "run_bounded", "until_signal")
 
 log = logging.getLogger("asyncstream.job")
 
@@ -129,15 +129,22 @@ async def until_signal(
     first.cancel()
     if not work.done():
         say(f"stopping, within {grace + LIMIT:g} s; a second signal stops at once")
-        if keeps:
-            await job.stop(PROCESS_PATIENCE, grace=grace)
-        else:
-            try:
-                await job.drain(grace or 0.001)
-            except TimeoutError:
-                await job.stop(PROCESS_PATIENCE)
-                say("what was not finished in time is lost: no checkpoints are kept")
+        await end_job(job, keeps=keeps, grace=grace, say=say)
     await work
+
+
+async def end_job(job: Job, *, keeps: bool, grace: float, say: Callable[[str], None]) -> None:
+    """
+    End a job in bounded time, because its process is to end; arguments as for `until_signal`.
+    """
+    if keeps:
+        await job.stop(PROCESS_PATIENCE, grace=grace)
+        return
+    try:
+        await job.drain(grace or 0.001)
+    except TimeoutError:
+        await job.stop(PROCESS_PATIENCE)
+        say("what was not finished in time is lost: no checkpoints are kept")
 
 
 class Signals:

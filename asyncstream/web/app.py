@@ -1,0 +1,174 @@
+"""
+What a service tells of its job: health and status.
+
+    GET /healthz        200; 503 when the job has failed: start the service anew
+    GET /readyz         200 while the job takes in elements; 503 before, afterwards, and when it has failed
+    GET /status         the job's status as JSON; `?values=true` shows elements
+    GET /status/events  the same every second, as server-sent events, without elements
+
+Nothing here changes the job. With a token, all but the two health checks ask for it: `Authorization: Bearer
+...`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+
+from asyncstream.arguments import refuse, text
+from asyncstream.runtime.aio import Job
+from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
+from asyncstream.web.dependency import job_of
+from asyncstream.web.lifespan import JOB
+from asyncstream.web.sse import HEADERS, stream_feed
+from asyncstream.web.watch import OVER, Watches
+
+__all__ = ("app",)
+
+READY = "running"
+
+FILES: dict[str, tuple[str, str]] = {}
+"""What the page is made of: path, file, content type."""
+
+SECURITY = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Headers of every answer: nothing is loaded from another host, and no other site frames the page."""
+
+Handler: TypeAlias = Callable[[Job, Scope, Receive, Send], Awaitable[None]]
+
+
+def app(
+    job: Job | None = None, *, token: str | None = None, values: bool = True, key: str = JOB
+) -> Application:
+    """
+    An ASGI application about a job, read-only: mount it in a service, or serve it alone.
+
+        service.mount("/ops", asyncstream.web.app(token=os.environ["OPS_TOKEN"]))
+
+    Whoever reaches it sees names, counts and errors of the pipeline: give it a token, or an address that
+    only the right people reach.
+
+    Args:
+        job: what it is about; left out, the one that `lifespan` put into the state of the service.
+        token: what a request must bring as `Authorization: Bearer ...`, except for the health checks.
+        values: whether elements are shown to who asks for them.
+        key: as for `lifespan`, where the job is left out.
+    """
+    if job is not None and not isinstance(job, Job):
+        raise refuse("job", "a Job", job)
+    if token is not None and (not text("token", token).isascii() or token != token.strip()):
+        raise refuse("token", "a text of ASCII characters without space around it", "another one")
+    return _App(job, token, values=values, key=text("key", key))
+
+
+class _App:
+    def __init__(self, job: Job | None, token: str | None, *, values: bool, key: str) -> None:
+        self._job = job
+        self._token = token
+        self._shows_values = values
+        self._key = key
+        self._watches = Watches()
+        folder = files("asyncstream.web") / "static"
+        self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
+        self._handlers: dict[str, Handler] = {
+            "/healthz": self._health,
+            "/readyz": self._ready,
+            "/status": self._status,
+            "/status/events": self._events,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._answer(scope, receive, _with_headers(send, is_head=scope["method"] == "HEAD"))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root: str = scope.get("root_path", "")
+        path: str = scope["path"].removeprefix(root)
+        if scope["method"] not in ("GET", "HEAD"):
+            await answer_json(send, 405, {"error": "read-only"}, [(b"allow", b"GET, HEAD")])
+        elif not path:  # where the page is, so that what it asks for is found beside it
+            there = root.rpartition("/")[2].encode() + b"/"
+            await answer(send, 307, b"", "text/plain", [(b"location", there)])
+        elif path in self._files:
+            body, kind = self._files[path]
+            await answer(send, 200, body, kind, [(b"cache-control", b"no-cache")])
+        elif path not in self._handlers:
+            await answer_json(send, 404, {"error": "not found"})
+        elif not self._may(path, scope):
+            await answer_json(send, 401, {"error": "a token is needed"}, [(b"www-authenticate", b"Bearer")])
+        else:
+            job = self._job or job_of(scope.get("state", {}), self._key)
+            await self._handlers[path](job, scope, receive, send)
+
+    def _may(self, path: str, scope: Scope) -> bool:
+        if self._token is None or path in ("/healthz", "/readyz"):
+            return True
+        scheme, _, given = (header(scope, "authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode("latin-1"), self._token.encode("ascii")
+        )
+
+    async def _health(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
+        await _tell_state(send, job, is_well=job.state != "failed")
+
+    async def _ready(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
+        await _tell_state(send, job, is_well=job.state == READY)
+
+    async def _status(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("values", [""])[-1]
+        status = job.status(values=self._shows_values and asked.lower() in ("1", "true", "yes"))
+        await answer_json(send, 200, status.to_dict())
+
+    async def _events(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
+        feed = self._watches.over(job)
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        if feed.ended and job.state in OVER and header(scope, "last-event-id") == feed.mark(feed.newest):
+            await answer(send, 204, b"", "text/plain")  # what tells an EventSource not to come back
+            return
+        await stream_feed(scope, receive, send, feed, bytes, since=0)
+
+
+async def _tell_state(send: Send, job: Job, *, is_well: bool) -> None:
+    """The state, and of what the job failed with only the type: its text may quote an element."""
+    error = None if job.error is None else type(job.error).__name__
+    headers = [] if is_well else [retry_after(1)]
+    await answer_json(send, 200 if is_well else 503, {"state": job.state, "error": error}, headers)
+
+
+def _with_headers(send: Send, *, is_head: bool) -> Send:
+    """Sends what every answer has, and no body where only the head was asked for."""
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *SECURITY]
+        elif is_head:
+            message = {**message, "body": b""}
+        await send(message)
+
+    return sending
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """The lifespan protocol, for servers that serve this alone."""
+    for phase in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{phase}.complete"})

@@ -1,0 +1,71 @@
+"""
+A pipeline that runs from the start of a service to its end: `FastAPI(lifespan=lifespan(pipeline))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
+
+from asyncstream.arguments import Duration, duration_seconds, refuse, text
+from asyncstream.checkpoint import Checkpoints, Place
+from asyncstream.pipeline import Pipeline
+from asyncstream.runtime.aio import OPEN_SECONDS, Job
+from asyncstream.runtime.aio.process import GRACE
+from asyncstream.web.ending import Ending, told_to_end
+
+__all__ = ("JOB", "Lifespan", "lifespan")
+
+JOB = "job"
+"""Where in the state of a service its job is, unless another key is given."""
+
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[dict[str, Job]]]
+"""What Starlette and FastAPI take as `lifespan=`."""
+
+
+def lifespan(
+    pipeline: Pipeline,
+    *,
+    checkpoints: Checkpoints | Place | None = None,
+    grace: Duration = GRACE,
+    open_timeout: Duration = OPEN_SECONDS,
+    key: str = JOB,
+) -> Lifespan:
+    """
+    Run a pipeline for as long as a service lives; its job is `request.state.job`, or a `JobDep`.
+
+        app = FastAPI(lifespan=asyncstream.web.lifespan(pipeline, checkpoints="state"))
+
+    The service starts when the job runs, and does not if the job cannot. When the process is told to end
+    (SIGTERM, Ctrl-C) the job is ended at once: it takes in nothing more, running calls get `grace`, streams
+    of events are ended behind the last result, and so the server has no connection left to wait for. With
+    checkpoints the job is stopped with a last one, else it is drained.
+
+    A job that fails leaves the service running, so that it can tell: `/healthz` and `/readyz` of
+    `asyncstream.web.app` do, and what is submitted is refused.
+
+    In a lifespan of your own: `async with asyncstream.web.lifespan(pipeline)(app) as state: yield state`.
+
+    Args:
+        pipeline: what to run. One service at a time runs it, in one process: a server with several workers
+            needs checkpoints and sinks for each of them.
+        checkpoints: as for `pipeline.start`.
+        grace: how long running calls may go on when the service is to end: a `timedelta` or seconds.
+        open_timeout: as for `pipeline.start`.
+        key: under which name in the state the job is, for a service with several.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise refuse("pipeline", "a Pipeline", pipeline)
+    seconds = duration_seconds("grace", grace, zero=True)
+    key = text("key", key)
+
+    @asynccontextmanager
+    async def running(app: Any) -> AsyncIterator[dict[str, Job]]:
+        async with pipeline.start(checkpoints=checkpoints, open_timeout=open_timeout) as job:
+            ending = Ending(job, keeps=checkpoints is not None, grace=seconds)
+            with told_to_end(ending.begin):
+                yield {key: job}
+                await ending.wait()
+
+    return running
