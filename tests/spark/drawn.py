@@ -23,7 +23,7 @@ from asyncstream import (
 )
 from asyncstream.testing.loop import run_virtual
 from tests.spark.cluster import columns
-from tests.spark.steps import Plain, Step, Told, event_of, event_of_result, is_kept, ms, time_of
+from tests.spark.steps import Plain, Processed, Step, Told, event_of, event_of_result, is_kept, ms, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -102,14 +102,24 @@ class Drawn:
             lines.to(to, name=name)
         return told
 
-    def on_spark(self, spark: Any, inputs: Sequence[Any], **options: Any) -> tuple[SparkPlan, Told]:
-        """The plan, and its outputs."""
+    def processes(self) -> bool:
+        """Whether there are process functions, which see event time move in a bounded job, too."""
+        return any(isinstance(step, Processed) for step, _ in self.after)
+
+    def on_spark(
+        self,
+        spark: Any,
+        inputs: Sequence[Any],
+        watermarks: WatermarkStrategy | None = None,
+        **options: Any,
+    ) -> tuple[SparkPlan, Told]:
+        """The plan, and its outputs; `watermarks`: in place of those that follow the largest event time."""
         from pyspark.sql.types import StringType
 
         pipeline = Pipeline("drawn")
         names = [f"rows{number}" for number in range(self.sources)]
         sources: list[Stream[Any]] = [pipeline.source([], name=name) for name in names]
-        told = self.define(sources, BoundedOutOfOrderness(ms(self.delay)), [])
+        told = self.define(sources, watermarks or BoundedOutOfOrderness(ms(self.delay)), [])
         schema = columns(line=StringType())
         sinks = told.outputs if self.apart else ["lines"]
         plan = pipeline.on_spark(
@@ -154,15 +164,52 @@ def with_watermarks(drawn: Drawn, batches: Batches) -> Iterator[tuple[int | None
                 largest[source] = max(latest, largest.get(source, latest))
 
 
-def embedded(drawn: Drawn, batches: Batches, *, streaming: bool) -> list[str]:
-    """What the embedded engine gives, in its order; of a stream, while its input has not ended."""
+def merged(drawn: Drawn, partitions: list[Rows], strategy: WatermarkStrategy) -> Iterator[tuple[int, Rows]]:
+    """The rows of all partitions by the watermarks of each, those without one before its first."""
+    marked: list[tuple[int, int, int, dict[str, Any]]] = []
+    origins = [
+        (source, rows) for source in range(drawn.sources) for rows in drawn.divided(partitions, source)
+    ]
+    for origin, (source, rows) in enumerate(origins):
+        generator, watermark = strategy.generator(), None
+        for place, row in enumerate(rows):
+            found = generator.on_element(row, row["ts"])
+            mark = watermark if watermark is not None else found
+            assert mark is not None, "the first element has made one"
+            marked.append((mark, origin, place, {**row, "source": source}))
+            watermark = found if found is not None else watermark
+        if watermark is not None:
+            marked.append((watermark, origin, len(rows), {}))
+    for mark, _, _, row in sorted(marked, key=lambda each: each[:3]):
+        yield mark, [row] if row else []
+
+
+def embedded(
+    drawn: Drawn,
+    batches: Batches,
+    *,
+    streaming: bool,
+    moving: WatermarkStrategy | None = None,
+) -> list[str]:
+    """
+    What the embedded engine gives, in its order; of a stream, while its input has not ended.
+
+    Args:
+        moving: the watermarks of a bounded job's partitions; None: there is one at the end.
+    """
 
     async def elements() -> AsyncIterator[dict[str, Any]]:
-        for watermark, rows in with_watermarks(drawn, batches):
+        if moving is not None:
+            for watermark, rows in merged(drawn, batches[0], moving):
+                yield {"watermark": watermark}
+                for row in rows:
+                    yield row
+            return
+        for known, rows in with_watermarks(drawn, batches):
             if streaming:
                 # nothing goes ahead of a watermark, and a micro-batch has ended when the next begins
-                if watermark is not None:
-                    yield {"watermark": watermark}
+                if known is not None:
+                    yield {"watermark": known}
                 await asyncio.sleep(1)
             for row in rows:
                 yield row
@@ -171,7 +218,7 @@ def embedded(drawn: Drawn, batches: Batches, *, streaming: bool) -> list[str]:
             await asyncio.Event().wait()
 
     pipeline = Pipeline("embedded")
-    strategy = PunctuatedWatermarks(watermark_of) if streaming else NoWatermarks()
+    strategy = PunctuatedWatermarks(watermark_of) if streaming or moving else NoWatermarks()
     source = pipeline.source(elements()).event_time(lambda row: row.get("ts", 0), strategy)
     found: list[str] = []
     drawn.define([source.filter(partial(is_of, number)) for number in range(drawn.sources)], None, found)

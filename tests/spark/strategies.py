@@ -38,7 +38,7 @@ from asyncstream.windowing import (
 from tests.spark.drawn import Batches, Drawn, Rows
 from tests.spark.steps import KEYS, Counted, Plain, Policy, Processed, Step, Windowed, difference, gap_of, ms
 
-__all__ = ("micro_batches", "pipelines")
+__all__ = ("Account", "keyed_steps", "micro_batches", "pipelines")
 
 
 @dataclass

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
+from asyncstream import BoundedOutOfOrderness, NoWatermarks
 from tests.spark.cluster import run_stream, write_batches
 from tests.spark.drawn import Batches, Drawn, Rows, embedded, row_columns
 from tests.spark.standin import StandIn
-from tests.spark.steps import Plain
-from tests.spark.strategies import micro_batches, pipelines
+from tests.spark.steps import Plain, Processed
+from tests.spark.strategies import Account, keyed_steps, micro_batches, pipelines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,9 +95,38 @@ def test_bounded_job_gives_what_the_embedded_engine_gives(
 ) -> None:
     partitions: list[Rows] = [rows for batch in batches for rows in batch]
     inputs = [spark.bounded(drawn.divided(partitions, n), row_columns()) for n in range(drawn.sources)]
-    plan, told = drawn.on_spark(spark, inputs, key_groups=key_groups)
+    plan, told = drawn.on_spark(spark, inputs, at_the_end(drawn), key_groups=key_groups)
     found = {name: [row.line for row in plan[name].collect()] for name in plan}
     compare(plan, told.ordered, found, embedded(drawn, [partitions], streaming=False))
+
+
+def at_the_end(drawn: Drawn) -> NoWatermarks | None:
+    """No watermark but the last, where there is a step that sees them in a bounded job."""
+    return NoWatermarks() if drawn.processes() else None
+
+
+@st.composite
+def processing(draw: st.DrawFn) -> Drawn:
+    """A process function, which sees event time move, behind one source or two."""
+    step = draw(keyed_steps(Account(streaming=False)).filter(lambda step: isinstance(step, Processed)))
+    assert isinstance(step, Processed)
+    after = ((replace(step, first=False), True), (Plain("map"), True))
+    sources = draw(st.sampled_from([1, 1, 2]))
+    return Drawn((), after, True, draw(st.sampled_from([0, 7, 20])), sources, False, draw(st.booleans()))
+
+
+@pytest.mark.timeout(60 + EXAMPLES)
+@always
+@given(processing(), micro_batches(), SPARKS, st.integers(1, 5), st.sampled_from([0.0, 0.005, 0.2]))
+def test_process_function_of_a_bounded_job_sees_event_time_move_as_embedded(
+    drawn: Drawn, batches: Batches, spark: StandIn, key_groups: int, every: float
+) -> None:
+    partitions: list[Rows] = [rows for batch in batches for rows in batch]
+    inputs = [spark.bounded(drawn.divided(partitions, n), row_columns()) for n in range(drawn.sources)]
+    watermarks = BoundedOutOfOrderness(drawn.delay / 1000, every=every)
+    plan, told = drawn.on_spark(spark, inputs, watermarks, key_groups=key_groups)
+    found = {name: [row.line for row in plan[name].collect()] for name in plan}
+    compare(plan, told.ordered, found, embedded(drawn, [partitions], streaming=False, moving=watermarks))
 
 
 # ---------------------------------------------------------------------- on Spark itself
@@ -129,7 +160,7 @@ def test_bounded_job_on_spark_gives_what_the_embedded_engine_gives(
         return spark.createDataFrame(data, row_columns())
 
     inputs = [frame(source) for source in range(drawn.sources)]
-    plan, told = drawn.on_spark(spark, inputs, key_groups=key_groups)
+    plan, told = drawn.on_spark(spark, inputs, at_the_end(drawn), key_groups=key_groups)
     found = {name: [row.line for row in plan[name].collect()] for name in plan}
     plan.release()
     compare(plan, told.ordered, found, embedded(drawn, [partitions], streaming=False))

@@ -219,7 +219,7 @@ def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark(
     exit_.advance_watermark(5)
     exit_.process_batch(["d"], [7])
     assert exit_.count == 4
-    assert [item[1:] for item in exit_.take()] == [
+    assert [item[1:5] for item in exit_.take()] == [
         (NOW, 3, ["a", "b", "c"], [1, 2, None]),
         (5, 3, ["d"], [7]),
     ]

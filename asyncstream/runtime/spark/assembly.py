@@ -23,6 +23,7 @@ from asyncstream.eventtime import (
 )
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.process import KeyedProcessOperator
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, Input, OperatorStep, Wiring
 from asyncstream.runtime.spark.cut import Route, Stage
@@ -30,7 +31,17 @@ from asyncstream.runtime.spark.keys import KeyGroups
 from asyncstream.runtime.spark.observe import Count
 from asyncstream.runtime.spark.values import Classes
 
-__all__ = ("NOW", "Assembly", "Exit", "Leaving", "Terms", "delay_ms", "opening", "telling_the_cause")
+__all__ = (
+    "NOW",
+    "Assembly",
+    "Exit",
+    "Leaving",
+    "MarkingExit",
+    "Terms",
+    "delay_ms",
+    "opening",
+    "telling_the_cause",
+)
 
 NOW: Final = MAX_TIMESTAMP - 1
 """Stands for the watermark of the micro-batch under way, which only Spark's state is told."""
@@ -55,6 +66,8 @@ class Terms:
         clocks: the steps that give the event time by which keyed steps go.
         unnamed: steps that remember something and have their names from their places only, with what it is.
         classes: those of the script, in which state of an earlier run is read.
+        replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
+        share: of how many tasks at once one is, among which rates are divided; None: that is not known.
     """
 
     key_groups: int
@@ -65,6 +78,8 @@ class Terms:
     clocks: frozenset[str] = frozenset()
     unnamed: tuple[str, ...] = ()
     classes: Classes = field(default_factory=dict)
+    replays: bool = False
+    share: int | None = None
 
 
 class Leaving(NamedTuple):
@@ -74,6 +89,7 @@ class Leaving(NamedTuple):
     Attributes:
         watermark: the one that held where they were emitted; `NOW`: this micro-batch's own.
         group: the key group that they belong to, or any number where there is no key.
+        watermarks: the one that held for each, in a job that replays them; they never decrease.
     """
 
     route: Route
@@ -81,6 +97,13 @@ class Leaving(NamedTuple):
     group: int
     values: list[Any]
     timestamps: list[int | None]
+    watermarks: list[int] | None = None
+
+    def part(self, start: int, end: int) -> Leaving:
+        """Some of the elements."""
+        values, timestamps = self.values[start:end], self.timestamps[start:end]
+        watermarks = self.watermarks and self.watermarks[start:end]
+        return self._replace(values=values, timestamps=timestamps, watermarks=watermarks)
 
 
 class Exit(Operator):
@@ -145,6 +168,65 @@ class Exit(Operator):
         return [Leaving(self.route, *place, *lists) for place, lists in held.items()]
 
 
+class MarkingExit(Exit):
+    """
+    An exit of a job that replays event time: marks each element with the watermark that held for it.
+
+    The first elements of a partition have none before them. They are marked with the first that follows: the
+    partition may be the last of many, and must not begin before the first one does. What timers emit while
+    event time advances is marked with what is just before it, as if event time had moved in small steps.
+
+    Attributes:
+        advancing_to: where event time is being advanced to, while it is; at its end, where it came before.
+    """
+
+    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
+        super().__init__(route, groups, wanted, spread, MIN_TIMESTAMP)
+        self.advancing_to: int | None = None
+        self._marked: dict[int, tuple[list[Any], list[int | None], list[int]]] = {}
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if not self._wanted:
+            return
+        self.count += len(values)
+        key_by, group_of, group, until = self.route.key_by, self._groups.of, self._spread, self.advancing_to
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                if key_by is not None:
+                    group = group_of(key_by(value))
+                if until is not None and timestamp is not None and until > MIN_TIMESTAMP:
+                    self.watermark = max(self.watermark, min(timestamp, until) - 1)
+                held = self._marked.get(group)
+                if held is None:
+                    held = self._marked[group] = ([], [], [])
+                held[0].append(value)
+                held[1].append(timestamp)
+                held[2].append(self.watermark)
+        except Exception as error:  # of the user's key
+            raise self.blame(value, error) from error
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if not self.watermark < timestamp < MAX_TIMESTAMP:
+            return
+        if self.watermark == MIN_TIMESTAMP:
+            stamps = (stamp for _, times, _ in self._marked.values() for stamp in times if stamp is not None)
+            first = min(timestamp, *(stamp - 1 for stamp in stamps), timestamp)
+            for *_, marks in self._marked.values():
+                marks[:] = [first] * len(marks)
+        self.watermark = timestamp
+
+    def take(self) -> list[Leaving]:
+        marked, self._marked, self.count = self._marked, {}, 0
+        return [Leaving(self.route, lists[2][0], group, *lists) for group, lists in marked.items()]
+
+    def last(self, key_groups: int) -> Iterator[Leaving]:
+        """Tells those who read this how far event time has come, also where there are no more elements."""
+        if self._wanted and self.route.key_by is not None and self.watermark > MIN_TIMESTAMP:
+            for group in range(key_groups):
+                yield Leaving(self.route, self.watermark, group, [], [], [])
+
+
 class _Follower(WatermarkStrategy, WatermarkGenerator):
     """Sees the largest timestamp, and leaves watermarks to Spark."""
 
@@ -180,12 +262,13 @@ class Assembly:
 
     def __init__(self, stage: Stage, terms: Terms, lend: Lend | None, spread: int, watermark: int) -> None:
         self.stage = stage
-        self._clocks = terms.clocks
+        self._terms = terms
         self._followers: list[tuple[_Follower, int]] = []
         self.operators = {step.name: self._made(step, lend) for step in stage.steps}
         groups = KeyGroups(terms.key_groups)
+        make_exit = MarkingExit if terms.replays else Exit
         self.exits = [
-            Exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits
+            make_exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits
         ]
         graph = Graph()
         for step in stage.steps:
@@ -202,6 +285,11 @@ class Assembly:
         }
         # what a source gives to a later stage at once
         self.heads |= {e.route.number: e for e in self.exits if e.route.output.step not in self.operators}
+        self._followed = {
+            number: head
+            for number, head in self.heads.items()
+            if not terms.replays or self._is_followed(stage, number)
+        }
 
     def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
         operator = step.make()
@@ -214,10 +302,10 @@ class Assembly:
             if lend is not None and isinstance(function, AsyncFunction):
                 return AsyncWaitOperator(replace(settings, function=lend(function)))
             return AsyncWaitOperator(settings)
-        if isinstance(operator, AssignEventTime):
+        if isinstance(operator, AssignEventTime) and not self._terms.replays:
             follower = _Follower()
             delay = delay_ms(operator.strategy)
-            if delay is not None and step.name in self._clocks:
+            if delay is not None and step.name in self._terms.clocks:
                 self._followers.append((follower, delay))
             return AssignEventTime(operator.timestamp, follower, on_error=operator.on_error)
         return operator
@@ -231,6 +319,35 @@ class Assembly:
                 operator.open(context(name))
                 yield operator
 
+    def _is_followed(self, stage: Stage, route: int) -> bool:
+        """
+        Whether what reads a route sees event time move in a bounded job: all but windows, which are to have
+        every element however partitions are ordered.
+        """
+        readers = {entry.reader for entry in stage.entries if entry.number == route}
+        keyed = [step.name for step in stage.steps if step.name in readers and step.is_keyed]
+        return all(
+            isinstance(self.operators[name], KeyedProcessOperator | AsyncWaitOperator) for name in keyed
+        )
+
+    def replay_watermark(self, watermark_ms: int, reached_ms: int) -> None:
+        """
+        Event time has come this far for those who see it move, or to its end for all.
+
+        Args:
+            reached_ms: as far as it came by elements: what fires at its end would have fired by then.
+        """
+        heads = self.heads if watermark_ms == MAX_TIMESTAMP else self._followed
+        marking = [exit_ for exit_ in self.exits if isinstance(exit_, MarkingExit)]
+        for exit_ in marking:
+            exit_.advancing_to = reached_ms
+        try:
+            for head in heads.values():
+                head.advance_watermark(watermark_ms)
+        finally:
+            for exit_ in marking:
+                exit_.advancing_to = None
+
     def advance_watermark(self, watermark_ms: int) -> None:
         """Event time has come this far on all routes that end here; `MIN_TIMESTAMP` is nowhere."""
         if watermark_ms > MIN_TIMESTAMP:
@@ -240,7 +357,7 @@ class Assembly:
     def restore_watermark(self, watermark_ms: int) -> None:
         """Event time had come this far when the operators were remembered; `MIN_TIMESTAMP` is nowhere."""
         if watermark_ms > MIN_TIMESTAMP:
-            for head in self.heads.values():
+            for head in self._followed.values():
                 head.restore_watermark(watermark_ms)
 
     def take(self) -> list[Leaving]:

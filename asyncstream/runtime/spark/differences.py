@@ -4,7 +4,7 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from asyncstream.async_wait import AsyncWaitOperator, OutputOrder
 from asyncstream.errors import PipelineError
@@ -19,7 +19,7 @@ from asyncstream.runtime.spark.clocks import SHIFT_YEARS, timed_inputs
 from asyncstream.runtime.spark.cut import StageKind, cut
 from asyncstream.windowing.policies import PolicyWindowOperator
 
-__all__ = ("differences", "not_asked_to", "refuse_unknown")
+__all__ = ("differences", "not_asked_to", "refuse_unknown", "replays")
 
 
 def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> None:
@@ -56,6 +56,11 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
                 f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
                 "has one watermark for all that an input is read for, so give them the same delay"
             )
+
+
+def replays(steps: Iterable[OperatorStep], *, streaming: bool) -> bool:
+    """Whether event time moves in a job: in a bounded one, if there is a step that can tell."""
+    return not streaming and any(isinstance(step.make(), KeyedProcessOperator) for step in steps)
 
 
 def _delay_of(graph: Graph, name: str) -> int | None:
@@ -110,7 +115,13 @@ def differences(graph: Graph, *, streaming: bool, processing_time: bool = False)
             "without, and availableNow does not end"
         )
     if keyed and not streaming:
-        found.append("event time moves once, at the end of input: nothing is late, and all timers fire then")
+        moving = replays((step for step, _ in operators), streaming=streaming)
+        found.append(
+            "process functions see event time move by each partition's own watermarks, which merge the "
+            "elements of several; windows see it move once, at the end of input: nothing is late for them"
+            if moving
+            else "event time moves once, at the end of input: nothing is late, and all timers fire then"
+        )
     return found
 
 
@@ -128,12 +139,6 @@ def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterato
         yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
         if isinstance(settings.function, AsyncFunction):
             yield f"{step.name}: close() is not called when Spark ends a worker"
-    elif not streaming and isinstance(operator, KeyedProcessOperator):
-        yield (
-            f"{step.name}: of event timers, only those fire that are left at the end of input: one that the "
-            "next element of its key sets back or deletes never does, so silences between elements are not "
-            "noticed; on a stream they are"
-        )
     elif streaming and _has_own_watermark(operator):
         yield f"{step.name}: each key group follows a watermark of its own, from its own elements"
     elif isinstance(operator, AdvanceWhenQuiet):

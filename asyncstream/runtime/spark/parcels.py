@@ -6,11 +6,13 @@ Spark sees these columns and nothing of the elements:
     route       which reader they are for; negative: a count, or a stage's heritage
     group       the label of the key group, by which Spark brings together what belongs together
     origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
-    watermark   the one that held where they were emitted: what timers emitted comes before this micro-batch's
+    watermark   the one that held where they were emitted, or the first of them: what timers emitted comes
+                before this micro-batch's
     count       how many elements there are
     event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
                 stage only
-    payload     the elements and their timestamps, pickled
+    payload     the elements and their timestamps, and in a job that replays event time the watermark that
+                held for each, pickled
 """
 
 from __future__ import annotations
@@ -34,7 +36,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("CLOCK", "COLUMNS", "Packer", "entering", "pack", "packed", "parcel_type", "unpack", "unpacked")
+__all__ = (
+    "CLOCK",
+    "COLUMNS",
+    "Packer",
+    "entering",
+    "pack",
+    "packed",
+    "parcel_type",
+    "unpack",
+    "unpack_marked",
+    "unpacked",
+)
 
 COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payload")
 """The columns of a parcel, but for the event time."""
@@ -73,9 +86,7 @@ def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
     size = max(1, count * PAYLOAD // len(payload) * 3 // 4)
     del payload
     for start in range(0, count, size):
-        end = start + size
-        part = leaving._replace(values=leaving.values[start:end], timestamps=leaving.timestamps[start:end])
-        yield from packed(part)
+        yield from packed(leaving.part(start, start + size))
 
 
 def pack(leaving: Leaving) -> bytes:
@@ -84,7 +95,7 @@ def pack(leaving: Leaving) -> bytes:
     if any(type(value) is FailedCall for value in values):
         values = [_portable(value) if type(value) is FailedCall else value for value in values]
     try:
-        return dumps((values, leaving.timestamps))
+        return dumps((values, leaving.timestamps, *([] if (w := leaving.watermarks) is None else [w])))
     except Exception as error:
         raise PipelineError(
             f"what step {leaving.route.output} emits cannot be pickled, as it must be to get from one Spark "
@@ -94,8 +105,14 @@ def pack(leaving: Leaving) -> bytes:
 
 def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
     """The elements and their timestamps."""
-    values, timestamps = loads(payload)
+    values, timestamps, *_ = loads(payload)
     return values, timestamps
+
+
+def unpack_marked(payload: bytes, watermark: int) -> tuple[list[Any], list[int | None], list[int]]:
+    """The elements, their timestamps and the watermarks that held for them, or `watermark` for all."""
+    values, timestamps, *marks = loads(payload)
+    return values, timestamps, marks[0] if marks else [watermark] * len(values)
 
 
 def _portable(failed: FailedCall) -> FailedCall:
@@ -147,8 +164,11 @@ class Packer:
         size = 0
         for item in leaving:
             number, label = item.route.number, label_of(item.group)
+            first = 0
             for count, payload in packed(item):
-                rows.append((number, label, self._next(), item.watermark, count, payload))
+                watermark = item.watermarks[first] if item.watermarks else item.watermark
+                first += count
+                rows.append((number, label, self._next(), watermark, count, payload))
                 size += len(payload)
                 if size >= BATCH:
                     yield self._batch(rows, event_time_ms)
@@ -193,5 +213,5 @@ def entering(route: int, payload: bytes, watermark: int | None = None) -> Enteri
     """What is in a parcel; `watermark` comes before it."""
     values, timestamps = unpack(payload)
     if route < OBSERVED:
-        return Entering((), [], inherited=values[0])
+        return Entering((), [], watermark=values[1], inherited=values[0])
     return Entering((route,), values, timestamps, watermark)

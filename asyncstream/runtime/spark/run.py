@@ -9,15 +9,15 @@ and the concurrency of a step is one for the whole task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.clock import SystemClock
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
-from asyncstream.runtime.spark.assembly import Assembly, Leaving, Terms, opening
+from asyncstream.runtime.spark.assembly import Assembly, Leaving, MarkingExit, Terms, opening
 from asyncstream.runtime.spark.heritage import States, take_up
 from asyncstream.runtime.spark.loop import Resident
 from asyncstream.runtime.spark.observe import grown, tally
@@ -35,7 +35,8 @@ class Entering(NamedTuple):
     Attributes:
         routes: the numbers of those that they are for.
         watermark: if it is not None, it reaches all routes before the elements.
-        inherited: if it is not None, there is nothing else; comes before all others.
+        inherited: if it is not None, there is nothing else, and `watermark` is the one that was reached;
+            comes before all others.
     """
 
     routes: tuple[int, ...]
@@ -54,13 +55,26 @@ class StageRun:
         enough: elements at the exits for which it is worth packing them; the next stage begins when all of
             this one has ended, so nobody waits for them.
         closing: the input of this task is all that there is: event time comes to its end.
+        sources: the routes on which elements come; None: all that end here.
     """
 
     def __init__(
-        self, resident: Resident, terms: Terms, *, spread: int, watermark: int, closing: bool, enough: int = 0
+        self,
+        resident: Resident,
+        terms: Terms,
+        *,
+        spread: int,
+        watermark: int,
+        closing: bool,
+        enough: int = 0,
+        sources: Collection[int] | None = None,
     ) -> None:
         self._assembly = Assembly(resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
+        self._key_groups = terms.key_groups
+        self._replays = terms.replays
+        self._reached = MIN_TIMESTAMP
+        self._sources = sources
         self._begun = False
         self._enough = enough
         self._clock = SystemClock()
@@ -86,6 +100,11 @@ class StageRun:
         for exit_ in self._assembly.exits:
             exit_.on_end = self._changed.set
         self._before = tally(self._counts, self._assembly.operators)  # functions count on from task to task
+        if self._replays and self._sources is not None:
+            # nobody waits for the watermark of an input that other tasks read
+            for number, head in self._assembly.heads.items():
+                if number not in self._sources:
+                    head.end_input()
 
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
@@ -107,9 +126,15 @@ class StageRun:
             if inherited is not None:
                 self._inherited.append(inherited)
                 self._begun = True
+                if self._replays and watermark is not None:
+                    self._reached = max(self._reached, watermark)
                 continue
             self._take_up()
-            if watermark is not None:
+            if watermark is not None and self._replays:
+                if watermark > self._reached:
+                    self._reached = watermark
+                    self._assembly.replay_watermark(watermark, watermark)
+            elif watermark is not None:
                 if not self._begun:
                     # nothing is before it, so nothing goes ahead of it in a step that lets elements do that
                     for exit_ in self._assembly.exits:
@@ -132,16 +157,22 @@ class StageRun:
         self._take_up()
         heads = self._assembly.heads.values()
         if self._closing:
-            self._assembly.advance_watermark(MAX_TIMESTAMP)
+            self._assembly.replay_watermark(MAX_TIMESTAMP, self._reached)
         for head in heads:
             head.end_input()
         await self._until(lambda: all(exit_.ended for exit_ in self._assembly.exits))
-        return self._assembly.take(), self._assembly.event_time_ms()
+        leaving = self._assembly.take()
+        for exit_ in self._assembly.exits:
+            if isinstance(exit_, MarkingExit):
+                leaving += exit_.last(self._key_groups)
+        return leaving, self._assembly.event_time_ms()
 
     def _take_up(self) -> None:
         if self._inherited:
             take_up(self._assembly.operators, self._inherited)
             self._inherited = []
+            if self._replays:
+                self._assembly.restore_watermark(self._reached)
 
     def counts(self) -> dict[int, int]:
         """What this task has counted, by number, as far as it is not zero."""

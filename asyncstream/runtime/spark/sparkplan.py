@@ -22,7 +22,7 @@ from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import Terms, delay_ms
 from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.cut import Stage, StageKind, cut
-from asyncstream.runtime.spark.differences import differences, refuse_unknown
+from asyncstream.runtime.spark.differences import differences, refuse_unknown, replays
 from asyncstream.runtime.spark.extra import need_pyspark, shuffle_partitions
 from asyncstream.runtime.spark.heritage import inherit, save
 from asyncstream.runtime.spark.keyed import KeyGroup, remembered
@@ -97,7 +97,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 "windows and process functions on a stream need Spark's RocksDB state store: "
                 f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
             )
-        # a bounded job has no use for watermarks but the last, and Spark none for one that no state reads
+        # Spark has no use for a watermark in a bounded job, nor for one that no state reads
         self._timed = timed_inputs(graph)
         clocks = frozenset(step for timed in self._timed for step in timed.steps) if keyed else frozenset()
         self._has_event_time = any(self._follows(clocks))
@@ -115,6 +115,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             clocks,
             tuple(_unnamed(graph)),
             classes_in(self._stages) if keyed else {},
+            replays(steps, streaming=self._streaming),
         )
         self._token = token_of(self._stages)
         self._heritage = (
@@ -260,7 +261,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             if stage.kind is StageKind.SHUFFLED:
                 frame = frame.repartition(self._partitions, "group")
                 if not self._streaming:
-                    frame = frame.sortWithinPartitions("origin", "sequence")
+                    order = (
+                        ("watermark", "origin", "sequence") if self._terms.replays else ("origin", "sequence")
+                    )
+                    frame = frame.sortWithinPartitions(*order)
             frame = self._map(frame, StageTask(self._token_of(number), stage, self._terms, number))
         return frame
 

@@ -6,7 +6,7 @@ Both are generators over Arrow batches, given to `mapInArrow`. Their arguments a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from asyncstream.runtime.spark.cut import Stage, StageKind
 from asyncstream.runtime.spark.heritage import Heritage, route_of
 from asyncstream.runtime.spark.loop import loop_thread, settle
 from asyncstream.runtime.spark.parcels import Packer, entering, unpack, unpacked
+from asyncstream.runtime.spark.replay import Replay
 from asyncstream.runtime.spark.rows import RowWriter, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
 
@@ -96,6 +97,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         watermark=MIN_TIMESTAMP if task.source is None or task.heritage is not None else NOW,
         enough=PACKED if task.output is None else 0,
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
+        sources=None if task.heritage is not None else task.source,
     )
     with telling_the_cause():
         try:
@@ -138,9 +140,10 @@ class _Reader:
     """
     Gives the elements of Arrow batches in the order in which the stage must see them.
 
-    Those of a source, and what a bounded job has sorted, come as they come. In a later stage of a stream they
-    are held until the partition has been read, for they must come in the order of the watermarks that held
-    where they were emitted, with each watermark before those that it held for.
+    Those of a source, and what a bounded job has sorted, come as they come, or are merged to replay event
+    time. In a later stage of a stream they are held until the partition has been read, for they must come in
+    the order of the watermarks that held where they were emitted, with each watermark before those that it
+    held for.
     """
 
     def __init__(self, task: StageTask) -> None:
@@ -149,6 +152,7 @@ class _Reader:
         self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
         self._streaming = task.terms.streaming
         self._disordered = self._streaming and task.stage.kind is StageKind.SHUFFLED
+        self._replay = Replay() if task.terms.replays else None
         self._held: list[tuple[Any, ...]] = []
         self._for_others: list[pa.RecordBatch] = []
 
@@ -163,8 +167,10 @@ class _Reader:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
         others = [row for row, route in enumerate(columns["route"]) if route not in self._mine]
+        order = (columns[name] for name in ("watermark", "origin", "sequence", "route", "payload"))
+        if self._replay is not None:
+            return self._replayed(self._replay, list(zip(*order, strict=True)), mine), others
         if self._streaming:
-            order = (columns[name] for name in ("watermark", "origin", "sequence", "route", "payload"))
             held = list(zip(*order, strict=True))
             self._held += [held[row] for row in mine]
             mine = []
@@ -173,6 +179,12 @@ class _Reader:
             others = []
         # one parcel at a time: a batch of them may be a gigabyte of elements
         return (unpacked(columns, mine) if mine else None), others
+
+    def _replayed(
+        self, replay: Replay, parcels: Sequence[tuple[Any, ...]], mine: Iterable[int]
+    ) -> Iterator[Entering]:
+        for row in mine:
+            yield from replay.add(*parcels[row])
 
     def held_for_others(self) -> Iterator[pa.RecordBatch]:
         """The rows that are for others, in order again after a shuffle that did not keep it."""
@@ -184,6 +196,8 @@ class _Reader:
 
     def held(self) -> Iterator[Iterator[Entering]]:
         """What enters at the end, some parcels at a time."""
+        if self._replay is not None:
+            yield self._replay.rest()
         self._held.sort(reverse=True)
         now: int | None = None
 
