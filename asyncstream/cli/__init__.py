@@ -11,6 +11,9 @@ supervisors give. With checkpoints, one is taken at once and a last one at the e
 for the next run. Without, the job is drained: open windows fire, for no run will go on with them. At the
 second signal it stops at once, and the last checkpoint that was taken stands.
 
+While it runs, it says on stderr from which checkpoint it goes on, and how far it has come: with a bar on a
+terminal, elsewhere with a line every so often.
+
 `run --dry-run` starts nothing: it says which checkpoint a run would go on from, and what becomes of each
 step.
 """

@@ -28,8 +28,13 @@ from asyncstream.lease import presence
 __all__ = ("add_checkpoint_commands", "add_key", "key_of")
 
 
-def add_checkpoint_commands(commands: Any) -> None:
-    """Add `checkpoint list`, `show` and `verify` to the commands of a parser."""
+def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """
+    Add `checkpoint list`, `show` and `verify` to the commands of a parser.
+
+    Args:
+        shared: the options that every command has.
+    """
     checkpoint = commands.add_parser("checkpoint", help="look at kept checkpoints")
     looks = checkpoint.add_subparsers(required=True, metavar="command")
     for name, do, text in (
@@ -37,7 +42,7 @@ def add_checkpoint_commands(commands: Any) -> None:
         ("show", _show, "what one of them holds"),
         ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
     ):
-        look = looks.add_parser(name, help=text)
+        look = looks.add_parser(name, parents=[shared], help=text)
         look.add_argument("store", help="the directory, or the SQLite file, that they are in")
         if name == "show":
             look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")

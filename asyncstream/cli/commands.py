@@ -1,5 +1,6 @@
 """
-The commands that run and describe pipelines; those that look at checkpoints are in `checkpoints`.
+The command line's parser, and the commands that run and describe the pipelines of programs; those that look
+at checkpoints are in `checkpoints`.
 """
 
 from __future__ import annotations
@@ -8,26 +9,17 @@ import argparse
 import asyncio
 import inspect
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from asyncstream.arguments import count, duration_seconds
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.checkpoints import add_checkpoint_commands, add_key, key_of
-from asyncstream.errors import AsyncStreamError, PipelineError
+from asyncstream.cli.logs import say, tell
+from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
+from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
-from asyncstream.runtime.aio.job import Job
-from asyncstream.runtime.aio.process import (
-    GRACE,
-    LIMIT,
-    PROCESS_PATIENCE,
-    Signals,
-    leave,
-    run_bounded,
-    until_signal,
-)
-from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 
 __all__ = ("main",)
 
@@ -43,16 +35,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.do(options)
     except AsyncStreamError as error:
-        print(f"asyncstream: {error}", file=sys.stderr)
+        tell(error, tracebacks=options.verbose)
+        return 1
+    except Exception as error:  # of the user's module, mostly
+        if options.verbose:
+            traceback.print_exception(error)
+        say(f"{describe_error(error)}{_place_of(error)}")
         return 1
     return status
 
 
+def _place_of(error: Exception) -> str:
+    """Where it was raised, and how to learn more."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        f", raised in {frames[-1].filename}, line {frames[-1].lineno}; -v shows how it came there"
+        if frames
+        else ""
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="asyncstream", description="Runs pipelines of event streams.")
+    version = import_module("asyncstream").__version__
+    parser.add_argument("--version", action="version", version=f"asyncstream {version}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of what fails")
+    shared = argparse.ArgumentParser(add_help=False)
+    # suppressed: or it would take back what stands before the command
+    shared.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="show the traceback of what fails",
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    run = commands.add_parser("run", help="run a pipeline until its sources end, or a signal comes")
+    run = commands.add_parser(
+        "run", parents=[shared], help="run a pipeline until its sources end, or a signal comes"
+    )
     _add_pipeline(run)
     run.add_argument("--checkpoints", metavar="DIR", help="keep checkpoints here, and go on from the newest")
     run.add_argument("--every", type=float, default=10.0, metavar="S", help="seconds between two (10)")
@@ -60,40 +81,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--restore", default="newest", metavar="WHICH", help="newest, none, or the number of one (newest)"
     )
-    run.add_argument(
-        "--grace",
-        type=float,
-        default=GRACE,
-        metavar="S",
-        help=f"seconds that running calls get after a signal ({GRACE:g}); all ends {LIMIT:g} s later",
-    )
-    run.add_argument(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="go on from the last checkpoint so many times after a failure (0); needs --checkpoints",
-    )
-    run.add_argument(
-        "--restarts-within",
-        type=float,
-        metavar="S",
-        help="count only the restarts of the last so many seconds; all, if not given",
-    )
     add_key(run)
     run.add_argument(
         "--dry-run",
         action="store_true",
         help="start nothing: say what a run would go on from, and whether it could (status 1 if not)",
     )
+    add_run_options(run, "--checkpoints")
     run.set_defaults(do=_run)
 
-    describe = commands.add_parser("describe", help="show the steps of a pipeline, and what it guarantees")
+    describe = commands.add_parser(
+        "describe", parents=[shared], help="show the steps of a pipeline, and what it guarantees"
+    )
     _add_pipeline(describe)
     describe.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart")
     describe.set_defaults(do=_describe)
 
-    add_checkpoint_commands(commands)
+    add_checkpoint_commands(commands, shared)
     return parser
 
 
@@ -132,15 +136,7 @@ def _pipeline(target: str) -> Pipeline:
 
 def _run(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
-    grace = duration_seconds("--grace", options.grace, zero=True)
-    restarts = None
-    if options.max_restarts and options.checkpoints is None:
-        raise PipelineError("--max-restarts needs --checkpoints: without, a restart would begin at the start")
-    if options.max_restarts != 0:
-        count("--max-restarts", options.max_restarts, least=0)
-        restarts = Restarts(options.max_restarts, options.restarts_within)
-    elif options.restarts_within is not None:
-        raise PipelineError("--restarts-within counts restarts: give --max-restarts as well")
+    how = RunOptions.of(options, "--checkpoints", is_kept=options.checkpoints is not None)
     checkpoints = None
     for option, is_given in (("--dry-run", options.dry_run), ("--key-file", options.key_file is not None)):
         if is_given and options.checkpoints is None:
@@ -155,43 +151,7 @@ def _run(options: argparse.Namespace) -> int:
             report = asyncio.run(pipeline.dry_run(checkpoints))
             print(report)
             return int(not report.can_start)
-    try:
-        return leave(run_bounded(_run_until_signal(pipeline, checkpoints, grace, restarts)))
-    except AsyncStreamError as error:
-        _say(str(error))
-        return leave(1)
-
-
-async def _run_until_signal(
-    pipeline: Pipeline, checkpoints: Checkpoints | None, grace: float, restarts: Restarts | None
-) -> int:
-    keeps = checkpoints is not None
-
-    def start(kept: Checkpoints | None) -> Job:
-        job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
-        signals.watch(job)
-        return job
-
-    async def body(job: Job) -> None:
-        await until_signal(job, signals, keeps=keeps, grace=grace, say=_say)
-
-    with Signals(grace, _say) as signals:
-        try:
-            if restarts is None:
-                async with start(checkpoints) as job:
-                    await body(job)
-            else:
-                await run_with_restarts(start, checkpoints, restarts, pipeline.name, body, signals.first)
-        except asyncio.CancelledError:
-            if signals.cut_short is None:
-                raise
-            _say("stopped at once")
-            return 128 + signals.cut_short
-    return 0
-
-
-def _say(text: str) -> None:
-    print(f"asyncstream: {text}", file=sys.stderr, flush=True)
+    return run_pipeline(pipeline, checkpoints, how)
 
 
 def _describe(options: argparse.Namespace) -> int:

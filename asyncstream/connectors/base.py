@@ -134,6 +134,13 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def progress(self) -> float | None:
+        """
+        How much of the input is behind the last element that was read, from 0 to 1; None if it is not known
+        how much there is. Asked while the source is open, also while a `read` waits.
+        """
+        return None
+
     async def can_seek(self, position: Any) -> None:
         """
         See whether `seek` could go on from `position`; changes nothing. May be called before `open`.

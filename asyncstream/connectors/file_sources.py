@@ -169,6 +169,12 @@ class _FileSource(Source[T]):
         except OSError as error:
             raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
 
+    def progress(self) -> float | None:
+        if self._lines is None:
+            return None
+        size = os.fstat(self._lines.file.fileno()).st_size
+        return min(1.0, self._lines.offset / size) if size else 1.0
+
     def _check_size(self, lines: Lines) -> None:
         """The file that is open may have been cut; then there is no going on in it."""
         offset, _ = lines.mark()

@@ -111,6 +111,11 @@ class Lines:
         self.at_end = False
         return self._offset, self._lines
 
+    @property
+    def offset(self) -> int:
+        """How many bytes are before the next line."""
+        return self._offset
+
     def go_to(self, place: Place) -> None:
         self._offset, self._lines = place
         self.file.seek(0)

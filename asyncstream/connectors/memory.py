@@ -141,6 +141,12 @@ class Items(Source[T]):
             return None
         return {"read": reader.count, "taken": list(reader.taken)}
 
+    def progress(self) -> float | None:
+        if not isinstance(self._items, Sequence):
+            return None
+        read = self._start + (0 if self._reader is None else self._reader.count)
+        return min(1.0, read / len(self._items)) if len(self._items) else 1.0
+
     async def seek(self, position: int | dict[str, Any]) -> None:
         if isinstance(self._items, Sequence):
             if not isinstance(position, int) or not 0 <= position <= len(self._items):

@@ -25,6 +25,7 @@ from asyncstream import (
     FailedCall,
     Items,
     Job,
+    JobProgress,
     JobSnapshot,
     JobState,
     JobStatus,
@@ -41,6 +42,7 @@ from asyncstream import (
     Sink,
     Source,
     SourceBatch,
+    SourceProgress,
     SqliteSource,
     SqliteStore,
     StepRecovery,
@@ -303,6 +305,9 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.status(values=True).steps, tuple[StepStatus, ...])
         assert_type(job.status().to_dict(), dict[str, Any])
         assert_type(job.error, BaseException | None)
+        assert_type(job.progress(), JobProgress)
+        assert_type(job.progress().sources, tuple[SourceProgress, ...])
+        assert_type(job.resumed_from, CheckpointInfo | None)
         job.submit_threadsafe({"a": 1}, timeout=1.5)
     await pipeline.run(
         checkpoints=Checkpoints(store=MemoryStore()), restart=Restarts(3, 60, timedelta(seconds=1))

@@ -5,6 +5,7 @@ Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and
 
 from asyncstream.runtime.aio.dry_run import DryRun, dry_run
 from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.progress import JobProgress, SourceProgress
 from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
 from asyncstream.runtime.aio.run import OPEN_SECONDS
@@ -25,12 +26,14 @@ __all__ = (
     "DryRun",
     "FailedElement",
     "Job",
+    "JobProgress",
     "JobSnapshot",
     "JobState",
     "JobStatus",
     "Latency",
     "OldestCall",
     "Restarts",
+    "SourceProgress",
     "StepRecovery",
     "StepStatus",
     "ThreadedJob",

@@ -79,7 +79,7 @@ class Checkpointer:
         failed: told of the error when the job is to fail.
 
     Attributes:
-        resumed_ms: processing time of the checkpoint that the job goes on from; 0 if there is none.
+        resumed_from: the checkpoint that the job goes on from; None: it begins at the beginning.
         last: the one that a job that started now would go on from; None: there is none.
     """
 
@@ -103,7 +103,7 @@ class Checkpointer:
         self._waits_for = ""
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
-        self.resumed_ms = 0
+        self.resumed_from: CheckpointInfo | None = None
         self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
@@ -136,7 +136,7 @@ class Checkpointer:
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number
-            self.resumed_ms = found.info.created_ms
+            self.resumed_from = found.info
             self.last = found.info
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
         for name, operator, _ in transactional_sinks(wiring):

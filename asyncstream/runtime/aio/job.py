@@ -21,6 +21,7 @@ from asyncstream.errors import JobStopped, PipelineError, describe_error
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.inspection import inspect
+from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.status import JobStatus
@@ -209,6 +210,16 @@ class Job:
                 hidden.
         """
         return inspect(self._run, self.state, values=values)
+
+    @property
+    def resumed_from(self) -> CheckpointInfo | None:
+        """The checkpoint that the job goes on from; None: it has begun at the beginning, or is not open."""
+        return None if self._run.checkpointer is None else self._run.checkpointer.resumed_from
+
+    def progress(self) -> JobProgress:
+        """How far it has come: what was read, of how much, and what is on its way."""
+        self._check_started()
+        return progress_of(self._run.parts)
 
     def unfinished(self) -> list[str]:
         """The names of the steps that have something to do, open, read or close; for whoever waits."""

@@ -198,7 +198,8 @@ class Run:
         enter(self, "a checkpoint")
         if self.checkpointer is not None:
             self._from = JobSnapshot(*await self.checkpointer.load(self.wiring))
-            self._clock.not_before(self.checkpointer.resumed_ms)
+            if self.checkpointer.resumed_from is not None:
+                self._clock.not_before(self.checkpointer.resumed_from.created_ms)
         elif self._from is not None:
             self._clock.not_before(self._from.now_ms)
         # tail first: an operator may emit as soon as it is open, also while it is restored

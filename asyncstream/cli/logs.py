@@ -1,0 +1,83 @@
+"""
+The log of a run, on stderr, in the same lines as what the command itself says.
+
+A module that sets up logging of its own, as its handlers on the root logger, is left alone: only the level is
+set, if one was asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ("LEVELS", "Log", "logging_to_stderr", "say", "tell")
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def say(text: str) -> None:
+    """Write a line of what the command has to say."""
+    print(f"asyncstream: {text}", file=sys.stderr, flush=True)
+
+
+def tell(error: BaseException, *, tracebacks: bool) -> None:
+    """Say what a command failed with."""
+    if tracebacks:
+        traceback.print_exception(error)
+    say("; ".join([str(error), *getattr(error, "__notes__", ())]))
+
+
+class Log(logging.Handler):
+    """
+    Writes records to stderr; without tracebacks, unless these are asked for.
+
+    Attributes:
+        told: the last error whose traceback was written.
+    """
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__()
+        self.told: BaseException | None = None
+        self._tracebacks = tracebacks
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        is_failure = record.name == "asyncstream.job" and record.levelno >= logging.ERROR
+        if error is not None and is_failure and not self._tracebacks:
+            return  # the command says it, when all has ended
+        try:
+            text = f"{record.levelname.lower()}: {record.name}: {record.getMessage()}"
+            if error is not None and self._tracebacks:
+                self.told = error
+                text += "\n" + "".join(traceback.format_exception(error)).rstrip()
+            # stderr of now: who draws on the terminal has put another in its place
+            print(text, file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+@contextmanager
+def logging_to_stderr(level: str | None, *, tracebacks: bool) -> Iterator[Log]:
+    """
+    While the block runs, what is logged goes to stderr.
+
+    Args:
+        level: one of `LEVELS`; None: warnings and worse, or what a module has set.
+        tracebacks: write those of errors.
+    """
+    root, ours, log = logging.getLogger(), logging.getLogger("asyncstream"), Log(tracebacks=tracebacks)
+    levels = root.level, ours.level
+    is_free = not root.handlers
+    if is_free:
+        root.addHandler(log)
+    if level is not None:
+        (root if is_free else ours).setLevel(level.upper())
+    try:
+        yield log
+    finally:
+        root.removeHandler(log)
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])

@@ -1,0 +1,188 @@
+"""
+Runs a pipeline as the work of this process: what `run` and `enrich` have in common.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from asyncstream.arguments import count, duration_seconds
+from asyncstream.checkpoint import Checkpoints
+from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
+from asyncstream.cli.progress import showing_progress
+from asyncstream.errors import AsyncStreamError, PipelineError
+from asyncstream.pipeline import Pipeline
+from asyncstream.runtime.aio.job import Job
+from asyncstream.runtime.aio.process import (
+    GRACE,
+    LIMIT,
+    PROCESS_PATIENCE,
+    Signals,
+    leave,
+    run_bounded,
+    until_signal,
+)
+from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
+
+__all__ = ("PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline")
+
+PROGRESS_SECONDS = 10.0
+"""Seconds between two lines of progress: few enough for a log that is kept."""
+
+
+def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
+    """
+    Add the options of a run, from which `RunOptions.of` is made.
+
+    Args:
+        keeps: the option by which it is told where to keep checkpoints.
+    """
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE,
+        metavar="S",
+        help=f"seconds that running calls get after a signal ({GRACE:g}); all ends {LIMIT:g} s later",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"go on from the last checkpoint so many times after a failure (0); needs {keeps}",
+    )
+    parser.add_argument(
+        "--restarts-within",
+        type=float,
+        metavar="S",
+        help="count only the restarts of the last so many seconds; all, if not given",
+    )
+    parser.add_argument(
+        "--progress-every",
+        type=float,
+        default=PROGRESS_SECONDS,
+        metavar="S",
+        help=f"seconds between two lines of progress where stderr is no terminal ({PROGRESS_SECONDS:g}); 0: "
+        "show none, nor a bar on a terminal",
+    )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, help="log what is at least so grave (warning), also of your own code"
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """
+    How to run, checked.
+
+    Attributes:
+        grace: seconds that running calls get after a signal.
+        restarts: when to try again; None: never.
+        progress_every: seconds between two lines of progress; 0: none.
+        log_level: one of `LEVELS`, or None.
+        is_verbose: write tracebacks.
+    """
+
+    grace: float
+    restarts: Restarts | None
+    progress_every: float
+    log_level: str | None
+    is_verbose: bool
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, keeps: str, *, is_kept: bool) -> RunOptions:
+        """
+        Those that were given.
+
+        Args:
+            keeps: the option by which it is told where to keep checkpoints.
+            is_kept: it was told.
+
+        Raises:
+            PipelineError: if they cannot be.
+        """
+        restarts = None
+        if options.max_restarts and not is_kept:
+            raise PipelineError(f"--max-restarts needs {keeps}: without, a restart would begin at the start")
+        if options.max_restarts != 0:
+            count("--max-restarts", options.max_restarts, least=0)
+            restarts = Restarts(options.max_restarts, options.restarts_within)
+        elif options.restarts_within is not None:
+            raise PipelineError("--restarts-within counts restarts: give --max-restarts as well")
+        return cls(
+            duration_seconds("--grace", options.grace, zero=True),
+            restarts,
+            duration_seconds("--progress-every", options.progress_every, zero=True),
+            options.log_level,
+            options.verbose,
+        )
+
+
+def run_pipeline(pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions) -> int:
+    """
+    Run until all sources have ended, or a signal comes; says on stderr how it goes.
+
+    Returns the exit status: 0 if all went well; 1 if not; 128 + the number of the signal that cut it short.
+    The process is to exit with it: it may do so by itself, if threads are left that do not end.
+    """
+    with logging_to_stderr(options.log_level, tracebacks=options.is_verbose) as log:
+        try:
+            status = run_bounded(_run_until_signal(pipeline, checkpoints, options))
+        except AsyncStreamError as error:
+            tell(error, tracebacks=options.is_verbose and error is not log.told)
+            status = 1
+        return leave(status)
+
+
+async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions) -> int:
+    keeps = checkpoints is not None
+
+    def start(kept: Checkpoints | None) -> Job:
+        job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
+        signals.watch(job)
+        return job
+
+    async def body(job: Job) -> None:
+        if checkpoints is not None:
+            say(_beginning(pipeline, job, checkpoints))
+        async with _watching(pipeline, job, options):
+            await until_signal(job, signals, keeps=keeps, grace=options.grace, say=say)
+
+    with Signals(options.grace, say) as signals:
+        try:
+            if options.restarts is None:
+                async with start(checkpoints) as job:
+                    await body(job)
+            else:
+                await run_with_restarts(
+                    start, checkpoints, options.restarts, pipeline.name, body, signals.first
+                )
+        except asyncio.CancelledError:
+            if signals.cut_short is None:
+                raise
+            say("stopped at once")
+            return 128 + signals.cut_short
+    return 0
+
+
+def _beginning(pipeline: Pipeline, job: Job, checkpoints: Checkpoints) -> str:
+    """Where the job begins."""
+    info = job.resumed_from
+    if info is None:
+        place = str(checkpoints.store)
+        return f"pipeline {pipeline.name!r} starts at the beginning, and keeps checkpoints in {place}"
+    taken = datetime.fromtimestamp(info.created_ms / 1000, UTC).isoformat(" ", "seconds")
+    ending = ", when all was finished" if info.finished else ""
+    return f"pipeline {pipeline.name!r} goes on from checkpoint {info.id} of {taken}{ending}"
+
+
+@asynccontextmanager
+async def _watching(pipeline: Pipeline, job: Job, options: RunOptions) -> AsyncIterator[None]:
+    """Show how the job goes while the block runs."""
+    async with showing_progress(job, pipeline.name, options.progress_every, say):
+        yield

@@ -1,0 +1,133 @@
+"""What `asyncstream run` says: where it begins, what is logged, and what went wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import asyncstream
+from asyncstream.cli import main
+
+WORK = """
+import logging
+from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
+
+def looks(event):
+    logging.getLogger("mine").info("saw %d", event)
+    if event == {bad}:
+        raise ValueError("the message")
+    return event
+
+pipeline = Pipeline("job")
+looked = pipeline.source(JsonLinesSource("in.jsonl"), name="in").map(looks, name="looks")
+looked.to(JsonLinesSink("out.jsonl"), name="out")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in.jsonl").write_text("1\n2\n3\n")
+    (tmp_path / "work.py").write_text(WORK.format(bad=0))
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncstream", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+def test_run_says_from_which_checkpoint_it_goes_on(folder: Path) -> None:
+    kept = ("run", "work:pipeline", "--checkpoints", "kept")
+    status, said = run(folder, *kept)
+    assert (status, said) == (
+        0,
+        "asyncstream: pipeline 'job' starts at the beginning, and keeps checkpoints in kept\n",
+    )
+    with (folder / "in.jsonl").open("a") as file:
+        file.write("4\n")
+    status, said = run(folder, *kept)
+    assert status == 0
+    assert said.startswith("asyncstream: pipeline 'job' goes on from checkpoint 2 of 20")
+    assert said.endswith(", when all was finished\n")
+    assert (folder / "out.jsonl").read_text() == "1\n2\n3\n4\n"
+
+
+def test_failure_is_one_line_and_with_v_a_traceback(folder: Path) -> None:
+    (folder / "work.py").write_text(WORK.format(bad=2))
+    expected = "asyncstream: step 'looks': ValueError: the message, on element 2\n"
+    assert run(folder, "run", "work:pipeline") == (1, expected)
+    for arguments in (("-v", "run", "work:pipeline"), ("run", "-v", "work:pipeline")):
+        (folder / "out.jsonl").unlink(missing_ok=True)
+        status, said = run(folder, *arguments)
+        assert status == 1
+        assert (
+            said.count("Traceback (most recent call last)") == 2
+        )  # of the function, and what names the step
+        assert 'raise ValueError("the message")' in said
+        assert said.endswith(expected)
+
+
+def test_failure_is_told_once_where_the_module_logs_by_itself(folder: Path) -> None:
+    logs = "import logging\nlogging.basicConfig(filename='log', level='ERROR', format='%(message)s')\n"
+    (folder / "work.py").write_text(logs + WORK.format(bad=2))
+    status, said = run(folder, "run", "work:pipeline", "-v")
+    assert status == 1
+    assert said.count("Traceback") == 2
+    assert "pipeline 'job' failed" not in said
+    assert "pipeline 'job' failed" in (folder / "log").read_text()
+
+
+@pytest.mark.parametrize(("level", "is_said"), [("info", True), ("warning", False), (None, False)])
+def test_log_level_is_that_of_all_that_is_logged(folder: Path, level: str | None, is_said: bool) -> None:
+    chosen = () if level is None else ("--log-level", level)
+    arguments = ("run", "work:pipeline", "--checkpoints", "kept", *chosen)
+    assert run(folder, *arguments)[0] == 0
+    status, said = run(folder, *arguments)
+    assert status == 0
+    assert ("info: asyncstream.checkpoint: pipeline 'job' goes on" in said) is is_said
+    (folder / "out.jsonl").unlink()
+    status, said = run(folder, "run", "work:pipeline", *chosen)
+    assert ("info: mine: saw 2\n" in said) is is_said
+
+
+def test_error_of_the_module_is_told_with_its_place(folder: Path) -> None:
+    (folder / "broken.py").write_text("import json\njson.loads('{')\n")
+    status, said = run(folder, "run", "broken:pipeline")
+    assert status == 1
+    assert said.startswith("asyncstream: JSONDecodeError: Expecting property name")
+    assert said.count("\n") == 1
+    assert "; -v shows" in said
+    status, said = run(folder, "describe", "broken:pipeline", "-v")
+    assert status == 1
+    assert "Traceback" in said
+    assert "broken.py" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"asyncstream {asyncstream.__version__}\n"
+
+
+def test_wrong_numbers_are_refused(folder: Path) -> None:
+    for arguments, text in (
+        (("--progress-every", "-1"), "--progress-every: expected a duration"),
+        (("--progress-every", "soon"), "invalid float value"),
+        (("--log-level", "loud"), "invalid choice: 'loud'"),
+        (("--grace", "nan"), "--grace: expected a duration"),
+    ):
+        status, said = run(folder, "run", "work:pipeline", *arguments)
+        assert status in (1, 2)
+        assert text in said

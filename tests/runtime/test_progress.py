@@ -1,0 +1,136 @@
+"""`job.progress()`: what was read, of how much, and what is on its way; and where a job has gone on from."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    Checkpoints,
+    CsvSource,
+    Items,
+    JobProgress,
+    JsonLinesSource,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Source,
+    SourceBatch,
+    SourceError,
+    SourceProgress,
+)
+from asyncstream.testing.loop import run_virtual
+
+
+def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(1)
+        if value == 1:
+            raise ValueError
+        return value
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        numbers = pipeline.submissions(int, name="in")
+        numbers.async_map(call, concurrency=4, on_error="skip").discard()
+        job = pipeline.start()
+        with pytest.raises(PipelineError, match="not running yet"):
+            job.progress()
+        async with job:
+            assert job.progress() == JobProgress((SourceProgress("in", 0, None),), 0, 0)
+            for number in range(10):
+                await job.submit(number)
+            await asyncio.sleep(0.5)
+            assert job.progress() == JobProgress((SourceProgress("in", 10, None),), 10, 0)
+            await asyncio.sleep(1)
+            progress = job.progress()
+            assert (progress.read, progress.in_flight, progress.failed) == (10, 6, 1)
+            await job.drain()
+        assert job.progress().in_flight == 0
+
+    run_virtual(main())
+
+
+def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
+    async def shares(source: Source[Any]) -> list[float | None]:
+        found = [source.progress()]
+        await source.open()
+        found.append(source.progress())
+        while await source.read() is not None:
+            found.append(source.progress())
+        position = source.position()
+        await source.close()
+        await source.open()
+        await source.seek(position)
+        found.append(source.progress())
+        await source.close()
+        return found
+
+    path = tmp_path / "lines"
+    path.write_text("1\n2\n3\n4\n")
+    assert asyncio.run(shares(JsonLinesSource(path, batch=2))) == [None, 0.0, 0.5, 1.0, 1.0]
+    path.write_text("")
+    assert asyncio.run(shares(JsonLinesSource(path))) == [None, 1.0, 1.0]
+    path.write_text("a,b\n1,2\n3,4\n")
+    found = asyncio.run(shares(CsvSource(path, batch=1)))
+    assert found == [None, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0, 1.0]
+    assert asyncio.run(shares(Items([1, 2, 3, 4], batch=3))) == [0.0, 0.0, 0.75, 1.0, 1.0]
+    assert asyncio.run(shares(Items([]))) == [1.0, 1.0, 1.0]
+
+
+def test_sources_that_do_not_know_say_so() -> None:
+    class Numbers(Source[int]):
+        async def read(self) -> SourceBatch[int] | None:
+            return None
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.source(Numbers(), name="numbers").discard()
+        pipeline.source((number for number in range(3)), name="generated").discard()
+        pipeline.submissions(name="submitted").discard()
+        async with pipeline.start() as job:
+            assert [source.share for source in job.progress().sources] == [None, None, None]
+
+    run_virtual(main())
+
+
+def test_source_that_fails_to_tell_is_named() -> None:
+    class Numbers(Source[int]):
+        async def read(self) -> SourceBatch[int] | None:
+            return None
+
+        def progress(self) -> float | None:
+            raise ValueError("no idea")
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.source(Numbers(), name="numbers").discard()
+        async with pipeline.start() as job:
+            with pytest.raises(SourceError, match="'numbers': ValueError: no idea"):
+                job.progress()
+
+    run_virtual(main())
+
+
+def test_job_tells_from_which_checkpoint_it_goes_on() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        for expected in (None, 2):
+            pipeline = Pipeline("numbers")
+            pipeline.source([1, 2, 3], name="in").to([], name="out")
+            job = pipeline.start(checkpoints=Checkpoints(store=store))
+            assert job.resumed_from is None
+            async with job:
+                info = job.resumed_from
+                assert (None if info is None else info.id) == expected
+                await job.wait()
+            assert job.resumed_from == info
+        pipeline = Pipeline()
+        pipeline.source([1]).discard()
+        async with pipeline.start() as job:
+            assert job.resumed_from is None
+
+    run_virtual(main())
