@@ -66,6 +66,7 @@ from asyncstream.arguments import is_async_function
 from asyncstream.async_wait.deadlines import Deadlines
 from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of, inbox_item
 from asyncstream.async_wait.lanes import Lanes
+from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.async_wait.tasks import end_tasks, within
@@ -84,6 +85,7 @@ from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.operators.whereabouts import LIMITED, Progress, Whereabouts, failure_of, new_failures
 from asyncstream.sharing import hold, release
 from asyncstream.state.detached import IMMUTABLE, detached
 
@@ -102,6 +104,9 @@ SOILED_LIMIT = 3
 
 # Outcomes that are not simply one result.
 _SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
+
+
+_CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput})
 
 
 _ENDS = (["end"], ["watermark", MAX_TIMESTAMP])
@@ -151,6 +156,7 @@ class AsyncWaitOperator(Intake):
         self._soiled = 0
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._is_restored = False
+        self.recent_failures = self._recent_failures = new_failures()
         self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._function: Callable[[Any], Awaitable[Any]] = (
@@ -258,6 +264,22 @@ class AsyncWaitOperator(Intake):
             "held": self._held,
             "waiting": len(self._inbox),
         }
+
+    def progress(self) -> Progress:
+        return Progress(self._watermark, None)
+
+    def whereabouts(self) -> Whereabouts:
+        known = {} if self._object is None else self._object.metrics()
+        return whereabouts(
+            self.settings.order,
+            sum(kind.__class__ not in _CONTROLS for _, kind in self._inbox),
+            self._queue,
+            self._workers,
+            passed=len(self._passed[0]),
+            limited=known.get(LIMITED, 0),
+            may_emit=self.emitting.is_open(),
+            now=self._loop.time() if self._workers else 0.0,
+        )
 
     # ------------------------------------------------------------------ the turn
 
@@ -592,6 +614,9 @@ class AsyncWaitOperator(Intake):
         self, tag: str, choice: object, worker: Worker, promise: Promise, error: BaseException
     ) -> Any:
         self._special += 1
+        if choice != "fail":
+            now_ms = self.context.clock.now_ms()
+            self._recent_failures.append(failure_of(promise.value, error, now_ms))
         if choice == "skip":
             self._counts["skipped"] += 1
             return DROPPED

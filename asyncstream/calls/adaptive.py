@@ -26,6 +26,7 @@ from asyncstream.arguments import Duration, choice, count, duration_seconds, ref
 from asyncstream.calls.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.calls.outcomes import is_overload
 from asyncstream.calls.retry import Retry
+from asyncstream.operators.whereabouts import LIMITED
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
 
@@ -134,6 +135,10 @@ class AdaptiveLimit:
             return False
         self.in_flight += 1
         return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for place in self._queue)
 
     async def acquire(self) -> None:
         """Wait until a call may start."""
@@ -245,6 +250,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
             "concurrency_limit": self.limit.limit,
             "concurrency_cuts": self.limit.cuts,
             "concurrency_waited": self.limit.waited,
+            LIMITED: self.limit.waiting(),
         }
 
 

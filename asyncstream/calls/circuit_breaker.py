@@ -25,6 +25,7 @@ from asyncstream.arguments import Duration, choice, count, duration_seconds, ref
 from asyncstream.calls.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.calls.outcomes import is_programming_error, is_retryable
 from asyncstream.errors import CircuitOpen
+from asyncstream.operators.whereabouts import LIMITED
 
 __all__ = ("Breaker", "CircuitBreaker", "CircuitState", "circuit_breaker")
 
@@ -127,6 +128,10 @@ class Breaker:
             return False
         self._probes_started += 1
         return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for place in self._queue)
 
     async def enter(self) -> int:
         """Begin a call as soon as that is allowed; gives the period that it belongs to."""
@@ -314,6 +319,7 @@ class CircuitBreaker(Guard[In, Out]):
             "circuit_opened": self.breaker.opened,
             "circuit_waited": self.breaker.waited,
             "circuit_refused": self.breaker.refused,
+            LIMITED: self.breaker.waiting(),
         }
 
 

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from asyncstream.arguments import Duration, count, duration_seconds, refuse
 from asyncstream.calls.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.errors import PipelineError
+from asyncstream.operators.whereabouts import LIMITED
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit")
 
@@ -87,6 +88,10 @@ class RateLimiter:
             return False
         self._count(amount, now)
         return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for _, place in self._queue)
 
     async def acquire(self, amount: float = 1) -> None:
         """Wait until a call of this weight may start."""
@@ -199,7 +204,9 @@ class RateLimit(Guard[In, Out]):
         return await self._call(value)
 
     def counters(self) -> dict[str, int]:
-        return {"rate_limited": self.limiter.waited} if isinstance(self.limiter, RateLimiter) else {}
+        if not isinstance(self.limiter, RateLimiter):
+            return {}
+        return {"rate_limited": self.limiter.waited, LIMITED: self.limiter.waiting()}
 
 
 rate_limit = usable_as_decorator(RateLimit)

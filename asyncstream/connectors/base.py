@@ -152,6 +152,10 @@ class Source(ABC, Generic[T]):
     async def seek(self, position: Any) -> None:
         """Go on from `position`; called after `open`, before the first `read`."""
 
+    def unread(self) -> int:
+        """How many elements it holds that have not been read; for who looks at the job."""
+        return 0
+
     def is_replayable(self) -> bool:
         """Whether elements can be read again after a crash, from a position on. Asked before `open`."""
         return type(self).seek is not Source.seek

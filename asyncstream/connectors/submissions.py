@@ -81,6 +81,9 @@ class Submissions(Source[T], Generic[T]):
         self._room.set()
         return SourceBatch(values)
 
+    def unread(self) -> int:
+        return len(self._waiting)
+
     def position(self) -> Any:
         return list(self._waiting)
 

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Final
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
 from asyncstream.state.division import Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze
 from asyncstream.state.tables import Tables, divide_snapshot, unite_snapshots
@@ -101,10 +102,12 @@ class Operator:
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
         waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
         tables: all that it remembers; declared at the latest in `open`.
+        recent_failures: the last elements that a function failed on and the job did not, the newest last.
     """
 
     layout: ClassVar[Layout | None] = None
     waits_for_clock = False
+    recent_failures: Sequence[Failure] = ()
 
     def __init__(self) -> None:
         self.out: Operator = DISCARD
@@ -240,6 +243,14 @@ class Operator:
     def counters(self) -> tuple[str, ...]:
         """The names of those metrics that only ever grow."""
         return ()
+
+    def progress(self) -> Progress | None:
+        """How far event time has come behind it; None: as far as it has come where it reads."""
+        return None
+
+    def whereabouts(self) -> Whereabouts | None:
+        """Where the elements are that it has accepted; None: it passes them on at once or keeps them."""
+        return None
 
     def outputs(self) -> tuple[Operator, ...]:
         """The main output and every side output that is read: all of them get the control elements."""

@@ -15,6 +15,7 @@ from asyncstream.errors import InternalError, PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
+from asyncstream.operators.whereabouts import failure_of, new_failures
 
 __all__ = ("FAILED", "Failures", "OnError", "attempts_of", "on_error_choice")
 
@@ -48,7 +49,7 @@ class Failures:
         on_error: what was chosen.
     """
 
-    __slots__ = ("_operator", "failed", "fatal", "on_error", "skipped")
+    __slots__ = ("_operator", "_recent", "failed", "fatal", "on_error", "skipped")
 
     def __init__(self, operator: Operator, on_error: OnError) -> None:
         self._operator = operator
@@ -56,6 +57,7 @@ class Failures:
         self.fatal = on_error == "fail"
         self.failed = 0
         self.skipped = 0
+        operator.recent_failures = self._recent = new_failures()
 
     def take(self, value: Any, timestamp: int | None, error: BaseException) -> None:
         """
@@ -72,10 +74,12 @@ class Failures:
         if not self.bears(error):
             raise self._operator.blame(value, error) from error
         self.failed += 1
+        clock = self._operator.context.clock
+        self._recent.append(failure_of(value, error, clock.now_ms()))
         if self.on_error == "skip":
             self.skipped += 1
             return
-        failed = _failed_call(value, timestamp, error, self._operator.context.clock)
+        failed = _failed_call(value, timestamp, error, clock)
         self._operator.side_output(FAILED).process(failed, timestamp)
 
     def bears(self, error: BaseException) -> bool:

@@ -64,6 +64,10 @@ class Intake(Operator):
         """How many elements are in the inbox."""
         raise TypeError(f"{type(self).__name__} does not override waiting")
 
+    def holds(self, gate: Gate) -> bool:
+        """Whether it is full, and this is the gate of a driver that feeds it."""
+        return self._holding and gate in self.gates
+
     def is_at_rest(self) -> bool:
         """Whether nothing is still to be emitted or written, of what has not settled to stay."""
         return not self.waiting()

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
+from asyncstream.operators.whereabouts import Progress
 
 __all__ = ("MultiInput", "Port", "Receive", "Valve")
 
@@ -183,13 +184,24 @@ class Valve:
             self._operator.restore_watermark(lowest)
 
     def _follow_slowest(self) -> None:
-        awaited = [
-            port.watermark
-            for port in self.ports
-            if port.is_active() and (self._holds_back or port.watermark >= self.watermark)
-        ]
+        awaited = [port.watermark for port in self.ports if self._awaits(port)]
         if awaited:
             self._advance(min(awaited))
+
+    def _awaits(self, port: Port) -> bool:
+        return port.is_active() and (self._holds_back or port.watermark >= self.watermark)
+
+    def slowest(self) -> int | None:
+        """The number of the input that event time waits for while another is ahead; None: for none."""
+        awaited = [number for number, port in enumerate(self.ports) if self._awaits(port)]
+        slowest = min(awaited, key=lambda number: self.ports[number].watermark, default=None)
+        if slowest is None or all(port.watermark <= self.ports[slowest].watermark for port in self.ports):
+            return None
+        return slowest
+
+    def progress(self) -> Progress:
+        """Watermark and idleness of all together."""
+        return Progress(self.watermark, self._idle)
 
     def _advance(self, timestamp: int) -> None:
         if timestamp > self.watermark:
@@ -235,6 +247,9 @@ class MultiInput(Operator):
 
     def port(self, number: int) -> Operator:
         return self.ports[number]
+
+    def progress(self) -> Progress:
+        return self.valve.progress()
 
     def resume(self) -> None:
         if self.valve.watermark > MIN_TIMESTAMP:

@@ -15,6 +15,7 @@ from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import is_deferred, not_a_value
+from asyncstream.operators.whereabouts import Progress
 
 __all__ = ("AdvanceWhenQuiet", "AssignEventTime")
 
@@ -133,6 +134,9 @@ class AssignEventTime(Operator):
             self._idle = True
             super().set_idle(True)
 
+    def progress(self) -> Progress:
+        return Progress(self._watermark, self._idle)
+
     def metrics(self) -> dict[str, int]:
         return self._failures.metrics()
 
@@ -219,6 +223,9 @@ class AdvanceWhenQuiet(Operator):
         if self._at_heard > MIN_TIMESTAMP and self._at_heard + silent_ms > self._watermark:
             self._watermark = self._at_heard + silent_ms
             super().advance_watermark(self._watermark)
+
+    def progress(self) -> Progress:
+        return Progress(self._watermark, None)
 
     def snapshot(self) -> Any:
         return self._watermark

@@ -145,6 +145,7 @@ def test_state_is_readable_and_half_open_refuses_all_but_the_probe() -> None:
             "circuit_opened": 1,
             "circuit_waited": 0,
             "circuit_refused": 1,
+            "limited": 0,
         }
 
     run_virtual(main())

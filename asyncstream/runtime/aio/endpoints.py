@@ -1,5 +1,5 @@
 """
-The two ends of a running pipeline: the task that pulls a source, and the operator that feeds a sink.
+The end of a running pipeline: the operator that feeds a sink. And what both ends share: `naming`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 from asyncstream.async_wait.tasks import within
-from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, fault_of
+from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer
 from asyncstream.connectors.submissions import Results
-from asyncstream.elements import MAX_TIMESTAMP, Control, IdleStatus, Timestamps, Watermark
+from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import (
     SinkBroken,
     SinkError,
@@ -23,13 +23,12 @@ from asyncstream.errors import (
     describe_error,
     safe_repr,
 )
-from asyncstream.eventtime import warn_of_unit
-from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.flow import Gate, Intake
+from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.state import Frozen, freeze
 
-__all__ = ("Batch", "SinkOperator", "SourceDriver", "naming")
+__all__ = ("Batch", "SinkOperator", "close_in_time", "naming")
 
 SINK_LIMIT = 1024
 """Elements that may wait for a sink before the pipeline is held."""
@@ -83,9 +82,11 @@ def _is_abandoned() -> bool:
         return True
 
 
-async def _close_in_time(
+async def close_in_time(
     seconds: float, step: str, kind: type[SourceError] | type[SinkError], end: Source[Any] | Sink[Any]
 ) -> None:
+    """Close a source or a sink; an error names the step if that takes longer than so many seconds."""
+
     async def close() -> None:
         with naming(step, kind):
             await end.close()
@@ -169,6 +170,7 @@ class SinkOperator(Intake):
         self._input_ended = False
         self._changed = asyncio.Event()
         self._written = 0
+        self._doing: tuple[str, float] | None = None  # what the sink is busy with, and since when
 
     async def start(self) -> None:
         if self._confirm is not None:
@@ -196,7 +198,7 @@ class SinkOperator(Intake):
                             output.end_input()
                     return
                 elif self._ended:
-                    with naming(self.context.name, SinkError):
+                    with self._busy("flush"):
                         await self.sink.flush()
                     self._flushed = True
                 else:
@@ -230,7 +232,8 @@ class SinkOperator(Intake):
         async with self._turn:
             self._part, taken = len(values), 0
             try:
-                with naming(self.context.name, SinkError):
+                self._doing = "write", asyncio.get_running_loop().time()
+                with naming(self.context.name, SinkError):  # not `_busy`: writes may be of one element
                     await self.sink.write(values, timestamps)
                 taken = len(values)
             except BaseException:
@@ -238,8 +241,19 @@ class SinkOperator(Intake):
                 raise
             finally:
                 self._part = 0
+                self._doing = None
                 self._written += taken
                 self._writing = self._writing[0][taken:], self._writing[1][taken:]
+
+    @contextmanager
+    def _busy(self, doing: str) -> Iterator[None]:
+        """What the sink is asked for in this block is under way, and its errors name the step."""
+        self._doing = doing, asyncio.get_running_loop().time()
+        try:
+            with naming(self.context.name, SinkError):
+                yield
+        finally:
+            self._doing = None
 
     async def _refuse_first(self, error: BaseException) -> None:
         """The sink does not take the first of what is being written."""
@@ -289,7 +303,7 @@ class SinkOperator(Intake):
     async def _prepared(self, epoch: int) -> Any:
         assert isinstance(self.sink, TransactionalSink)
         async with self._turn:
-            with naming(self.context.name, SinkError):
+            with self._busy("prepare"):
                 return await self.sink.prepare(epoch)
 
     # ------------------------------------------------------------------ epochs
@@ -323,7 +337,7 @@ class SinkOperator(Intake):
         """What came before the cut of `epoch` stays."""
         assert isinstance(self.sink, TransactionalSink)
         async with self._turn:
-            with naming(self.context.name, SinkError):
+            with self._busy("commit"):
                 await self.sink.commit(epoch)
 
     def is_done(self) -> bool:
@@ -335,7 +349,7 @@ class SinkOperator(Intake):
         self._abandoned = True
 
     async def stop(self) -> None:
-        await _close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
+        await close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._values.append(value)
@@ -375,6 +389,17 @@ class SinkOperator(Intake):
         """Whether nothing waits and no write is under way."""
         return not self.waiting() and not self._writing[0]
 
+    def whereabouts(self) -> Whereabouts:
+        try:
+            untaken = self._untaken()[0]
+        except SinkError:  # what it says it has taken is nonsense; its write ends the job over that
+            untaken = self._writing[0]
+        if self._doing is None:
+            return Whereabouts(inbox=self.waiting() + len(untaken))
+        doing, since = self._doing
+        element = untaken[0] if self._part == 1 and untaken else SEVERAL
+        return Whereabouts(self.waiting(), call=len(untaken), doing=doing, since=since, element=element)
+
     def metrics(self) -> dict[str, int]:
         return {"written": self._written, "waiting": self.waiting(), **self._failures.metrics()}
 
@@ -391,106 +416,3 @@ class SinkOperator(Intake):
 
     def restore(self, state: Any) -> None:
         self.process_batch(*state)
-
-
-class SourceDriver:
-    """
-    Pulls a source while there is room downstream.
-
-    Args:
-        name: that of the source's step.
-        source: what to read.
-        head: the first operator.
-        rejected: where what the source could not read as an element goes.
-
-    Attributes:
-        has_left: it is to read no more, though the source is not at its end.
-    """
-
-    def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
-        self.name = name
-        self.source = source
-        self.gate = Gate(self._reopened)
-        self._head = head
-        self._rejected = rejected
-        self._open = asyncio.Event()
-        self.has_left = False
-        self._knows_unit = False
-        self._read = 0
-        self._ended = False
-
-    def _reopened(self) -> None:
-        self._open.set()
-
-    async def start(self) -> None:
-        with naming(self.name, SourceError):
-            await self.source.open()
-
-    async def seek(self, position: Any) -> None:
-        self._knows_unit = True  # the first timestamp was another run's
-        with naming(self.name, SourceError):
-            await self.source.seek(position)
-
-    def leave(self) -> None:
-        """Read no more after what `read` may be giving now; to be cancelled next."""
-        self.has_left = True
-
-    async def stop(self, patience: float) -> None:
-        await _close_in_time(patience, self.name, SourceError, self.source)
-
-    def position(self) -> Any:
-        """Where the source stands."""
-        with naming(self.name, SourceError, is_awaiting=False):
-            return self.source.position()
-
-    def take_no_more(self) -> bool:
-        """Whether the source will come to its end by itself, now that it was told to."""
-        with naming(self.name, SourceError, is_awaiting=False):
-            return self.source.end()
-
-    def suspend(self) -> None:
-        """The job was stopped: what the source has and cannot take again, it is to keep."""
-        with naming(self.name, SourceError, is_awaiting=False):
-            self.source.suspend()
-
-    async def run(self) -> None:
-        """Read until the source ends, or is left."""
-        while not self.has_left:
-            while not self.gate.is_open():
-                self._open.clear()
-                await self._open.wait()
-            with naming(self.name, SourceError):
-                batch = await self.source.read()
-            if batch is None:
-                self.end()
-                return
-            fault = fault_of(batch, self.source.rejects)
-            if fault is not None:
-                raise SourceError(f"step {self.name!r}: {fault}")
-            if batch.timestamps is not None and not self._knows_unit:
-                self._look_at_unit(batch.timestamps)
-            self._read += len(batch.values)
-            if batch.rejected:
-                self._rejected.process_batch(batch.rejected, None)
-            if batch.values:
-                self._head.process_batch(batch.values, batch.timestamps)
-            # a source that never waits must not keep everybody else from running
-            await asyncio.sleep(0)
-
-    def _look_at_unit(self, timestamps: Timestamps) -> None:
-        for timestamp in timestamps or ():
-            if timestamp is not None:
-                self._knows_unit = True
-                warn_of_unit(self.name, timestamp)
-                return
-
-    def end(self) -> None:
-        """Tell the pipeline that this source is at its end, once."""
-        if not self._ended:
-            self._ended = True
-            for operator in (self._head, self._rejected):
-                operator.advance_watermark(MAX_TIMESTAMP)
-                operator.end_input()
-
-    def metrics(self) -> dict[str, int]:
-        return {"read": self._read}

@@ -4,41 +4,143 @@ Looks at a job from outside and says how it stands: everything is read when some
 
 from __future__ import annotations
 
-from asyncstream.errors import UserFunctionError, describe_error
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import UserFunctionError, describe_error, safe_repr
+from asyncstream.operators.whereabouts import SEVERAL, Progress
 from asyncstream.plan import Step
+from asyncstream.runtime.aio.blocking import Blocking, Part
+from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run import Run
-from asyncstream.runtime.aio.status import CheckpointStatus, JobStatus, StepStatus
+from asyncstream.runtime.aio.status import (
+    CheckpointStatus,
+    FailedElement,
+    JobStatus,
+    OldestCall,
+    StepStatus,
+)
 
-__all__ = ("inspect",)
+__all__ = ("STUCK_SECONDS", "Shown", "inspect")
+
+STUCK_SECONDS = 3.0
+"""Seconds for which nothing has come that a step waits for, when it is said to be stuck."""
+
+Shown: TypeAlias = bool | Callable[[Any], object]
+"""Whether elements are shown; or a function of an element that gives what is shown of it."""
 
 
-def inspect(run: Run, state: str, *, values: bool) -> JobStatus:
+def inspect(run: Run, state: str, *, values: Shown = False, stuck_after: float = STUCK_SECONDS) -> JobStatus:
     """
     How a run stands now.
 
     Args:
         run: which; it may not have been opened yet, or be over.
         state: what the job calls it.
-        values: show elements.
+        values: what to show of elements.
+        stuck_after: seconds for which nothing has come when a step is said to be stuck.
     """
+    steps: tuple[StepStatus, ...]
+    if run.parts:
+        steps = tuple(_Inspection(run, values, stuck_after).steps())
+    else:
+        steps = tuple(StepStatus(step.name, step.kind, _inputs(step)) for step in run.graph)
     return JobStatus(
         state=state,
-        error=None if run.error is None else _said(run.error, values=values),
+        error=None if run.error is None else _said(run.error, values),
         started_ms=run.started_ms,
         now_ms=run.now_ms() if run.parts else 0,
-        steps=tuple(_step_status(run, step) for step in run.graph),
+        steps=steps,
         checkpoint=_checkpoint_status(run),
     )
 
 
-def _step_status(run: Run, step: Step) -> StepStatus:
-    part = run.parts.get(step.name)
-    return StepStatus(
-        name=step.name,
-        kind=step.kind,
-        inputs=tuple(str(output) for output in step.inputs),
-        counts={} if part is None else part.metrics(),
-    )
+class _Inspection:
+    """One look at a run, which stands still meanwhile."""
+
+    def __init__(self, run: Run, values: Shown, stuck_after: float) -> None:
+        self._run = run
+        self._parts = run.parts
+        self._values = values
+        self._now_ms = run.now_ms()
+        self._progress: dict[str, Progress] = {}
+        self._where = {
+            name: where for name, part in run.parts.items() if (where := part.whereabouts()) is not None
+        }
+        self._blocking = Blocking(run.graph, run.parts, self._where, run.loop.time(), stuck_after)
+
+    def steps(self) -> list[StepStatus]:
+        """Each behind those that it reads."""
+        return [self._step(step, self._parts[step.name]) for step in self._run.graph]
+
+    def _step(self, step: Step, part: Part) -> StepStatus:
+        name = step.name
+        watermark, idle = self._progress_behind(step, part)
+        known = watermark > MIN_TIMESTAMP
+        where = self._where.get(name)
+        stuck = self._blocking.stuck(name) if self._run.phase == "running" else None
+        return StepStatus(
+            name=name,
+            kind=step.kind,
+            inputs=_inputs(step),
+            watermark_ms=watermark if known else None,
+            lag_ms=self._now_ms - watermark if known else None,
+            idle=bool(idle),
+            held_back_by=self._blocking.held_back_by(name),
+            counts=part.metrics(),
+            waiting={} if where is None else where.waiting(),
+            oldest_call=self._oldest(name),
+            stuck=None if stuck is None else stuck.why,
+            concurrency=part.settings.concurrency if isinstance(part, AsyncWaitOperator) else None,
+            failures=tuple(
+                FailedElement(
+                    failure.at_ms,
+                    failure.text if self._values is True else failure.kind,
+                    _shown(failure.value, self._values),
+                )
+                for failure in part.recent_failures
+            ),
+        )
+
+    def _progress_behind(self, step: Step, part: Part) -> Progress:
+        own = None if isinstance(part, SourceDriver) else part.progress()
+        before = self._progress[step.inputs[0].output.step] if step.inputs else Progress(MIN_TIMESTAMP, False)
+        if own is None:
+            own = before
+        elif own.idle is None:
+            own = Progress(own.watermark, before.idle)
+        self._progress[step.name] = own
+        return own
+
+    def _oldest(self, name: str) -> OldestCall | None:
+        where = self._where.get(name)
+        if where is None or where.since is None:
+            return None
+        element = None if where.element is SEVERAL else _shown(where.element, self._values)
+        return OldestCall(round(self._blocking.seconds(name), 3), element)
+
+
+def _inputs(step: Step) -> tuple[str, ...]:
+    return tuple(str(one.output) for one in step.inputs)
+
+
+def _shown(value: Any, values: Shown) -> str | None:
+    """What is shown of an element; a function that fails to tell costs nobody the status."""
+    if isinstance(values, bool):
+        return safe_repr(value) if values else None
+    try:
+        return safe_repr(values(value))
+    except Exception as error:
+        return f"<{type(error).__name__}>"
+
+
+def _said(error: BaseException, values: Shown) -> str:
+    """An error as text, which quotes no element unless these are shown."""
+    if isinstance(error, UserFunctionError) and values is not True:
+        return f"step {error.step!r}: {type(error.__cause__ or error).__name__}"
+    return describe_error(error)
 
 
 def _checkpoint_status(run: Run) -> CheckpointStatus | None:
@@ -53,10 +155,3 @@ def _checkpoint_status(run: Run) -> CheckpointStatus | None:
         size=figures["bytes"],
         failed_in_a_row=figures["failed_in_a_row"],
     )
-
-
-def _said(error: BaseException, *, values: bool) -> str:
-    """An error as text, which quotes no element unless these are shown."""
-    if isinstance(error, UserFunctionError) and not values:
-        return f"step {error.step!r}: {type(error.__cause__ or error).__name__}"
-    return describe_error(error)

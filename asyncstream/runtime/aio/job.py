@@ -20,7 +20,7 @@ from asyncstream.connectors.submissions import Results, ResultsHandle, Submissio
 from asyncstream.errors import JobStopped, PipelineError, describe_error
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.inside import refuse_inside
-from asyncstream.runtime.aio.inspection import inspect
+from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, inspect
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
@@ -199,17 +199,22 @@ class Job:
         """What the job failed with, as soon as it has; it is logged, and raised on leaving the block."""
         return self._run.error
 
-    def status(self, *, values: bool = False) -> JobStatus:
+    def status(self, *, values: Shown = False, stuck_after: Duration = STUCK_SECONDS) -> JobStatus:
         """
-        How every step stands now: its counts, its event time, and where its elements wait.
+        How every step stands now: its counts, its event time, where its elements wait, and what for.
 
         May be asked at any time, also before the job runs and when it is over. It disturbs nothing.
 
         Args:
-            values: show elements, cut to 200 characters; without it, they and texts that quote them are
-                hidden.
+            values: False: elements, and errors of functions, which may quote them, are hidden. True: they are
+                shown, cut to 200 characters. A function of an element: what that gives is shown, an id, say.
+            stuck_after: a step is stuck when what it waits for has not come for so long: a `timedelta` or
+                seconds.
         """
-        return inspect(self._run, self.state, values=values)
+        if not isinstance(values, bool) and not callable(values):
+            raise refuse("values", "True, False or a function of an element", values)
+        seconds = duration_seconds("stuck_after", stuck_after, zero=True)
+        return inspect(self._run, self.state, values=values, stuck_after=seconds)
 
     @property
     def resumed_from(self) -> CheckpointInfo | None:

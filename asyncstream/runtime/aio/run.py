@@ -48,9 +48,10 @@ from asyncstream.operators.flow import Intake
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
+from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
+from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
 from asyncstream.runtime.aio.wiring import Wiring
 

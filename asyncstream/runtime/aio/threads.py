@@ -24,6 +24,7 @@ from asyncstream.arguments import Duration, duration_seconds
 from asyncstream.checkpoint import CheckpointInfo
 from asyncstream.connectors.submissions import ResultsHandle
 from asyncstream.errors import JobStopped, PipelineError
+from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown
 from asyncstream.runtime.aio.job import Job, JobState
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.snapshot import JobSnapshot
@@ -154,9 +155,18 @@ class ThreadedJob:
         """As `Job.metrics`."""
         return self._job.metrics()
 
-    def status(self, *, values: bool = False) -> JobStatus:
+    def status(self, *, values: Shown = False, stuck_after: Duration = STUCK_SECONDS) -> JobStatus:
         """As `Job.status`."""
-        return self._job.status(values=values)
+
+        async def look() -> JobStatus:
+            return self._job.status(values=values, stuck_after=stuck_after)
+
+        if self._thread.is_alive() and self._opened.done():
+            try:
+                return self._do(look())  # where nothing moves meanwhile
+            except JobStopped:
+                pass
+        return self._job.status(values=values, stuck_after=stuck_after)
 
     @property
     def state(self) -> JobState:

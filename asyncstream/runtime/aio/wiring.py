@@ -12,7 +12,8 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
 from asyncstream.plan import Wiring as Connections
-from asyncstream.runtime.aio.endpoints import SinkOperator, SourceDriver
+from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("Wiring",)
 

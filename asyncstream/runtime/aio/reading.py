@@ -1,0 +1,137 @@
+"""
+The beginning of a running pipeline: the task that pulls a source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from asyncstream.connectors.base import Source, fault_of
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.errors import SourceError
+from asyncstream.eventtime import warn_of_unit
+from asyncstream.operators.base import Operator
+from asyncstream.operators.flow import Gate
+from asyncstream.operators.whereabouts import Failure, Whereabouts
+from asyncstream.runtime.aio.endpoints import close_in_time, naming
+
+__all__ = ("SourceDriver",)
+
+
+class SourceDriver:
+    """
+    Pulls a source while there is room downstream.
+
+    Args:
+        name: that of the source's step.
+        source: what to read.
+        head: the first operator.
+        rejected: where what the source could not read as an element goes.
+
+    Attributes:
+        has_left: it is to read no more, though the source is not at its end.
+        recent_failures: none; what the source could not read goes to an output.
+    """
+
+    recent_failures: Sequence[Failure] = ()
+
+    def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
+        self.name = name
+        self.source = source
+        self.gate = Gate(self._reopened)
+        self._head = head
+        self._rejected = rejected
+        self._open = asyncio.Event()
+        self.has_left = False
+        self._knows_unit = False
+        self._read = 0
+        self._ended = False
+        self._reading_since: float | None = None
+
+    def _reopened(self) -> None:
+        self._open.set()
+
+    async def start(self) -> None:
+        with naming(self.name, SourceError):
+            await self.source.open()
+
+    async def seek(self, position: Any) -> None:
+        self._knows_unit = True  # the first timestamp was another run's
+        with naming(self.name, SourceError):
+            await self.source.seek(position)
+
+    def leave(self) -> None:
+        """Read no more after what `read` may be giving now; to be cancelled next."""
+        self.has_left = True
+
+    async def stop(self, patience: float) -> None:
+        await close_in_time(patience, self.name, SourceError, self.source)
+
+    def position(self) -> Any:
+        """Where the source stands."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.position()
+
+    def take_no_more(self) -> bool:
+        """Whether the source will come to its end by itself, now that it was told to."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            return self.source.end()
+
+    def suspend(self) -> None:
+        """The job was stopped: what the source has and cannot take again, it is to keep."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            self.source.suspend()
+
+    async def run(self) -> None:
+        """Read until the source ends, or is left."""
+        now = asyncio.get_running_loop().time
+        while not self.has_left:
+            while not self.gate.is_open():
+                self._open.clear()
+                await self._open.wait()
+            self._reading_since = now()
+            with naming(self.name, SourceError):
+                batch = await self.source.read()
+            self._reading_since = None
+            if batch is None:
+                self.end()
+                return
+            fault = fault_of(batch, self.source.rejects)
+            if fault is not None:
+                raise SourceError(f"step {self.name!r}: {fault}")
+            if batch.timestamps is not None and not self._knows_unit:
+                self._look_at_unit(batch.timestamps)
+            self._read += len(batch.values)
+            if batch.rejected:
+                self._rejected.process_batch(batch.rejected, None)
+            if batch.values:
+                self._head.process_batch(batch.values, batch.timestamps)
+            # a source that never waits must not keep everybody else from running
+            await asyncio.sleep(0)
+
+    def _look_at_unit(self, timestamps: Timestamps) -> None:
+        for timestamp in timestamps or ():
+            if timestamp is not None:
+                self._knows_unit = True
+                warn_of_unit(self.name, timestamp)
+                return
+
+    def end(self) -> None:
+        """Tell the pipeline that this source is at its end, once."""
+        if not self._ended:
+            self._ended = True
+            for operator in (self._head, self._rejected):
+                operator.advance_watermark(MAX_TIMESTAMP)
+                operator.end_input()
+
+    def whereabouts(self) -> Whereabouts:
+        """Where the elements are that the source holds, and since when it has been asked for more."""
+        unread = self.source.unread()
+        if self.gate.is_open():
+            return Whereabouts(inbox=unread, doing="read", since=self._reading_since)
+        return Whereabouts(downstream=unread, doing="read")
+
+    def metrics(self) -> dict[str, int]:
+        return {"read": self._read}
