@@ -180,11 +180,17 @@ class History:
             self._note(number, info.stored if isinstance(info, CheckpointInfo) else None)
         await self._delete(lease, [])
 
-    async def let_go(self, lease: Lease, keep: int) -> None:
-        """Delete all but the newest `keep` checkpoints, and the parts that only they have named."""
-        numbers = (await self.look())[:-keep]
-        if numbers:
-            await self._delete(lease, numbers)
+    async def let_go(self, lease: Lease, keep: int) -> list[int]:
+        """
+        Delete all but the newest `keep` checkpoints, and the parts that only they have named.
+
+        Returns:
+            The numbers of those that are kept, in ascending order.
+        """
+        numbers = await self.look()
+        if numbers[:-keep]:
+            await self._delete(lease, numbers[:-keep])
+        return numbers[-keep:]
 
     async def _delete(self, lease: Lease, numbers: list[int]) -> None:
         for number in numbers:

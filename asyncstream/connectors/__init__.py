@@ -8,6 +8,7 @@ from asyncstream.connectors.base import Sink, Source, SourceBatch, Transactional
 from asyncstream.connectors.dead_letters import from_dead_letter, to_dead_letter
 from asyncstream.connectors.file_sources import CsvSource, JsonLinesSource
 from asyncstream.connectors.files import CsvSink, JsonLinesSink
+from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
@@ -17,6 +18,7 @@ __all__ = (
     "CallbackSink",
     "CsvSink",
     "CsvSource",
+    "Inbox",
     "Items",
     "JsonLinesSink",
     "JsonLinesSource",

@@ -9,16 +9,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("aside",)
+__all__ = ("DiskThread", "aside")
 
 T = TypeVar("T")
 
 
 async def aside(work: Callable[[], T]) -> T:
     """Do `work` in a thread. It goes on to its end there if the caller is cancelled."""
+    done, run = _handed_over(work)
+    Thread(target=run, name="asyncstream disk", daemon=True).start()
+    return await done
+
+
+class DiskThread:
+    """A thread of one's own that does one piece of work after the other; begun with the first."""
+
+    def __init__(self) -> None:
+        self._works: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do `work` after all that was asked for before; goes on to its end if the future is cancelled."""
+        done, run = _handed_over(work)
+        self._works.put(run)
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="asyncstream disk", daemon=True)
+            self._thread.start()
+        return done
+
+    def end(self) -> None:
+        """Let the thread end when it has done what was asked for; nobody waits for it."""
+        self._works.put(None)
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            work()
+
+
+def _handed_over(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+    """A future of the running loop, and what a thread is to call to have `work` done for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -38,5 +71,4 @@ async def aside(work: Callable[[], T]) -> T:
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
-    Thread(target=run, name="asyncstream disk", daemon=True).start()
-    return await done
+    return done, run

@@ -95,9 +95,12 @@ class Source(ABC, Generic[T]):
 
     Attributes:
         rejects: whether a read may bring things that are no elements, in `SourceBatch.rejected`.
+        writer: the job that reads it, for a source that writes down whose it is; set before `can_seek` and
+            `open`, None without checkpoints.
     """
 
     rejects: bool = False
+    writer: Writer | None = None
 
     async def open(self) -> None:
         """Called once, before the first `read`."""
@@ -155,6 +158,14 @@ class Source(ABC, Generic[T]):
     def unread(self) -> int:
         """How many elements it holds that have not been read; for who looks at the job."""
         return 0
+
+    async def forget(self, position: Any) -> None:
+        """
+        No checkpoint that is kept goes back behind `position`: nobody asks for what was read before it.
+
+        For a source that keeps what it gives. Called now and then while the job runs, after a checkpoint is
+        safe. A failure costs nothing but room: it is logged, and the next call says it again.
+        """
 
     def is_replayable(self) -> bool:
         """Whether elements can be read again after a crash, from a position on. Asked before `open`."""
@@ -218,7 +229,7 @@ Ahead: TypeAlias = Literal["refuse", "allow_behind", "start_over"]
 @dataclass(frozen=True, slots=True)
 class Writer:
     """
-    The run of a job that a transactional sink writes for.
+    The run of a job that a transactional sink writes for, and that a source with an inbox reads for.
 
     Attributes:
         lease: its right to write to the store of its checkpoints.

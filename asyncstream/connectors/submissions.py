@@ -10,14 +10,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import count
+from asyncstream.arguments import count, refuse, text
 from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.inbox import Inbox
 from asyncstream.elements import Timestamps
-from asyncstream.errors import JobStopped
+from asyncstream.errors import JobStopped, PipelineError
 
 __all__ = ("Results", "ResultsHandle", "Submissions")
 
 T = TypeVar("T")
+
+_LONGEST_ID = 200
+"""Characters of an element's id: ids are kept for days."""
 
 
 class Submissions(Source[T], Generic[T]):
@@ -26,7 +30,12 @@ class Submissions(Source[T], Generic[T]):
 
     Args:
         limit: how many elements may wait to be read; then `submit` waits.
+
+    Attributes:
+        inbox: where accepted elements are kept; None: in memory only.
     """
+
+    inbox: Inbox | None = None
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = count("limit", limit)
@@ -41,27 +50,78 @@ class Submissions(Source[T], Generic[T]):
         self._room = asyncio.Event()
         self._turn = asyncio.Lock()  # first come, first served: waking all who wait would favour the quick
 
-    async def submit(self, value: T, claim: Callable[[], bool] | None = None) -> None:
+    async def submit(
+        self,
+        value: T,
+        *,
+        id: str | None = None,
+        seconds: float | None = None,
+        claim: Callable[[], bool] | None = None,
+    ) -> bool:
         """
         Add one element; waits while there is no room.
 
         Args:
             value: the element.
+            id: what tells it from others; only with an inbox.
+            seconds: how long to wait for room; None: as long as it takes.
             claim: asked when there is room, whether it is still to be added.
+
+        Returns:
+            Whether it was added: one of this id may have been before, and it may be claimed no more.
 
         Raises:
             JobStopped: if no more is taken.
+            TimeoutError: if there was no room in time.
         """
-        async with self._turn:
-            while not self._ended and len(self._waiting) >= self._limit:
-                self._room.clear()
-                await self._room.wait()
-            if self._ended:
-                raise JobStopped("the job takes no more elements")
-            if claim is not None and not claim():
-                return
+        async with asyncio.timeout(seconds), self._turn:
+            if not await self._may_add(claim):
+                return False
             self._waiting.append(value)
             self._arrived.set()
+        return True
+
+    def check(self, durable: object, id: object) -> None:
+        """
+        See whether this source takes what is asked for.
+
+        Args:
+            durable: whether the element is to be kept on the disk; None: as the source does.
+            id: of the element; None: it has none.
+
+        Raises:
+            PipelineError: if it does not.
+        """
+        if id is not None and len(text("id", id)) > _LONGEST_ID:
+            raise refuse("id", f"a text of at most {_LONGEST_ID} characters", id)
+        if durable is not None and not isinstance(durable, bool):
+            raise refuse("durable", "True or False", durable)
+        if self.inbox is None and (durable or id is not None):
+            raise PipelineError(
+                f"{'durable=True' if durable else 'id='} needs an inbox to keep elements in: "
+                "pipeline.submissions(inbox='inbox.sqlite', name=...)"
+            )
+        if self.inbox is not None and durable is False:
+            raise PipelineError(
+                "durable=False: this source has an inbox, which keeps all that is submitted to it; take "
+                "another pipeline.submissions() for what may be lost"
+            )
+
+    async def _may_add(self, claim: Callable[[], bool] | None) -> bool:
+        """Wait for room; whether the element is still to be added then."""
+        while not self._ended and self.unread() >= self._limit:
+            self._room.clear()
+            await self._room.wait()
+        if self._ended:
+            raise JobStopped("the job takes no more elements")
+        return claim is None or claim()
+
+    def unread(self) -> int:
+        return len(self._waiting)
+
+    def has_room(self) -> bool:
+        """Whether `submit` would not wait for room."""
+        return self.unread() < self._limit and not self._turn.locked()
 
     def end(self) -> bool:
         if not self._ended:
@@ -72,7 +132,7 @@ class Submissions(Source[T], Generic[T]):
 
     async def read(self) -> SourceBatch[T] | None:
         while not self._waiting:
-            if self._ended:
+            if self._is_through():
                 return None
             self._arrived.clear()
             await self._arrived.wait()
@@ -81,8 +141,9 @@ class Submissions(Source[T], Generic[T]):
         self._room.set()
         return SourceBatch(values)
 
-    def unread(self) -> int:
-        return len(self._waiting)
+    def _is_through(self) -> bool:
+        """Whether nothing more can come."""
+        return self._ended
 
     def position(self) -> Any:
         return list(self._waiting)

@@ -21,6 +21,8 @@ from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source, TransactionalSink
+from asyncstream.connectors.durable import DurableSubmissions
+from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
@@ -94,23 +96,39 @@ class Pipeline:
         return SourceStream(self._graph, self._add("source", name, source))
 
     @overload
-    def submissions(self, *, limit: int = 1024, name: str | None = None) -> Stream[Any]: ...
-    @overload
-    def submissions(self, of: type[T], *, limit: int = 1024, name: str | None = None) -> Stream[T]: ...
     def submissions(
-        self, of: type[Any] | None = None, *, limit: int = 1024, name: str | None = None
+        self, *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
+    ) -> Stream[Any]: ...
+    @overload
+    def submissions(
+        self, of: type[T], *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
+    ) -> Stream[T]: ...
+    def submissions(
+        self,
+        of: type[Any] | None = None,
+        *,
+        limit: int = 1024,
+        inbox: Inbox | Place | None = None,
+        name: str | None = None,
     ) -> Stream[Any]:
         """
         Start a stream of what is handed to `job.submit`; `limit` elements may wait, then it waits.
 
         Args:
             of: their type, for type checkers; elements are not looked at.
+            inbox: keep each element on the disk, from before `submit` returns until a checkpoint covers it:
+                an `Inbox`, or the path of its file. Such a job needs `checkpoints=`.
         """
         element_type(of)
-        return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
+        if inbox is None:
+            return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
+        kept = inbox if isinstance(inbox, Inbox) else Inbox(inbox)
+        return Stream(self._graph, self._add("submissions", name, DurableSubmissions(kept, limit)))
 
     def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:
-        details = {"from": type(source).__name__} if kind == "source" else {}
+        details: dict[str, object] = {"from": type(source).__name__} if kind == "source" else {}
+        if isinstance(source, DurableSubmissions):
+            details["inbox"] = source.inbox.path
         required = ("rejected",) if source.rejects else ()
         step = SourceStep(self._graph.name_for(kind, name), source, kind, required=required, details=details)
         self._graph.add(step)
@@ -169,6 +187,12 @@ class Pipeline:
     def _check(self, *, keeps: bool) -> None:
         """See whether the plan can run, and keep checkpoints if it is to."""
         self._graph.check()
+        for step in self._graph if not keeps else ():
+            if isinstance(step, SourceStep) and isinstance(step.source, DurableSubmissions):
+                raise PipelineError(
+                    f"step {step.name!r}: an inbox keeps elements until a checkpoint covers them, and this "
+                    "job keeps none; start it with checkpoints="
+                )
         for step in self._graph if keeps else ():
             if isinstance(step, SinkStep) and step.required and isinstance(step.sink, TransactionalSink):
                 raise PipelineError(

@@ -23,6 +23,7 @@ from asyncstream import (
     DirectoryStore,
     DryRun,
     FailedCall,
+    Inbox,
     Items,
     Job,
     JobProgress,
@@ -145,6 +146,9 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     assert_type(pipeline.source(SqliteSource("a", "t", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
     assert_type(pipeline.submissions(Flight, limit=5), Stream[Flight])
+    assert_type(pipeline.submissions(inbox="inbox.sqlite", name="kept"), Stream[Any])
+    inbox = Inbox(Path("inbox.sqlite"), remember=timedelta(hours=1), types=[Flight])
+    assert_type(pipeline.submissions(Flight, inbox=inbox), Stream[Flight])
 
 
 def plain_steps(flights: Stream[Flight]) -> None:
@@ -284,8 +288,8 @@ async def running(pipeline: Pipeline) -> None:
     await pipeline.run(clock=SystemClock())
     async with pipeline.start(clock=ManualClock(5)) as job:
         assert_type(job, Job)
-        await job.submit(1)
-        await job.submit(1, to="events")
+        assert_type(await job.submit(1), bool)
+        await job.submit(1, to="events", durable=True, id="a", timeout=timedelta(seconds=1))
         async for result in job.results("results"):
             assert_type(result, Any)
         assert_type(job.metrics(), dict[str, dict[str, int]])
@@ -308,7 +312,7 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.progress(), JobProgress)
         assert_type(job.progress().sources, tuple[SourceProgress, ...])
         assert_type(job.resumed_from, CheckpointInfo | None)
-        job.submit_threadsafe({"a": 1}, timeout=1.5)
+        assert_type(job.submit_threadsafe({"a": 1}, durable=True, id="a", timeout=1.5), bool)
     await pipeline.run(
         checkpoints=Checkpoints(store=MemoryStore()), restart=Restarts(3, 60, timedelta(seconds=1))
     )

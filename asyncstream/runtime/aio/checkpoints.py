@@ -13,6 +13,8 @@ and a consistent cut is simply such a moment: no barriers travel between the ope
    manifest that names them;
 4. **commit**: the transactional sinks are told that what they prepared stays.
 
+Then old checkpoints are deleted, and sources that keep what they give are told how far back the oldest goes.
+
 The pipeline runs on from the end of 1. A crash before the end of 3 leads to the checkpoint before, to which
 the sinks roll back; a crash after it leads to this one, to which they roll forward. No element is in two
 epochs, and none in neither: it is in what an operator remembers, or on one side of a cut.
@@ -30,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -38,10 +40,17 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInf
 from asyncstream.checkpoint.format import Draft, Role, pack
 from asyncstream.checkpoint.parts import Encoded, encode_state
 from asyncstream.clock import Clock
-from asyncstream.connectors.base import Writer
-from asyncstream.errors import CheckpointError, LeaseLost, PipelineError, SinkBroken, describe_error
+from asyncstream.connectors.base import Source, Writer
+from asyncstream.errors import (
+    CheckpointError,
+    LeaseLost,
+    PipelineError,
+    SinkBroken,
+    SourceError,
+    describe_error,
+)
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
@@ -104,6 +113,8 @@ class Checkpointer:
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_from: CheckpointInfo | None = None
+        self._forgetful: list[str] = []  # the sources that are told what no checkpoint needs any more
+        self._positions: dict[int, dict[str, Any]] = {}  # theirs, by checkpoint
         self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
@@ -132,12 +143,17 @@ class Checkpointer:
         await self._history.look()
         self._number = self._history.newest
         writer = Writer(self._tenure.lease, self._settings.keep, self._settings.ahead)
+        for name, driver in wiring.sources.items():
+            driver.source.writer = writer
+            if type(driver.source).forget is not Source.forget:
+                self._forgetful.append(name)
         found = await choose(self._settings, self._history, self._graph, self._pipeline, wiring, writer)
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number
             self.resumed_from = found.info
             self.last = found.info
+            self._note_positions(found.info.id, found.states["source"])
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
@@ -294,6 +310,7 @@ class Checkpointer:
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
         captured = self._capture()
+        positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
         self._counts["pause_us"] = round((asyncio.get_running_loop().time() - began) * 1e6)
         for name, waiting in sinks:
             self._waits_for = f"step {name!r} to prepare"
@@ -309,13 +326,29 @@ class Checkpointer:
             draft = await asyncio.to_thread(self._encode_aside, number, created_ms, finished, captured)
         self._waits_for = f"the store, {self._settings.store}"
         await self._history.write(self._tenure.lease, draft)
+        self._note_positions(number, positions)
         return draft.info
+
+    def _note_positions(self, number: int, positions: Mapping[str, Any]) -> None:
+        """Remember where the sources stood that are to be told when no older checkpoint is left."""
+        self._positions[number] = {
+            name: position for name in self._forgetful if (position := positions.get(name)) is not None
+        }
 
     async def _let_go(self) -> None:
         try:
-            await self._history.let_go(self._tenure.lease, self._settings.keep)
+            oldest = (await self._history.let_go(self._tenure.lease, self._settings.keep))[0]
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
+            return
+        # one that an earlier job left, and this one has not read, may go back further
+        for name, position in self._positions.get(oldest, {}).items():
+            try:
+                with naming(name, SourceError):
+                    await self._wiring.sources[name].source.forget(position)
+            except SourceError as error:
+                log.warning("pipeline %r: a source could not forget what is done: %s", self._pipeline, error)
+        self._positions = {number: kept for number, kept in self._positions.items() if number >= oldest}
 
     def _capture(self) -> dict[str, tuple[Role, Frozen[Any]]]:
         """What every step remembers at this instant, and its role."""

@@ -25,7 +25,7 @@ from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.status import JobStatus
-from asyncstream.runtime.aio.tickets import Tickets, running_loop
+from asyncstream.runtime.aio.tickets import Tickets, no_room, running_loop
 
 __all__ = ("Job", "JobState")
 
@@ -232,56 +232,90 @@ class Job:
 
     # ------------------------------------------------------------------ for users
 
-    async def submit(self, value: Any, *, to: str | None = None) -> None:
+    async def submit(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        durable: bool | None = None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
         """
         Hand an element to the pipeline; waits while it has no room.
 
         Once this returns, the element is accepted: it is finished, or in the snapshot, unless the job
-        fails.
+        fails. From a source with an inbox it is not lost even then: it is on the disk, and the job that goes
+        on from the last checkpoint finishes it, also after a `kill -9`.
+
+        If the caller is cancelled while it waits for the disk, the element may be accepted; with the same
+        `id` it can be submitted again, and is accepted once.
 
         Args:
             value: the element.
             to: name of the `pipeline.submissions()` source; not needed if there is one only.
+            durable: True asks for a source with an inbox, and False for one without; None takes either.
+            id: what tells the element from others, of at most 200 characters. It is accepted once, also if it
+                is submitted again after a restart, for as long as the inbox remembers ids.
+            timeout: how long to wait for room: a `timedelta` or seconds, 0 not to wait at all.
+
+        Returns:
+            Whether it is new; False: an element of the same `id` was accepted before, and this one is not.
 
         Raises:
+            TimeoutError: if there was no room in time; then it was not accepted.
             JobStopped: if the job takes no more; from its error, if it has failed.
+            CodecError: if it cannot be kept in the inbox.
+            SourceError: if the inbox fails.
         """
-        submissions = self._open_submissions(to)
+        submissions = self._open_submissions(to, durable, id)
         self._check_loop("submit", "use job.submit_threadsafe(...)")
+        seconds = _seconds(timeout)
         try:
-            await submissions.submit(value)
+            return await submissions.submit(value, id=id, seconds=seconds)
         except JobStopped:
             raise self._takes_no_more() from self._run.error
+        except TimeoutError:
+            raise no_room(seconds) from None
 
     def submit_threadsafe(
-        self, value: Any, *, to: str | None = None, timeout: Duration | None = None
-    ) -> None:
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        durable: bool | None = None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
         """
         As `submit`, from any thread but the job's own: returns when the element is accepted.
 
         Args:
-            value: the element.
-            to: as for `submit`.
+            value, to, durable, id: as for `submit`.
             timeout: how long to wait for room: a `timedelta` or seconds.
+
+        Returns:
+            As `submit`.
 
         Raises:
             TimeoutError: if it was not accepted in time; then it never is.
-            JobStopped: as for `submit`.
+            JobStopped, CodecError, SourceError: as for `submit`.
         """
-        seconds = None if timeout is None else duration_seconds("timeout", timeout, zero=True)
-        submissions = self._open_submissions(to)
+        seconds = _seconds(timeout)
+        submissions = self._open_submissions(to, durable, id)
         if running_loop() is self._run.loop:
             raise PipelineError(
                 "job.submit_threadsafe() would hold the event loop of the job; use `await job.submit(...)`"
             )
         try:
-            self._tickets.submit(submissions, value, self._run.loop, seconds)
+            return self._tickets.submit(submissions, value, id, self._run.loop, seconds)
         except JobStopped:
             raise self._takes_no_more() from self._run.error
 
-    def _open_submissions(self, to: str | None) -> Submissions[Any]:
+    def _open_submissions(self, to: str | None, durable: bool | None, id: str | None) -> Submissions[Any]:
         self._check_started()
         submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
+        submissions.check(durable, id)
         if self._run.error is not None or self._run.phase == "closed":
             raise self._takes_no_more()
         return submissions
@@ -421,6 +455,10 @@ class Job:
         await asyncio.shield(self._run.finished)
         if self._run.error is not None:
             raise self._run.error
+
+
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else duration_seconds("timeout", timeout, zero=True)
 
 
 def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str) -> E:

@@ -140,6 +140,7 @@ async def survey(
         except SinkError as refusal:
             answers.refuse(name, "sink", refusal)
     for name, position in found.states["source"].items():
+        wiring.sources[name].source.writer = writer
         try:
             with naming(name, SourceError):
                 await wiring.sources[name].source.can_seek(position)

@@ -114,9 +114,17 @@ class ThreadedJob:
 
     # ------------------------------------------------------------------ for users
 
-    def submit(self, value: Any, *, to: str | None = None, timeout: Duration | None = None) -> None:
+    def submit(
+        self,
+        value: Any,
+        *,
+        to: str | None = None,
+        durable: bool | None = None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
         """As `Job.submit_threadsafe`: returns when the element is accepted."""
-        self._job.submit_threadsafe(value, to=to, timeout=timeout)
+        return self._job.submit_threadsafe(value, to=to, durable=durable, id=id, timeout=timeout)
 
     @overload
     def results(self, of: ResultsHandle[T]) -> Iterator[T]: ...

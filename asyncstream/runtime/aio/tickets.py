@@ -12,62 +12,76 @@ from concurrent.futures import Future
 from typing import Any
 
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import JobStopped
+from asyncstream.errors import AsyncStreamError, JobStopped
 
-__all__ = ("Tickets", "running_loop")
+__all__ = ("Tickets", "no_room", "running_loop")
 
 
 class Tickets:
     """Those of one job."""
 
     def __init__(self) -> None:
-        self._waiting: set[Future[None]] = set()
+        self._waiting: set[Future[bool]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def submit(
-        self, to: Submissions[Any], value: Any, loop: asyncio.AbstractEventLoop, seconds: float | None
-    ) -> None:
+        self,
+        to: Submissions[Any],
+        value: Any,
+        id: str | None,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float | None,
+    ) -> bool:
         """
         Hand in an element from another thread than that of `loop`; returns when it is accepted.
+
+        Returns:
+            Whether it is new.
 
         Raises:
             TimeoutError: if it was not in so many seconds.
             JobStopped: if no more is taken.
+            CodecError, SourceError: if it cannot be kept.
         """
-        ticket: Future[None] = Future()
+        ticket: Future[bool] = Future()
         self._waiting.add(ticket)  # before the look: who closes sets the flag first
         try:
             if self._is_closed:
                 raise JobStopped("the job takes no more elements")
             try:
-                loop.call_soon_threadsafe(self._begin, to, value, ticket, loop)
+                loop.call_soon_threadsafe(self._begin, to, value, id, ticket, loop)
             except RuntimeError:  # the loop is closed
                 raise JobStopped("the job takes no more elements") from None
             try:
-                ticket.result(seconds)
+                return ticket.result(seconds)
             except TimeoutError:
                 if ticket.cancel():
-                    raise TimeoutError(f"the pipeline had no room within {seconds:g} s") from None
-                ticket.result()  # it was decided in this very moment
+                    raise no_room(seconds) from None
+                return ticket.result()  # it was decided in this very moment
         finally:
             self._waiting.discard(ticket)
 
     def _begin(
-        self, to: Submissions[Any], value: Any, ticket: Future[None], loop: asyncio.AbstractEventLoop
+        self,
+        to: Submissions[Any],
+        value: Any,
+        id: str | None,
+        ticket: Future[bool],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        task = loop.create_task(self._hand_in(to, value, ticket))
+        task = loop.create_task(self._hand_in(to, value, id, ticket))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _hand_in(self, to: Submissions[Any], value: Any, ticket: Future[None]) -> None:
+    async def _hand_in(self, to: Submissions[Any], value: Any, id: str | None, ticket: Future[bool]) -> None:
         try:
-            await to.submit(value, ticket.set_running_or_notify_cancel)
-        except JobStopped as error:
+            is_new = await to.submit(value, id=id, claim=ticket.set_running_or_notify_cancel)
+        except AsyncStreamError as error:
             _refuse(ticket, error)
         else:
             if not ticket.cancelled():
-                ticket.set_result(None)
+                ticket.set_result(is_new)
 
     def refuse(self) -> None:
         """The job takes no more: tell all who wait, and all who come."""
@@ -78,9 +92,14 @@ class Tickets:
             _refuse(ticket, JobStopped("the job takes no more elements"))
 
 
-def _refuse(ticket: Future[None], error: JobStopped) -> None:
-    if not ticket.done() and ticket.set_running_or_notify_cancel():
+def _refuse(ticket: Future[bool], error: AsyncStreamError) -> None:
+    if not ticket.done() and (ticket.running() or ticket.set_running_or_notify_cancel()):
         ticket.set_exception(error)
+
+
+def no_room(seconds: float | None) -> TimeoutError:
+    """The error for who has waited in vain, to be raised by the caller."""
+    return TimeoutError(f"the pipeline had no room within {seconds or 0:g} s")
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,0 +1,347 @@
+"""
+A write-ahead inbox: what was submitted, on the disk until a checkpoint covers it.
+
+Theory of operation
+-------------------
+Elements are numbered as they are accepted, from 1 on and without a gap. Three numbers say how far it is::
+
+    1 ......... forgotten ......... read ......... newest
+    gone, but their     done or in a      not read by the
+    ids are known       checkpoint        pipeline yet
+
+The source's position is *read*. *Forgotten* follows the oldest checkpoint that is kept, so that a job can go
+on from any of them. An identifier stays for as long as the element does, and a while longer: so the same one
+is accepted once, also by the next process.
+
+**What accepted means.** The rows of an `accept` are one transaction in SQLite's write-ahead log, which is
+brought to the disk by `fsync` before the call returns (`synchronous=FULL`). What was accepted is there after
+the process was killed at any moment, and after the machine has lost its power, as far as the disk has done
+what it said. A transaction that did not return is there as a whole, or not at all.
+
+**Who may write.** A job writes down its lease when it opens the inbox, and each transaction begins with a
+look at whose inbox it is. A process that was stopped, and followed by another, finds out before it says that
+an element was accepted.
+
+Nothing here awaits: all of it runs in one thread, which belongs to `connectors.durable`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple
+
+from asyncstream.arguments import Duration, duration_ms, refuse
+from asyncstream.clock import Clock, SystemClock
+from asyncstream.codec import Codec
+from asyncstream.codec import codec as values_codec
+from asyncstream.connectors.base import Writer
+from asyncstream.connectors.looking import looking_at
+from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.lease import Lease
+
+__all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
+
+_PATIENCE = 20.0
+"""Seconds to wait while another connection writes."""
+
+_PART: Final = 200
+"""Rows that are forgotten in one go: what is submitted meanwhile waits for two or three milliseconds."""
+
+_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
+"""What may be different in a moment, and leaves the database as it was."""
+
+
+class InboxBroken(SourceError):
+    """Raised when the inbox takes no more: it was taken over, or what the disk has of it is uncertain."""
+
+
+class Inbox:
+    """
+    Where `pipeline.submissions(inbox=...)` keeps what it accepts, until a checkpoint covers it.
+
+    Args:
+        path: an SQLite database, made if it is not there; best one of its own. One job at a time uses it.
+        remember: for how long, at least, the id of an element is remembered after it was accepted: a
+            `timedelta` or seconds. Never shorter than the element itself is kept.
+        codec: how elements become bytes: "json", or "pickle", which runs what the bytes say when it is read;
+            or a `Codec`.
+        types: classes that the elements are made of; see `Checkpoints.types`.
+        clock: what ids are remembered by; the system's by default.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        remember: Duration = timedelta(days=1),
+        codec: Literal["json", "pickle"] | Codec = "json",
+        types: Iterable[type] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise refuse("path", "the path of a database file", path)
+        if clock is not None and not callable(getattr(clock, "now_ms", None)):
+            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
+        self.path: Final = str(os.fspath(path))
+        self.remember_ms: Final = duration_ms("remember", remember)
+        self.codec: Final = values_codec(codec, types)
+        self.clock: Final = clock or SystemClock()
+
+    def __repr__(self) -> str:
+        return f"Inbox({self.path!r})"
+
+
+class Submitted(NamedTuple):
+    """
+    One element on its way into the inbox.
+
+    Attributes:
+        data: the element, as bytes.
+        id: what tells it from others; None: nothing does.
+    """
+
+    data: bytes
+    id: str | None
+
+
+class InboxFile:
+    """
+    The database of an inbox.
+
+    Attributes:
+        state: how far it is, as of the last call.
+
+    Args:
+        inbox: what the user chose.
+        writer: the run of the job that uses it; None: a source that is used without one.
+    """
+
+    state: InboxState
+
+    def __init__(self, inbox: Inbox, writer: Writer | None) -> None:
+        self._inbox = inbox
+        self._writer = writer
+        self._token = os.urandom(8).hex()
+        with self._naming_errors("open"):
+            # used by one thread after the other, at most one at a time
+            self._database = sqlite3.connect(
+                inbox.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._set_up()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _set_up(self) -> None:
+        execute = self._database.execute
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=FULL")
+        # nothing that is made safe from now on lies behind what an earlier process may have failed to write
+        execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._transaction(ours=False):
+            for statement in _TABLES:
+                execute(statement)
+            execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
+            self.state = InboxState(*execute(_STATE).fetchone())
+            lease = self.state.lease
+            if self._writer is not None:
+                self.state.check_follows(self._writer, self._inbox.path)
+                lease = self._writer.lease.to_json().decode()
+            execute("UPDATE inbox SET token = ?, lease = ?", (self._token, lease))
+
+    # ------------------------------------------------------------------ accepting
+
+    def accept(self, elements: Sequence[Submitted]) -> list[bool]:
+        """
+        Keep elements. When this returns they are safe.
+
+        Returns:
+            For each whether it is new; False: one with its id was accepted before. New ones are numbered in
+            order, behind `newest`.
+
+        Raises:
+            InboxBroken: if it takes no more; whether it has these is uncertain.
+            SourceError: if it does not have these, and may take others.
+        """
+        insert = "INSERT INTO accepted VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+        now_ms, newest, are_new = self._inbox.clock.now_ms(), self.state.newest, []
+        with self._naming_errors("write to"), self._transaction():
+            execute = self._database.cursor().execute
+            for data, id in elements:
+                is_new = execute(insert, (newest + 1, now_ms, id, data)).rowcount == 1
+                newest += is_new
+                are_new.append(is_new)
+            execute("UPDATE inbox SET newest = ?", (newest,))
+        self.state = self.state._replace(newest=newest)
+        return are_new
+
+    def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
+        """
+        Elements with their numbers, in order.
+
+        Raises:
+            CodecError: if one cannot be read any more.
+        """
+        query = "SELECT number, value FROM accepted WHERE number > ? AND number <= ? ORDER BY number LIMIT ?"
+        with self._naming_errors("read"):
+            found = self._database.execute(query, (after, until, limit)).fetchall()
+        numbers = [number for number, _ in found]
+        if numbers != list(range(after + 1, after + 1 + len(numbers))) or not numbers:
+            raise InboxBroken(f"{self._inbox.path} has lost elements behind number {after}")
+        return [(number, self._inbox.codec.decode(data)) for number, data in found]
+
+    # ------------------------------------------------------------------ forgetting
+
+    def forget(self, until: int) -> bool:
+        """
+        Forget some of the elements up to the one with this number, and of the ids that are due.
+
+        Returns:
+            Whether there is more to forget.
+        """
+        forgotten = self.state.forgotten
+        part = min(until, forgotten + _PART)
+        due_ms = self._inbox.clock.now_ms() - self._inbox.remember_ms
+        with self._naming_errors("write to"), self._transaction():
+            execute = self._database.execute
+            bounds = (forgotten, part)
+            execute("DELETE FROM accepted WHERE number > ? AND number <= ? AND id IS NULL", bounds)
+            execute("UPDATE accepted SET value = NULL WHERE number > ? AND number <= ?", bounds)
+            oldest = execute(
+                "SELECT number, at_ms FROM accepted WHERE number <= ? ORDER BY number LIMIT ?", (part, _PART)
+            ).fetchall()
+            due = next((i for i, (_, at_ms) in enumerate(oldest) if at_ms >= due_ms), len(oldest))
+            if due:
+                execute("DELETE FROM accepted WHERE number <= ?", (oldest[due - 1][0],))
+            execute("UPDATE inbox SET forgotten = ?", (part,))
+        self.state = self.state._replace(forgotten=part)
+        return part < until or due == _PART
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Let another job use it."""
+        try:
+            with self._naming_errors("write to"), self._transaction():
+                if self._writer is not None:
+                    lease = self._writer.lease.given_back().to_json().decode()
+                    self._database.execute("UPDATE inbox SET token = NULL, lease = ?", (lease,))
+        except SourceError:  # taken over, or broken: that was said before
+            pass
+        finally:
+            self._database.close()
+
+    # ------------------------------------------------------------------ the database
+
+    @contextmanager
+    def _transaction(self, *, ours: bool = True) -> Iterator[None]:
+        """What is done in this block is done as a whole, or not at all, and only while the inbox is ours."""
+        execute = self._database.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            if ours:
+                token, lease = execute("SELECT token, lease FROM inbox").fetchone()
+                if token != self._token:
+                    follower = "another job" if lease is None else str(Lease.from_json(lease).holder)
+                    raise InboxBroken(
+                        f"{self._inbox.path} was taken over by {follower}: this one accepts nothing more"
+                    )
+            yield
+            execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _naming_errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            is_passing = getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+            kind = SourceError if is_passing else InboxBroken
+            raise kind(f"cannot {doing} {self._inbox.path}: {describe_error(error)}") from error
+
+
+class InboxState(NamedTuple):
+    """
+    How far an inbox is.
+
+    Attributes:
+        identity: tells this inbox from another one under the same name.
+        newest: the number of the last element that was accepted; 0: none was.
+        forgotten: the number up to which elements are gone.
+        lease: of the job that used it last, as JSON; None: no job did.
+    """
+
+    identity: str
+    newest: int
+    forgotten: int
+    lease: str | None
+
+    def check_position(self, position: dict[str, Any], path: str) -> None:
+        """Refuse, with a `SourceError`, a position that one cannot go on from."""
+        read = position["read"]
+        if position["inbox"] != self.identity:
+            raise _cannot_go_on(path, read, "it is another one")
+        if read > self.newest:
+            raise _cannot_go_on(path, read, f"the last one that it knows of is number {self.newest}")
+        if read < self.forgotten:
+            raise _cannot_go_on(path, read, f"those up to number {self.forgotten} are forgotten")
+
+    def check_follows(self, writer: Writer, path: str) -> None:
+        """Refuse, with a `SourceError`, a job that may not take over from the one that used it last."""
+        last = None if self.lease is None else Lease.from_json(self.lease)
+        if last is not None and last.holder == writer.lease.holder and not last.released:
+            raise SourceError(f"{path} is the inbox of another step of this job: give each its own")
+        try:
+            writer.check_follows(last, path)
+        except SinkBroken as error:
+            raise InboxBroken(str(error)) from error
+        except SinkError as error:
+            raise SourceError(str(error)) from error
+
+
+def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:
+    """
+    See whether a job could go on behind `position`. Changes nothing.
+
+    Raises:
+        SourceError: if not.
+    """
+    state = None
+    if os.path.exists(inbox.path):
+        try:
+            with closing(looking_at(inbox.path, timeout=_PATIENCE)) as database:
+                if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'inbox'").fetchone():
+                    state = InboxState(*database.execute(_STATE).fetchone())
+        except (sqlite3.Error, TypeError) as error:
+            raise SourceError(f"cannot read {inbox.path}: {describe_error(error)}") from error
+    if state is None:
+        raise _cannot_go_on(inbox.path, position["read"], "it is not there")
+    state.check_position(position, inbox.path)
+    if writer is not None:
+        state.check_follows(writer, inbox.path)
+
+
+def _cannot_go_on(path: str, read: int, why: str) -> SourceError:
+    return SourceError(
+        f"cannot go on behind element {read} of the inbox {path}: {why}. Put the inbox back that the "
+        "checkpoint was taken with, or begin with what this one holds: restore='none', or another name for "
+        "the source"
+    )
+
+
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS accepted "
+    "(number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, id TEXT UNIQUE, value BLOB)",
+    "CREATE TABLE IF NOT EXISTS inbox (one INTEGER PRIMARY KEY, identity TEXT NOT NULL, "
+    "newest INTEGER NOT NULL, forgotten INTEGER NOT NULL, lease TEXT, token TEXT)",
+)
+
+_STATE: Final = "SELECT identity, newest, forgotten, lease FROM inbox"
