@@ -11,6 +11,10 @@ when a service that counts per minute begins to answer 429.
 
 Whoever must wait stands in a queue, first come first served: a heavy call at its head holds back light
 ones behind it, or it would wait forever. One timer at most is set, for the head of the queue.
+
+A process that does a part of the work has a part of every rate (`share_rates`): what its limiters allow
+together with those of the others is the rate. They know nothing of each other, so a part that is not used is
+lost.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from asyncstream.arguments import Duration, count, duration_seconds, refuse
 from asyncstream.calls.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.errors import PipelineError
 from asyncstream.operators.whereabouts import LIMITED
 
-__all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit")
+__all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -39,11 +44,33 @@ class Limiter(Protocol):
         """Returns when a call of this weight may start."""
 
 
+_limiters: WeakSet[RateLimiter] = WeakSet()
+"""All of this process."""
+
+_processes = 1
+"""Of those that share every rate, this one included."""
+
+
+def share_rates(processes: int) -> None:
+    """
+    Have every `RateLimiter` of this process, also those still to be made, allow its part of the rate.
+
+    Args:
+        processes: how many share it, this one included; 1: it has all of it, as in the beginning.
+    """
+    global _processes
+    if processes != _processes:
+        _processes = processes
+        for limiter in _limiters:
+            limiter.share()
+
+
 class RateLimiter:
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 
     It remembers the calls of the last period: `rate` of them at most, if they weigh 1.
+    On Spark it is divided among the tasks that run at once, as far as their number is known.
 
     Args:
         rate: the sum of weights that may start in any period.
@@ -58,7 +85,6 @@ class RateLimiter:
         self.burst = self.rate if burst is None else count("burst", burst)
         if self.burst > self.rate:
             raise refuse("burst", f"at most the rate, {rate}", burst, "give a longer period, with its rate")
-        self._spacing = 0.0 if self.burst == self.rate else self.per / self.rate
         self._paid_until = 0.0
         self._log: deque[tuple[float, float]] = deque()  # (start, weight), the oldest first
         self._used = 0.0
@@ -66,6 +92,23 @@ class RateLimiter:
         self._timer: asyncio.TimerHandle | None = None
         self.waited = 0
         """How many calls had to wait."""
+        self.share()
+        _limiters.add(self)
+
+    def share(self) -> None:
+        """Allow what the number of processes that share the rate leaves to this one; see `share_rates`."""
+        parts = _processes
+        # rounded down, or all together would be above it; where there is no whole call for each, it is
+        # each one's turn more rarely
+        self._most = max(self.rate // parts, 1)
+        self._within = max(self.per, self.per * parts / self.rate)
+        self._at_once = max(self.burst // parts, 1)
+        self._spacing = 0.0 if self._at_once == self._most else self._within / self._most
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.share()
+        _limiters.add(self)
 
     def try_acquire(self, amount: float = 1, now: float | None = None) -> bool:
         """
@@ -78,13 +121,13 @@ class RateLimiter:
             now = loop_time()
         # while all that is in the log fits, nobody needs to know what of it is too old to count
         used = self._used + amount
-        if used <= self.rate and amount > 0 and not self._spacing and not self._queue:
+        if used <= self._most and amount > 0 and not self._spacing and not self._queue:
             self._used = used
             self._log.append((now, amount))
             return True
         if not 0 <= amount <= self.burst:
             raise PipelineError(f"a call of weight {amount} never fits a burst of {self.burst}")
-        if self._queue or self._free_at(amount, now) > now:
+        if amount > self._at_once or self._queue or self._free_at(amount, now) > now:
             return False
         self._count(amount, now)
         return True
@@ -98,34 +141,41 @@ class RateLimiter:
         if self.try_acquire(amount):
             return
         self.waited += 1
-        place = get_running_loop().create_future()
-        self._queue.append((amount, place))
+        loop, most = get_running_loop(), self._at_once
+        places: list[asyncio.Future[None]] = []
+        while amount > 0 or not places:  # in pieces if it is more than this process's part of the rate
+            places.append(loop.create_future())
+            self._queue.append((min(amount, most), places[-1]))
+            amount -= most
         if self._timer is None:
             self._admit(0.0)
         try:
-            await place
+            for place in places:
+                await place
         except asyncio.CancelledError:
-            if place.cancelled():
+            for place in places:
+                place.cancel()
+            if places[-1].cancelled():
                 self._admit(0.0)  # who stood behind may be lighter, or there may be nobody left
             raise
 
     def _free_at(self, amount: float, now: float) -> float:
         """When a call of this weight may start: not after `now` if it may start at once."""
         log = self._log
-        if log and (log[0][0] > now + EARLY or self._paid_until > now + self.per + EARLY):
+        if log and (log[0][0] > now + EARLY or self._paid_until > now + self._within + EARLY):
             self._forget_future(now)
         free_at = now
         if self._spacing:
-            free_at = self._paid_until - (self.burst - amount) * self._spacing
-        if self._used + amount > self.rate:
-            while log and log[0][0] + self.per <= now:
+            free_at = self._paid_until - (self._at_once - amount) * self._spacing
+        if self._used + amount > self._most:
+            while log and log[0][0] + self._within <= now:
                 self._used -= log.popleft()[1]
-        excess = self._used + amount - self.rate
+        excess = self._used + amount - self._most
         for started, weight in log:
             if excess <= 0:
                 break
             excess -= weight
-            free_at = max(free_at, started + self.per)
+            free_at = max(free_at, started + self._within)
         return free_at
 
     def _forget_future(self, now: float) -> None:

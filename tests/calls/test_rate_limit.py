@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiolimiter
 import pytest
 
 from asyncstream.calls import RateLimiter, rate_limit
+from asyncstream.calls.rate_limit import share_rates
 from asyncstream.errors import PipelineError
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky, now_ms
@@ -182,3 +185,58 @@ def test_call_within_the_rate_does_not_suspend() -> None:
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
     with pytest.raises(PipelineError):
         rate_limit(Flaky(0), **options)
+
+
+@pytest.fixture
+def shares() -> Iterator[Callable[[int], None]]:
+    """Has this process share all rates with others, for the time of a test."""
+    yield share_rates
+    share_rates(1)
+
+
+@pytest.mark.parametrize("rate", [1, 3, 7, 10, 50])
+@pytest.mark.parametrize("burst", [1, 2, None])
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_parts_of_a_rate_are_not_more_than_it(
+    shares: Callable[[int], None], rate: int, burst: int | None, processes: int
+) -> None:
+    shares(processes)
+    burst = burst and min(burst, rate)
+    one = starts(40, rate=rate, burst=burst)  # those of the others are at the same times
+    # where there is no call for each, it is each one's turn more rarely
+    most, period = (rate, 1000) if rate >= processes else (processes, 1000 * processes // rate)
+    for first in one:
+        assert sum(first <= when < first + period for when in one) * processes <= most
+    assert one.count(0) <= max((burst or rate) // processes, 1)
+    seconds = one[-1] / 1000
+    assert (len(one) - 1) * processes <= rate * seconds + max(rate, processes)
+    assert len(one) * processes >= (rate - processes) * seconds  # what rounding down costs, and no more
+
+
+def test_limiters_that_are_there_and_those_that_come_have_their_part(shares: Callable[[int], None]) -> None:
+    there = RateLimiter(10)
+    shares(5)
+    come, shipped = RateLimiter(10), pickle.loads(pickle.dumps(RateLimiter(10)))
+
+    async def taken(limiter: RateLimiter) -> int:
+        return sum(limiter.try_acquire(1, 0.0) for _ in range(20))
+
+    assert [run_virtual(taken(limiter)) for limiter in (there, come, shipped)] == [2, 2, 2]
+    shares(1)
+    assert run_virtual(taken(there)) == 8
+    assert run_virtual(taken(RateLimiter(10))) == 10
+
+
+def test_call_that_is_heavier_than_a_part_waits_until_it_has_come_by_so_much(
+    shares: Callable[[int], None],
+) -> None:
+    shares(4)  # 2 a second
+    assert starts(3, rate=8, weight=lambda number: 5.0) == [2000, 5000, 8000]
+
+
+async def test_call_that_is_heavier_than_the_rate_is_refused_by_a_part_too(
+    shares: Callable[[int], None],
+) -> None:
+    shares(4)
+    with pytest.raises(PipelineError, match="never fits a burst of 8"):
+        await RateLimiter(8).acquire(9)

@@ -67,7 +67,6 @@ class Terms:
         unnamed: steps that remember something and have their names from their places only, with what it is.
         classes: those of the script, in which state of an earlier run is read.
         replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
-        share: of how many tasks at once one is, among which rates are divided; None: that is not known.
     """
 
     key_groups: int
@@ -79,7 +78,6 @@ class Terms:
     unnamed: tuple[str, ...] = ()
     classes: Classes = field(default_factory=dict)
     replays: bool = False
-    share: int | None = None
 
 
 class Leaving(NamedTuple):

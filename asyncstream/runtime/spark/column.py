@@ -12,12 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
+from asyncstream.calls.rate_limit import share_rates
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage, cut
 from asyncstream.runtime.spark.enrich import async_step
-from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.extra import need_pyspark, tasks_at_once
 from asyncstream.runtime.spark.loop import loop_thread, token_of
 from asyncstream.runtime.spark.rows import array_of, elements_of
 from asyncstream.runtime.spark.run import Entering, StageRun
@@ -60,6 +61,7 @@ def enrich_column(
     """
     need_pyspark()
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql import functions as columns
     from pyspark.sql.functions import arrow_udf
 
@@ -73,7 +75,9 @@ def enrich_column(
             f"order={settings.order.value!r}: a column keeps the order of its rows; use enrich"
         )
     stages = cut(graph, streaming=False)
-    run = partial(run_column, token_of(stages), stages[0], name, returns)
+    session = SparkSession.getActiveSession()
+    at_once = None if session is None else tasks_at_once(session)
+    run = partial(run_column, token_of(stages), stages[0], name, returns, at_once)
 
     def values(arrays: Any) -> Any:
         return run(arrays)
@@ -86,12 +90,18 @@ def enrich_column(
 
 
 def run_column(
-    token: str, stage: Stage, name: str, returns: DataType, arrays: Iterator[pa.Array]
+    token: str,
+    stage: Stage,
+    name: str,
+    returns: DataType,
+    at_once: int | None,
+    arrays: Iterator[pa.Array],
 ) -> Iterator[pa.Array]:
-    """The values for the rows of one partition."""
+    """The values for the rows of one partition; `at_once`: how many tasks share every rate, if known."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
+    share_rates(at_once or 1)
     kind = to_arrow_type(returns, timezone="UTC")
     exits = frozenset(route.number for route in stage.exits)
     entries = tuple(route.number for route in stage.entries)

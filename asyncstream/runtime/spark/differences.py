@@ -4,7 +4,8 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from asyncstream.async_wait import AsyncWaitOperator, OutputOrder
 from asyncstream.errors import PipelineError
@@ -90,10 +91,25 @@ def _check_event_time(step: str, operator: AssignEventTime, *, first: bool) -> N
         )
 
 
-def differences(graph: Graph, *, streaming: bool, processing_time: bool = False) -> list[str]:
-    """What the user will find different from the same pipeline embedded, a sentence each."""
+def differences(
+    graph: Graph,
+    *,
+    streaming: bool,
+    processing_time: bool = False,
+    at_once: Mapping[str, int | None] = MappingProxyType({}),
+) -> list[str]:
+    """
+    What the user will find different from the same pipeline embedded, a sentence each.
+
+    Args:
+        at_once: by step, among how many tasks rates are divided.
+    """
     operators = [(step, step.make()) for step in graph if isinstance(step, OperatorStep)]
-    found = [text for step, operator in operators for text in _of_step(step, operator, streaming)]
+    found = [
+        text
+        for step, operator in operators
+        for text in _of_step(step, operator, streaming, at_once.get(step.name))
+    ]
     keyed = any(step.is_keyed for step, _ in operators)
     if keyed:
         found.append("there is no order of arrival across partitions; within a key elements keep theirs")
@@ -125,13 +141,18 @@ def differences(graph: Graph, *, streaming: bool, processing_time: bool = False)
     return found
 
 
-def _of_step(step: OperatorStep, operator: Operator, streaming: bool) -> Iterator[str]:
+def _of_step(step: OperatorStep, operator: Operator, streaming: bool, at_once: int | None) -> Iterator[str]:
     if isinstance(operator, AsyncWaitOperator):
         bounds = "partition and micro-batch" if streaming else "partition"
         settings = operator.settings
         yield (
             f"{step.name}: {settings.concurrency} calls at once in every running task, not in all; likewise "
-            "the rate of a rate limit, the state of a circuit breaker and what is cached"
+            "the state of a circuit breaker and what is cached"
+        )
+        yield (
+            f"{step.name}: a rate limit holds in every running task, for Spark does not tell of how many"
+            if at_once is None
+            else f"{step.name}: a rate limit is divided among {at_once} tasks at once, each has its part"
         )
         if settings.order is not OutputOrder.PER_KEY:
             yield f"{step.name}: order {settings.order.value} holds within a {bounds}"

@@ -51,8 +51,10 @@ def enrich(
     answer otherwise. Where that matters, `persist()` the result, or write it and read it back. A task that
     fails is run again too, with all its calls.
 
-    What holds for a guard holds in each Python worker: `rate_limit(fn, rate=50)` allows 50 calls in each task
-    that runs at the same time, `spark.executor.cores` times the number of executors. Divide the rate by them.
+    A rate holds for all of the job: with `rate_limit(fn, rate=50)`, each of the tasks that can run at once
+    makes its part of 50 calls a second. `plan.describe()` of a pipeline says how many that are; over Spark
+    Connect it is not known, and each makes 50. Other guards hold in each Python worker: `cached`,
+    `circuit_breaker`, `adaptive_concurrency`, and a limiter that is not asyncstream's.
 
     Args:
         fn: an `async def` of one row, a dict, or an `AsyncFunction`; gives a dict, a NamedTuple, a dataclass

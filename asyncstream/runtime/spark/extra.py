@@ -24,9 +24,17 @@ from weakref import WeakKeyDictionary
 from asyncstream.errors import MissingExtra, PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ("local_spark", "need_java", "need_pyspark", "register_source", "shuffle_partitions")
+__all__ = (
+    "local_spark",
+    "need_java",
+    "need_pyspark",
+    "partitions_of",
+    "register_source",
+    "shuffle_partitions",
+    "tasks_at_once",
+)
 
 OLDEST_JAVA = 17
 
@@ -145,6 +153,44 @@ def register_source(spark: SparkSession, source: type[Any]) -> None:
 def shuffle_partitions(spark: SparkSession) -> int:
     """Into how many partitions the session shuffles."""
     return int(spark.conf.get("spark.sql.shuffle.partitions"))
+
+
+def tasks_at_once(spark: SparkSession) -> int | None:
+    """How many tasks the session can run at once, as far as it tells now; None: over Spark Connect."""
+    try:
+        context = spark.sparkContext
+    except (AttributeError, NotImplementedError):  # one by class, the other by its kind
+        return None
+    conf = context.getConf()
+
+    def number(name: str, default: int) -> int:
+        return int(conf.get(name) or default)
+
+    local = re.match(r"local(-cluster)?(?:\[(\*|\d+)(?:,(\d+))?)?", context.master or "")
+    if local is None:
+        # executors may come and go: as many as there can be
+        name = "spark.executor.instances"
+        if conf.get("spark.dynamicAllocation.enabled") == "true":
+            name = "spark.dynamicAllocation.maxExecutors"
+        asked_for = number(name, 0) * number("spark.executor.cores", 1)
+        cores = max(asked_for, number("spark.cores.max", 0), int(context.defaultParallelism))
+    elif local[1]:
+        cores = int(local[2]) * int(local[3])
+    else:
+        cores = (os.cpu_count() or 1) if local[2] == "*" else int(local[2] or 1)
+    return max(cores // number("spark.task.cpus", 1), 1)
+
+
+def partitions_of(frame: DataFrame) -> int | None:
+    """Into how many a bounded frame is divided, if that can be told without running anything."""
+    try:
+        plan = frame._jdf.queryExecution()
+        shown = plan.executedPlan().toString()
+        # what is shuffled may have to be sampled or run, and other sources be asked at length
+        unknown = any(word in shown for word in ("Exchange", "AdaptiveSparkPlan", "BatchScan"))
+        return None if unknown else int(plan.toRdd().getNumPartitions())
+    except Exception:  # over Spark Connect there is no plan here; and what fails will fail again when it runs
+        return None
 
 
 def _version(java: str) -> int | None:

@@ -9,10 +9,12 @@ together between them, and hands Spark the watermark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.arguments import refuse
+from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
@@ -23,7 +25,7 @@ from asyncstream.runtime.spark.assembly import Terms, delay_ms
 from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.cut import Stage, StageKind, cut
 from asyncstream.runtime.spark.differences import differences, refuse_unknown, replays
-from asyncstream.runtime.spark.extra import need_pyspark, shuffle_partitions
+from asyncstream.runtime.spark.extra import need_pyspark, partitions_of, shuffle_partitions, tasks_at_once
 from asyncstream.runtime.spark.heritage import inherit, save
 from asyncstream.runtime.spark.keyed import KeyGroup, remembered
 from asyncstream.runtime.spark.loop import token_of
@@ -123,6 +125,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             if settings.start_from is None
             else inherit(settings.start_from, graph, self._stages, key_groups)
         )
+        self._at_once = self._tasks_at_once(steps)
         only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
         # a stage writes rows itself where that saves a trip through Python
         is_keyed = self._stages[-1].kind is StageKind.KEYED
@@ -236,7 +239,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         lines += [
             f"  {text}"
             for text in differences(
-                self._graph, streaming=self._streaming, processing_time=self._settings.processing_time
+                self._graph,
+                streaming=self._streaming,
+                processing_time=self._settings.processing_time,
+                at_once={
+                    step.name: tasks
+                    for stage, tasks in zip(self._stages, self._at_once, strict=True)
+                    for step in stage.steps
+                },
             )
         ]
         return "\n".join(lines)
@@ -304,14 +314,23 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         return f"{self._token}/{stage}"
 
     def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
-        from dataclasses import replace
-
         schema = parcel_type(event_time=task.event_time)
         if self._direct is not None and task.stage is self._stages[-1]:
             task = replace(task, output=self._direct)
             schema = self._direct.schema
-        run = partial(run_stage, task)
+        run = partial(run_stage, replace(task, at_once=self._at_once[self._stages.index(task.stage)]))
         return frame.mapInArrow(lambda batches: run(batches), schema)
+
+    def _tasks_at_once(self, steps: Iterable[OperatorStep]) -> list[int | None]:
+        """How many tasks of each stage run at once, by its number; None: that is not known."""
+        most = tasks_at_once(self._spark)
+        if most is None or not any(isinstance(step.make(), AsyncWaitOperator) for step in steps):
+            return [None] * len(self._stages)
+        parts = [None if self._streaming else partitions_of(frame) for frame in self._inputs.values()]
+        first = most
+        if self._heritage is None and None not in parts:
+            first = min(most, sum(part or 0 for part in parts))
+        return [max(first, 1), *[min(most, self._partitions)] * (len(self._stages) - 1)]
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
         return frame.groupBy("group").transformWithState(

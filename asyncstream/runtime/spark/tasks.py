@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.calls.rate_limit import share_rates
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
 from asyncstream.runtime.spark.cut import Stage, StageKind
@@ -65,6 +66,7 @@ class StageTask:
         output: the last stage writes rows itself if there is only one output.
         event_time: parcels say how far event time has come.
         known_ms: the watermark that the checkpoint had reached, with `heritage`.
+        at_once: how many tasks like this one run at once and share every rate; None: that is not known.
     """
 
     token: str
@@ -76,6 +78,7 @@ class StageTask:
     output: Output | None = None
     event_time: bool = False
     known_ms: int = MIN_TIMESTAMP
+    at_once: int | None = None
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,6 +88,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     settle()
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
+    share_rates(task.at_once or 1)
     reader = _Reader(task)
     writer: _Rows | _Parcels = (
         _Parcels(task, (task.number << 32) + partition) if task.output is None else _Rows(task.output)

@@ -1,0 +1,104 @@
+"""A rate is one for all tasks that run at once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from asyncstream import Pipeline
+from asyncstream.calls import rate_limit
+from asyncstream.runtime.spark import enrich
+from asyncstream.runtime.spark.extra import partitions_of, tasks_at_once
+from tests.spark.cluster import columns, event_columns, stream
+from tests.spark.standin import StandIn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Session:
+    """A session whose context says where Spark runs."""
+
+    def __init__(self, master: str, **settings: str) -> None:
+        self.sparkContext = self
+        self.master = master
+        self.settings = {name.replace("__", "."): value for name, value in settings.items()}
+        self.defaultParallelism = 3
+
+    def getConf(self) -> dict[str, str]:
+        return self.settings
+
+
+@pytest.mark.parametrize(
+    ("session", "tasks"),
+    [
+        (Session("local"), 1),
+        (Session("local[4]"), 4),
+        (Session("local[4,3]", spark__default__parallelism="200"), 4),
+        (Session("local[4]", spark__task__cpus="2"), 2),
+        (Session("local-cluster[2,3,1024]"), 6),
+        (Session("yarn"), 3),
+        (Session("yarn", spark__executor__instances="5", spark__executor__cores="4"), 20),
+        (Session("spark://a:7077", spark__cores__max="12", spark__task__cpus="5"), 2),
+        (
+            Session(
+                "k8s://a",
+                spark__dynamicAllocation__enabled="true",
+                spark__dynamicAllocation__maxExecutors="10",
+                spark__executor__instances="2",
+                spark__executor__cores="2",
+            ),
+            20,
+        ),
+        (StandIn(1), None),
+    ],
+)
+def test_tasks_at_once(session: Any, tasks: int | None) -> None:
+    assert tasks_at_once(session) == tasks
+
+
+def test_partitions_are_told_if_nothing_must_run_for_that(spark: SparkSession) -> None:
+    assert partitions_of(spark.range(0, 10, 1, 7)) == 7
+    assert partitions_of(spark.range(0, 10, 1, 7).filter("id > 3").coalesce(3)) == 3
+    assert partitions_of(spark.range(10).groupBy("id").count()) is None
+    frame: Any = StandIn(1).bounded([[]], event_columns())
+    assert partitions_of(frame) is None
+
+
+def test_plan_says_among_how_many_tasks_a_rate_is_divided(spark: SparkSession, tmp_path: Path) -> None:
+    async def same(row: Any) -> Any:
+        return row
+
+    def plan(frame: Any) -> str:
+        pipeline = Pipeline()
+        asked = pipeline.source([], name="rows").async_map(same, name="ask")
+        asked.key_by(lambda row: row["key"]).async_map(same, order="per_key", name="again").to([], name="out")
+        planned = pipeline.on_spark(spark, inputs={"rows": frame}, outputs={"out": event_columns()})
+        return planned.describe()
+
+    one = plan(spark.range(0, 9, 1, 1).selectExpr("'k' key", "id ts", "id v"))
+    assert "ask: a rate limit is divided among 1 tasks" in one
+    assert "again: a rate limit is divided among 2 tasks" in one
+    assert "ask: a rate limit is divided among 2 tasks" in plan(stream(spark, tmp_path / "in", [[]]))
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_rate_holds_over_all_partitions(spark: SparkSession, tmp_path: Path, partitions: int) -> None:
+    """Real time, since workers are processes; no bound on how long a busy machine takes."""
+    from pyspark.sql.types import DoubleType, LongType
+
+    rate = 40
+
+    async def call(row: Any) -> Any:
+        return {"id": row["id"], "at": time.time()}
+
+    guarded: Any = rate_limit(call, rate=rate)
+    schema = columns(id=LongType(), at=DoubleType())
+    rows = enrich(spark.range(0, 100, 1, partitions), guarded, schema=schema, concurrency=100).collect()
+    times = sorted(row.at for row in rows)
+    assert len(times) == 100
+    # the limiter sees the event loop's clock, and this is the one of the wall
+    assert max(sum(first <= when < first + 0.98 for when in times) for first in times) <= rate
