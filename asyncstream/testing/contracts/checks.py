@@ -1,0 +1,153 @@
+"""
+What a contract is made of: checks, each with a folder of its own, and lives that end in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Generic, TypeVar
+
+from asyncstream.errors import describe_error, safe_repr
+
+__all__ = ("Check", "Contract", "ContractBroken", "expect", "expect_equal", "given", "verify")
+
+T = TypeVar("T")
+
+SECONDS = 60.0
+"""How long a check may take: longer than any, on a busy machine."""
+
+
+class ContractBroken(AssertionError):
+    """Raised when what is checked does not keep what it promises; says what, and what came instead."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """
+    One thing that a source, a sink or a store promises: `await check(folder)` sees whether it is kept.
+
+    Attributes:
+        name: the promise in a few words, for test reports.
+        promise: the promise in a sentence.
+        run: does it, in an empty folder.
+    """
+
+    name: str
+    promise: str
+    run: Callable[[Path], Coroutine[Any, Any, None]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def __call__(self, folder: Path) -> None:
+        """
+        See whether it is kept.
+
+        Args:
+            folder: empty, and for this check alone.
+
+        Raises:
+            ContractBroken: if it is not.
+        """
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self.run(folder)
+        except TimeoutError as error:
+            raise ContractBroken(f"{self.promise} It takes for ever.") from error
+        except Exception as error:
+            raise ContractBroken(f"{self.promise} {describe_error(error)}") from error
+
+
+class Contract(Generic[T]):
+    """
+    Base of the contracts: each public coroutine method is a check, told of in its docstring.
+
+    Args:
+        make: gives what is checked, in a folder.
+    """
+
+    def __init__(self, make: Callable[[Path], T]) -> None:
+        self._maker = make
+        self._made: list[T] = []
+
+    def _make(self, folder: Path) -> T:
+        made = self._maker(folder)
+        self._made.append(made)  # and alive until the check is over, as what a crash leaves is not tidied up
+        return made
+
+    def checks(self) -> list[Check]:
+        """All checks, in the order in which they are written down; those that `leaves_out` are not there."""
+        found = []
+        for name, method in self._declared().items():
+            if _is_check(name, method) and not self.leaves_out(name):
+                promise = " ".join((inspect.getdoc(method) or "").split())
+                found.append(Check(name, promise, partial(self._check, getattr(self, name))))
+        return found
+
+    def _declared(self) -> dict[str, object]:
+        """The attributes of its classes, those of the base first."""
+        return {name: what for kind in reversed(type(self).__mro__) for name, what in vars(kind).items()}
+
+    async def _check(self, method: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
+        try:
+            await method(folder)
+        except BaseException:
+            for made in self._made:
+                with suppress(Exception):  # it does not do what it should, as is known
+                    await self.abandon(made)
+            raise
+        finally:
+            self._made.clear()
+
+    async def abandon(self, made: T) -> None:
+        """Close what a check has made that did not come to its end."""
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a check is about something that is not promised."""
+        return False
+
+
+def _is_check(name: str, method: object) -> bool:
+    return inspect.iscoroutinefunction(method) and not name.startswith("_") and name != "abandon"
+
+
+async def verify(checks: Iterable[Check]) -> None:
+    """
+    Run all checks, each in a temporary folder, for those who do not use pytest.
+
+    Raises:
+        ContractBroken: with all that is not kept.
+    """
+    broken = []
+    for check in checks:
+        with TemporaryDirectory() as folder:
+            try:
+                await check(Path(folder))
+            except ContractBroken as error:
+                broken.append(f"{check}: {error}")
+    if broken:
+        raise ContractBroken("\n".join(broken))
+
+
+def expect(kept: bool, what: str) -> None:
+    """Raise `ContractBroken` with `what` unless it is kept."""
+    if not kept:
+        raise ContractBroken(what)
+
+
+def expect_equal(what: str, found: Any, wanted: Any) -> None:
+    """Raise `ContractBroken` unless they are equal."""
+    if found != wanted:
+        raise ContractBroken(f"{what}: expected {safe_repr(wanted, 1000)}, found {safe_repr(found, 1000)}")
+
+
+async def given(value: Awaitable[T] | T) -> T:
+    """What a function of the user's has given, which may be `async def`."""
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,315 @@
+"""
+What a source promises (`asyncstream.connectors.base.Source`), as checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from asyncstream.connectors.base import Source, SourceBatch, fault_of
+from asyncstream.testing.contracts.checks import Check, Contract, expect, expect_equal
+from asyncstream.testing.contracts.lives import CODEC, HOPS, interrupted
+
+__all__ = ("SourceContract", "source_contract")
+
+POSITIONS = 20
+"""Positions that are gone on from, at most, in each check."""
+
+OF_REPLAY = frozenset(
+    {
+        "each_position_leads_to_what_had_not_been_read",
+        "asked_for_its_position_it_changes_nothing",
+        "crashes_between_any_two_reads_lose_nothing",
+        "goes_on_from_an_older_position_too",
+        "opened_again_it_goes_on_where_it_is_put",
+    }
+)
+"""Checks of sources whose elements can be read again."""
+
+SHORT = 0.05
+"""Seconds in which a source that has nothing to give does not answer."""
+
+
+def source_contract(
+    make: Callable[[Path], Source[Any]],
+    expected: Sequence[Any],
+    *,
+    prepare: Callable[[Path], object] | None = None,
+    replayable: bool = True,
+    ends: bool = True,
+) -> list[Check]:
+    """
+    The checks that your own source must pass. With pytest::
+
+        @pytest.mark.parametrize("check", source_contract(make, EVENTS, prepare=write), ids=str)
+        async def test_my_source(check, tmp_path):
+            await check(tmp_path)
+
+    Args:
+        make: gives a new source, as another process would make it, of what `prepare` has put into the folder.
+        expected: all elements that it gives, in order; at least three, of which no two are equal.
+        prepare: puts what is to be read into an empty folder; if the source reads elsewhere, the name of the
+            folder tells one check from another.
+        replayable: elements can be read again after a crash.
+        ends: `read` gives None behind the last element, rather than to wait for more.
+    """
+    return SourceContract(make, expected, prepare, replayable, ends).checks()
+
+
+class SourceContract(Contract[Source[Any]]):
+    """The checks; see `source_contract` for the arguments."""
+
+    def __init__(
+        self,
+        make: Callable[[Path], Source[Any]],
+        expected: Sequence[Any],
+        prepare: Callable[[Path], object] | None,
+        replayable: bool,
+        ends: bool,
+    ) -> None:
+        super().__init__(make)
+        self._expected = list(expected)
+        self._prepare = prepare
+        self._replayable = replayable
+        self._ends = ends
+
+    def leaves_out(self, name: str) -> bool:
+        return not self._replayable and name in OF_REPLAY
+
+    async def abandon(self, made: Source[Any]) -> None:
+        await made.close()
+
+    def _prepared(self, folder: Path) -> None:
+        if self._prepare is not None:
+            self._prepare(folder)
+
+    async def _rest(self, source: Source[Any], already: int = 0) -> list[SourceBatch[Any]]:
+        """All batches to the end, `already` elements having been read."""
+        batches: list[SourceBatch[Any]] = []
+        while self._ends or already < len(self._expected):
+            batch = await source.read()
+            if batch is None:
+                break
+            fault = fault_of(batch, source.rejects)
+            expect(fault is None, fault or "")
+            batches.append(batch)
+            already += len(batch.values)
+            expect(already <= len(self._expected) + 1000, f"{already} elements have come, and no end")
+        return batches
+
+    async def _gives(self, source: Source[Any], read: Sequence[Any] = ()) -> None:
+        """It gives what has not been read yet, and nothing else."""
+        batches = await self._rest(source, len(read))
+        expect_equal("elements", [*read, *_values(batches)], self._expected)
+
+    async def _walk(self, folder: Path) -> list[tuple[Any, list[Any]]]:
+        """Positions on the way through the input, each with what has been read by then."""
+        source = self._make(folder)
+        await source.open()
+        read: list[Any] = []
+        found: list[tuple[Any, list[Any]]] = [(_kept(source.position()), [])]
+        while len(read) < len(self._expected):
+            batch = await source.read()
+            if batch is None:
+                break
+            read += batch.values
+            found.append((_kept(source.position()), list(read)))
+        await source.close()
+        step = max(1, len(found) // POSITIONS)
+        return found if step == 1 else [*found[:-1:step], found[-1]]
+
+    # ------------------------------------------------------------------ reading
+
+    async def every_element_comes_once_and_in_order(self, folder: Path) -> None:
+        """A source gives every element once, in order, in well-formed batches, and then None."""
+        self._prepared(folder)
+        source = self._make(folder)
+        expect_equal("is_replayable()", source.is_replayable(), self._replayable)
+        await source.open()
+        await self._gives(source)
+        if not self._ends:
+            late = await asyncio.wait({reading := asyncio.ensure_future(source.read())}, timeout=SHORT)
+            expect(not late[0], "read() has answered, though there was nothing more to give")
+            reading.cancel()
+            await asyncio.wait({reading})
+        await source.close()
+
+    async def a_batch_that_was_given_does_not_change(self, folder: Path) -> None:
+        """What a read has given belongs to the pipeline: later reads do not change it."""
+        self._prepared(folder)
+        source = self._make(folder)
+        await source.open()
+        kept: list[tuple[SourceBatch[Any], list[Any]]] = []
+        count = 0
+        while count < len(self._expected):
+            batch = await source.read()
+            if batch is None:
+                break
+            kept.append((batch, list(batch.values)))
+            count += len(batch.values)
+        await source.close()
+        for batch, values in kept:
+            expect_equal("a batch that was read before", list(batch.values), values)
+
+    async def a_slow_reader_loses_nothing(self, folder: Path) -> None:
+        """A source that is not read for a while (back pressure) keeps its place, and what it has."""
+        self._prepared(folder)
+        source = self._make(folder)
+        await source.open()
+        read: list[Any] = []
+        while len(read) < len(self._expected):
+            before = _kept(source.position())
+            await asyncio.sleep(0.005)
+            expect_equal("the position while nobody reads", _kept(source.position()), before)
+            batch = await source.read()
+            if batch is None:
+                break
+            read += batch.values
+        await source.close()
+        expect_equal("elements", read, self._expected)
+
+    async def a_read_that_is_cancelled_takes_nothing(self, folder: Path) -> None:
+        """A read that is cancelled has not taken anything: the next one gives what it would have given."""
+        for hops in HOPS:
+            place = folder / f"after {hops}"
+            place.mkdir()
+            self._prepared(place)
+            source = self._make(place)
+            await source.open()
+            read: list[Any] = []
+            for _ in range(5):
+                batch = await interrupted(source.read(), hops)
+                if batch is not interrupted and batch is not None:
+                    read += batch.values
+                if len(read) >= len(self._expected):
+                    break
+                batch = await source.read()
+                if batch is None:
+                    break
+                read += batch.values
+            await self._gives(source, read)
+            await source.close()
+
+    async def a_source_that_is_told_to_end_gives_what_it_has_taken(self, folder: Path) -> None:
+        """After `end` that gave True, reads give what had been taken in, and then None."""
+        self._prepared(folder)
+        source = self._make(folder)
+        await source.open()
+        batch = await source.read()
+        read = [] if batch is None else list(batch.values)
+        if source.end():
+            while (batch := await source.read()) is not None:
+                read += batch.values
+        await source.close()
+        expect_equal("elements", read, self._expected[: len(read)])
+
+    async def it_closes_in_whatever_state_it_is(self, folder: Path) -> None:
+        """`close` works right after `open`, after an `open` that failed, and after a cancelled read."""
+        self._prepared(folder)
+        for how in ("new", "opened", "cancelled"):
+            source = self._make(folder)
+            if how != "new":
+                await source.open()
+            if how == "cancelled":
+                await interrupted(source.read(), 1)
+            await source.close()
+
+    # ------------------------------------------------------------------ positions
+
+    async def each_position_leads_to_what_had_not_been_read(self, folder: Path) -> None:
+        """From the position behind any batch, as the codec keeps it, another source goes on exactly."""
+        self._prepared(folder)
+        for position, read in await self._walk(folder):
+            if not read and position is None:
+                continue
+            expect(position is not None, f"position() is None behind {len(read)} elements")
+            source = self._make(folder)
+            await source.can_seek(position)
+            await source.open()
+            await source.seek(position)
+            await self._gives(source, read)
+            await source.close()
+
+    async def asked_for_its_position_it_changes_nothing(self, folder: Path) -> None:
+        """`position` can be asked any number of times; so can `can_seek`, also before `open`."""
+        self._prepared(folder)
+        (position, _), *_ = reversed(await self._walk(folder))
+        source = self._make(folder)
+        await source.can_seek(position)
+        await source.open()
+        read: list[Any] = []
+        while len(read) < len(self._expected):
+            expect_equal("the second answer", _kept(source.position()), _kept(source.position()))
+            batch = await source.read()
+            if batch is None:
+                break
+            read += batch.values
+        await source.close()
+        expect_equal("elements", read, self._expected)
+
+    async def crashes_between_any_two_reads_lose_nothing(self, folder: Path) -> None:
+        """A source that is left behind every batch, and followed by another one, gives every element once."""
+        self._prepared(folder)
+        read: list[Any] = []
+        position = None
+        while len(read) < len(self._expected):
+            source = self._make(folder)
+            await source.open()
+            if position is not None:
+                await source.seek(position)
+                expect_equal("the position after seek", _kept(source.position()), position)
+            batch = await source.read()
+            if batch is None:
+                break
+            read += batch.values
+            position = _kept(source.position())
+        for source in self._made:
+            await source.close()
+        expect_equal("elements", read, self._expected)
+
+    async def goes_on_from_an_older_position_too(self, folder: Path) -> None:
+        """A checkpoint may be lost, and the one before it be gone on from, though one has been further."""
+        self._prepared(folder)
+        walked = await self._walk(folder)
+        for older, newer in pairwise(walked):
+            if older[0] is None:
+                continue
+            source = self._make(folder)
+            await source.open()
+            await source.seek(newer[0])
+            await source.close()
+            source = self._make(folder)
+            await source.open()
+            await source.seek(older[0])
+            await self._gives(source, older[1])
+            await source.close()
+
+    async def opened_again_it_goes_on_where_it_is_put(self, folder: Path) -> None:
+        """A source that says `is_reopenable` can be closed and opened again, and read from a position on."""
+        self._prepared(folder)
+        source = self._make(folder)
+        if not source.is_reopenable():
+            return
+        await source.open()
+        batch = await source.read()
+        read = [] if batch is None else list(batch.values)
+        position = _kept(source.position())
+        source.suspend()
+        await source.close()
+        await source.open()
+        await source.seek(position)
+        await self._gives(source, read)
+        await source.close()
+
+
+def _values(batches: Sequence[SourceBatch[Any]]) -> list[Any]:
+    return [value for batch in batches for value in batch.values]
+
+
+def _kept(position: Any) -> Any:
+    """A position as a checkpoint gives it back."""
+    return CODEC.decode(CODEC.encode(position))

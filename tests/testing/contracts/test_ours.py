@@ -1,0 +1,166 @@
+"""The package's own sources, sinks and stores keep the contracts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    CsvSink,
+    CsvSource,
+    DirectoryStore,
+    Items,
+    JsonLinesSink,
+    JsonLinesSource,
+    MemoryStore,
+    SqliteSink,
+    SqliteSource,
+    SqliteStore,
+)
+from asyncstream.connectors import CallbackSink, ListSink
+from asyncstream.testing import Check, sink_contract, source_contract, store_contract
+
+ROWS = [{"n": number, "text": f"line {number}"} for number in range(40)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def write_json(folder: Path) -> None:
+    (folder / "in.jsonl").write_text(LINES)
+
+
+def write_csv(folder: Path) -> None:
+    (folder / "in.csv").write_text("n,text\n" + "".join(f"{row['n']},{row['text']}\n" for row in ROWS))
+
+
+def write_table(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "in.sqlite")) as database, database:
+        database.execute("CREATE TABLE t (n, text)")
+        database.executemany("INSERT INTO t VALUES (:n, :text)", ROWS)
+
+
+def generated() -> Iterator[dict[str, Any]]:
+    yield from ROWS
+
+
+async def generated_later() -> AsyncIterator[dict[str, Any]]:
+    for row in ROWS:
+        yield row
+
+
+SOURCES: dict[str, list[Check]] = {
+    "json": source_contract(
+        lambda folder: JsonLinesSource(folder / "in.jsonl", batch=7), ROWS, prepare=write_json
+    ),
+    "csv": source_contract(
+        lambda folder: CsvSource(folder / "in.csv", batch=7, types={"n": int}), ROWS, prepare=write_csv
+    ),
+    "sqlite": source_contract(
+        lambda folder: SqliteSource(folder / "in.sqlite", "t", batch=7), ROWS, prepare=write_table
+    ),
+    "sequence": source_contract(lambda folder: Items(ROWS), ROWS),
+    "generator": source_contract(lambda folder: Items(generated), ROWS, replayable=False),
+    "async generator": source_contract(lambda folder: Items(generated_later), ROWS, replayable=False),
+}
+
+ELEMENTS = [{"n": number, "text": "x" * number} for number in range(24)]
+
+
+def read_json(folder: Path) -> list[Any]:
+    path = folder / "out.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_csv(folder: Path) -> list[Any]:
+    path = folder / "out.csv"
+    if not path.exists():
+        return []
+    rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
+    return [{"n": int(n), "text": text} for n, text in rows]
+
+
+def read_table(folder: Path) -> list[Any]:
+    with closing(sqlite3.connect(folder / "out.sqlite")) as database:
+        if not database.execute("SELECT name FROM sqlite_master WHERE name = 't'").fetchone():
+            return []
+        found = database.execute("SELECT n, text FROM t ORDER BY rowid").fetchall()
+    return [{"n": n, "text": text} for n, text in found]
+
+
+@cache
+def written(folder: Path) -> list[Any]:
+    """What is written to a folder that is none."""
+    return []
+
+
+SINKS: dict[str, list[Check]] = {
+    "json": sink_contract(lambda folder: JsonLinesSink(folder / "out.jsonl"), read_json, ELEMENTS),
+    "csv": sink_contract(
+        lambda folder: CsvSink(folder / "out.csv", columns=["n", "text"]), read_csv, ELEMENTS
+    ),
+    "sqlite": sink_contract(
+        lambda folder: SqliteSink(folder / "out.sqlite", "t", columns=["n", "text"]), read_table, ELEMENTS
+    ),
+    "list": sink_contract(
+        lambda folder: ListSink(written(folder)), written, ELEMENTS, transactional=False, durable=False
+    ),
+    "function": sink_contract(
+        lambda folder: CallbackSink(written(folder).append),
+        written,
+        ELEMENTS,
+        transactional=False,
+        durable=False,
+    ),
+}
+
+
+@cache
+def memory(folder: Path) -> MemoryStore:
+    return MemoryStore()
+
+
+STORES: dict[str, list[Check]] = {
+    "directory": store_contract(lambda folder: DirectoryStore(folder / "kept")),
+    "sqlite": store_contract(lambda folder: SqliteStore(folder / "kept.sqlite")),
+    "memory": store_contract(memory, durable=False),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be had: it is processes that end here, not the machine, and disks are slow."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+def every(contracts: dict[str, list[Check]]) -> pytest.MarkDecorator:
+    found = [
+        pytest.param(check, id=f"{kind}-{check}") for kind, checks in contracts.items() for check in checks
+    ]
+    return pytest.mark.parametrize("check", found)
+
+
+@every(SOURCES)
+async def test_source(check: Check, folder: Path) -> None:
+    await check(folder)
+
+
+@every(SINKS)
+async def test_sink(check: Check, folder: Path) -> None:
+    await check(folder)
+
+
+@every(STORES)
+async def test_store(check: Check, folder: Path) -> None:
+    await check(folder)
