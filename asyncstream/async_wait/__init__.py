@@ -13,11 +13,13 @@ from asyncstream.async_wait.settings import (
     OnTimeout,
     OutputOrder,
 )
+from asyncstream.async_wait.spec import AsyncWaitSpec
 
 __all__ = (
     "AsyncWaitOperator",
     "AsyncWaitOptions",
     "AsyncWaitSettings",
+    "AsyncWaitSpec",
     "OnTimeout",
     "OrderedQueue",
     "OutputOrder",

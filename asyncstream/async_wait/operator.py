@@ -83,13 +83,13 @@ from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, de
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
-from asyncstream.operators.flow import Gate, Intake
+from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
 from asyncstream.operators.whereabouts import LIMITED, Progress, Whereabouts, failure_of, new_failures
 from asyncstream.sharing import hold, release
 from asyncstream.state.detached import IMMUTABLE, detached
 
-__all__ = ("AsyncWaitOperator",)
+__all__ = ("COUNTED", "AsyncWaitOperator")
 
 _log = logging.getLogger("asyncstream.async_wait")
 
@@ -113,8 +113,8 @@ _ENDS = (["end"], ["watermark", MAX_TIMESTAMP])
 """Entries of a snapshot that say that nothing follows."""
 
 
-COUNTED_CALLS = ("requests", "retries", "cached", "coalesced")
-"""What functions that guard calls count, among what they tell."""
+COUNTED = ("elements_in", "results_out", "failed", "timed_out", "skipped")
+"""What every async step counts."""
 
 
 class AsyncWaitOperator(Intake):
@@ -134,9 +134,8 @@ class AsyncWaitOperator(Intake):
     """
 
     def __init__(self, settings: AsyncWaitSettings) -> None:
-        super().__init__(limit=max(INBOX_LIMIT, 4 * settings.concurrency))
+        super().__init__(max(INBOX_LIMIT, 4 * settings.concurrency), self._schedule_turn)
         self.settings = settings
-        self.emitting = Gate(self._schedule_turn)
         self._inbox: deque[tuple[Any, Any]] = deque()
         self._queue = settings.order.queue()
         self._room = settings.buffer_size  # 0 once settled or halted: nothing is taken any more
@@ -157,7 +156,7 @@ class AsyncWaitOperator(Intake):
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._is_restored = False
         self.recent_failures = self._recent_failures = new_failures()
-        self._counts = dict.fromkeys(("elements_in", "results_out", "failed", "timed_out", "skipped"), 0)
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._function: Callable[[Any], Awaitable[Any]] = (
             settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
@@ -248,10 +247,6 @@ class AsyncWaitOperator(Intake):
                 [worker.entry[0] for worker in self._workers if worker.promise is not None],
                 TimeoutError(f"{len(running)} calls ignored their cancellation for {patience:g} s"),
             )
-
-    def counters(self) -> tuple[str, ...]:
-        known = {} if self._object is None else self._object.metrics()
-        return (*self._counts, *(name for name in COUNTED_CALLS if name in known))
 
     def metrics(self) -> dict[str, int]:
         running = sum(worker.promise is not None for worker in self._workers)

@@ -198,6 +198,8 @@ class AdaptiveConcurrency(Guard[In, Out]):
         overload: whether an error is a sign of overload; by default a status of 429 or 503, or a timeout.
     """
 
+    counted = ("concurrency_cuts", "concurrency_waited")
+
     def __init__(
         self,
         fn: Call[In, Out],

@@ -60,6 +60,8 @@ class Batched(Guard[In, Out]):
         wait: how long a batch stays open for more after its first element.
     """
 
+    counted = ("batches", "batched")
+
     def __init__(
         self, fn: Call[list[In], Sequence[Out | Exception]], *, size: int = 100, wait: Duration = 0.01
     ) -> None:

@@ -64,6 +64,8 @@ class Cached(Guard[In, Out]):
         MissingExtra: when built without `cache`, if cachetools is not installed.
     """
 
+    counted = ("cached", "cache_misses", "cache_renewed")
+
     def __init__(
         self,
         fn: Call[In, Out],

@@ -264,6 +264,8 @@ class CircuitBreaker(Guard[In, Out]):
         CircuitOpen: when a call is refused.
     """
 
+    counted = ("circuit_opened", "circuit_waited", "circuit_refused")
+
     def __init__(
         self,
         fn: Call[In, Out],

@@ -57,7 +57,10 @@ class Guard(AsyncFunction[In, Out]):
 
     Attributes:
         inner: the function inside.
+        counted: the names in `counters` of those that only ever grow; the others are gauges.
     """
+
+    counted: tuple[str, ...] = ()
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
@@ -114,6 +117,15 @@ class Guard(AsyncFunction[In, Out]):
             for name, number in own.items():
                 found[name] = found.get(name, 0) + number
         return found
+
+    def counter_names(self) -> tuple[str, ...]:
+        """Those of `metrics` that are counters."""
+        declared = (
+            function.counted if isinstance(function, Guard) else function.counter_names()
+            for function in chain(self)
+            if isinstance(function, AsyncFunction)
+        )
+        return tuple(dict.fromkeys(name for names in declared for name in names))
 
 
 def loop_time() -> float:

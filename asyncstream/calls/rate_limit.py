@@ -242,6 +242,7 @@ class RateLimit(Guard[In, Out]):
         if limiter is None or not hasattr(limiter, "acquire"):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
         self.limiter: Limiter = limiter
+        self.counted = ("rate_limited",) if isinstance(limiter, RateLimiter) else ()
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = limiter.try_acquire if isinstance(limiter, RateLimiter) else None
         self._weight = weight if callable(weight) else None

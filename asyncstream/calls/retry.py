@@ -97,6 +97,8 @@ class Retry(Guard[In, Out]):
             with `attempts` set on it if there was more than one.
     """
 
+    counted = ("retries", "recovered", "retries_exhausted")
+
     def __init__(
         self,
         fn: Call[In, Out],

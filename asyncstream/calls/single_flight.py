@@ -44,6 +44,8 @@ class SingleFlight(Guard[In, Out]):
         key: function of the element that gives something hashable; by default the element itself.
     """
 
+    counted = ("coalesced",)
+
     def __init__(self, fn: Call[In, Out], *, key: Callable[[In], Hashable] | None = None) -> None:
         super().__init__(fn)
         self._key = key

@@ -200,6 +200,9 @@ class HttpLookup(AsyncFunction[Any, Any]):
         guards = {} if self._guards is None else self._guards.metrics()
         return {"requests": self._requests} | guards
 
+    def counter_names(self) -> tuple[str, ...]:
+        return ("requests", *(() if self._guards is None else self._guards.counter_names()))
+
     async def _send(self, request: _Request) -> Any:
         if self._session is None:
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")

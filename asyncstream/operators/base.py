@@ -100,13 +100,11 @@ class Operator:
         out: where the main output goes.
         side: where side outputs go, by tag; a tag that nobody reads is absent.
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
-        waits_for_clock: it does nothing of use unless processing time advances. Others may ask for it.
         tables: all that it remembers; declared at the latest in `open`.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
     """
 
     layout: ClassVar[Layout | None] = None
-    waits_for_clock = False
     recent_failures: Sequence[Failure] = ()
 
     def __init__(self) -> None:
@@ -239,10 +237,6 @@ class Operator:
     def metrics(self) -> dict[str, int]:
         """Counters and gauges by name, as they stand now."""
         return {}
-
-    def counters(self) -> tuple[str, ...]:
-        """The names of those metrics that only ever grow."""
-        return ()
 
     def progress(self) -> Progress | None:
         """How far event time has come behind it; None: as far as it has come where it reads."""

@@ -10,29 +10,36 @@ here, what is cancelled is not about an element.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import compress, repeat
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator
-from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.failures import Failures, OnError, failure_counters, routed_to
 from asyncstream.operators.results import KEY_ADVICE, Kinds, NotAValue, close_all, is_deferred, not_a_value
+from asyncstream.operators.spec import Spec
 
-__all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "several")
+__all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
 
 PROBATION: Final = 1024
 """Results of a `Map` that are all looked at; from then on one of each batch is, which costs nothing."""
 
 
-class _PerElement(Operator):
+class PerElement(Operator):
     """
     What is made of a function of one element.
 
     A chain of such steps is run by its first: it hands each batch from step to step, and control elements,
     with which these steps do nothing, to where the chain ends. Were each to call the next, a thousand of them
     would be more calls inside one another than Python allows.
+
+    Attributes:
+        sides: tags of outputs by which it passes elements on.
     """
+
+    sides: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
         super().__init__()
@@ -44,7 +51,7 @@ class _PerElement(Operator):
         while values:
             values, timestamps = step._through(values, timestamps)
             behind = step.out
-            if not isinstance(behind, _PerElement):
+            if not isinstance(behind, PerElement):
                 if values:
                     behind.process_batch(values, timestamps)
                 return
@@ -56,7 +63,7 @@ class _PerElement(Operator):
         step = self
         while True:
             sides[:0] = step.side.values()
-            if not isinstance(step.out, _PerElement):
+            if not isinstance(step.out, PerElement):
                 return (step.out, *sides)
             step = step.out
 
@@ -102,11 +109,8 @@ class _PerElement(Operator):
     def metrics(self) -> dict[str, int]:
         return self._failures.metrics()
 
-    def counters(self) -> tuple[str, ...]:
-        return self._failures.counters()
 
-
-class Map(_PerElement):
+class Map(PerElement):
     """
     Emits when: an element arrives: the function's result, with the element's timestamp.
 
@@ -155,7 +159,7 @@ class Map(_PerElement):
         raise self.blame(values[bad], not_a_value(results[bad:], advice))
 
 
-class Filter(_PerElement):
+class Filter(PerElement):
     """
     Emits when: an element arrives for which the function gives something true.
 
@@ -212,6 +216,7 @@ class Branch(Filter):
     """
 
     OTHERS = "others"
+    sides = (OTHERS,)
 
     def _kept(
         self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
@@ -225,7 +230,7 @@ class Branch(Filter):
         return (), None
 
 
-class CheckKey(_PerElement):
+class CheckKey(PerElement):
     """
     Emits when: an element arrives of which the function gives a key: the element as it came.
 
@@ -248,7 +253,7 @@ def _checked_key(key: Any) -> None:
     hash(key)
 
 
-class FlatMap(_PerElement):
+class FlatMap(PerElement):
     """
     Emits when: an element arrives: each result of the function, with the element's timestamp. Of an element
     on which the function fails half-way, nothing.
@@ -268,6 +273,45 @@ class FlatMap(_PerElement):
             flat += new
             stamps += [timestamp] * len(new)
         return flat, timestamps and stamps
+
+
+@dataclass(frozen=True)
+class PerElementSpec(Spec):
+    """
+    Applies a function to each element.
+
+    Attributes:
+        applies: what the function is to the operator.
+        function: the user's function of one element.
+        on_error: what becomes of an element on which it fails.
+    """
+
+    applies: type[PerElement]
+    function: Callable[[Any], Any]
+    on_error: OnError
+
+    def build(self) -> PerElement:
+        return self.applies(self.function, self.on_error)
+
+    @property
+    def operator(self) -> type[PerElement]:
+        return self.applies
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return self.applies.sides + routed_to(self.on_error)
+
+    @property
+    def frames(self) -> int:
+        return 4 if self.applies.sides else 3
+
+    @property
+    def is_chained(self) -> bool:
+        return not self.applies.sides
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return failure_counters(self.on_error)
 
 
 def several(results: Any) -> list[Any]:

@@ -17,13 +17,24 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
 from asyncstream.operators.whereabouts import failure_of, new_failures
 
-__all__ = ("FAILED", "Failures", "OnError", "attempts_of", "on_error_choice")
+__all__ = (
+    "FAILED",
+    "Failures",
+    "OnError",
+    "attempts_of",
+    "failure_counters",
+    "on_error_choice",
+    "routed_to",
+)
 
 OnError: TypeAlias = Literal["fail", "skip", "route"]
 """What becomes of an element whose function raised: the job fails, it is counted, or it goes to `failed`."""
 
 FAILED: Final = "failed"
 """Tag of the output for elements on which a function raised."""
+
+COUNTED: Final = ("failed", "skipped")
+"""What is counted of failures that are not the end of the job."""
 
 
 def on_error_choice(value: OnError) -> OnError:
@@ -34,6 +45,16 @@ def on_error_choice(value: OnError) -> OnError:
         PipelineError: if it is none of the three.
     """
     return choice("on_error", value, ("fail", "skip", "route"))
+
+
+def routed_to(on_error: OnError) -> tuple[str, ...]:
+    """The tags of outputs that must be read if `on_error` is this."""
+    return (FAILED,) if on_error == "route" else ()
+
+
+def failure_counters(on_error: OnError) -> tuple[str, ...]:
+    """What a step with this `on_error` counts of failures."""
+    return () if on_error == "fail" else COUNTED
 
 
 class Failures:
@@ -90,11 +111,7 @@ class Failures:
 
     def metrics(self) -> dict[str, int]:
         """The counts, unless every failure is the end of the job."""
-        return {} if self.fatal else {"failed": self.failed, "skipped": self.skipped}
-
-    def counters(self) -> tuple[str, ...]:
-        """The names of the counts."""
-        return tuple(self.metrics())
+        return {} if self.fatal else dict(zip(COUNTED, (self.failed, self.skipped), strict=True))
 
 
 def attempts_of(error: BaseException) -> int:

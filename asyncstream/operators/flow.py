@@ -43,6 +43,10 @@ class Gate:
             self._reopened()
 
 
+def _not_told() -> None:
+    """For intakes that emit nothing."""
+
+
 class Intake(Operator):
     """
     An operator with an inbox: the first of a stage.
@@ -52,11 +56,16 @@ class Intake(Operator):
     Attributes:
         limit: how many elements may wait before those who feed it are held.
         gates: the gates of the drivers that feed it.
+        emitting: its own, as the driver of what is behind it.
+
+    Args:
+        reopened: called when it may emit again.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reopened: Callable[[], None] = _not_told) -> None:
         super().__init__()
         self.limit = limit
+        self.emitting = Gate(reopened)
         self.gates: tuple[Gate, ...] = ()
         self._holding = False
 

@@ -49,6 +49,10 @@ class AsyncFunction(Generic[In, Out]):
         """Counters and gauges by name, shown with those of the step."""
         return {}
 
+    def counter_names(self) -> tuple[str, ...]:
+        """Those of `metrics` that are counters: they only ever grow, and add up over processes."""
+        return ()
+
     async def close(self) -> None:
         """Called once after the last `invoke` has ended, also when `open` or the job failed."""
 

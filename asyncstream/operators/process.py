@@ -403,9 +403,6 @@ class KeyedProcessOperator(Operator):
             "processing_timers": len(self._timers.processing),
         }
 
-    def counters(self) -> tuple[str, ...]:
-        return self._failures.counters()
-
     def _has_room(self) -> bool:
         self._emitter.relieve()
         return self.context.has_room()

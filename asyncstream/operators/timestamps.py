@@ -6,6 +6,7 @@ there are no elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,11 +14,13 @@ from asyncstream.arguments import instant_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.failures import Failures, OnError, failure_counters, routed_to
 from asyncstream.operators.results import is_deferred, not_a_value
+from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.whereabouts import Progress
+from asyncstream.state.schema import Schema, described
 
-__all__ = ("AdvanceWhenQuiet", "AssignEventTime")
+__all__ = ("AdvanceWhenQuiet", "AdvanceWhenQuietSpec", "AssignEventTime", "EventTimeSpec")
 
 
 class AssignEventTime(Operator):
@@ -44,10 +47,8 @@ class AssignEventTime(Operator):
         on_error: OnError = "fail",
     ) -> None:
         super().__init__()
-        self.on_error: OnError = on_error
         self._failures = Failures(self, on_error)
-        self.timestamp = timestamp
-        self.strategy = strategy
+        self._timestamp = timestamp
         self._generator = strategy.generator()
         self._watermark = MIN_TIMESTAMP
         self._idle_after_ms = idle_after_ms
@@ -63,7 +64,7 @@ class AssignEventTime(Operator):
 
     def _first_timestamp(self, value: Any) -> int | datetime:
         """The timestamp of `value`; the first one is looked at, for its unit."""
-        stamp = self.timestamp(value)
+        stamp = self._timestamp(value)
         if not self._knows_unit:
             self._knows_unit = True
             if type(stamp) is int:
@@ -74,7 +75,7 @@ class AssignEventTime(Operator):
         if self._idle_after_ms is not None:
             self._heard()
         generator = self._generator
-        extract = self.timestamp if self._knows_unit else self._first_timestamp
+        extract = self._timestamp if self._knows_unit else self._first_timestamp
         stamps: list[int] = []
         start = 0  # where the elements begin that have a stamp and have not been passed on
         try:
@@ -140,9 +141,6 @@ class AssignEventTime(Operator):
     def metrics(self) -> dict[str, int]:
         return self._failures.metrics()
 
-    def counters(self) -> tuple[str, ...]:
-        return self._failures.counters()
-
     def snapshot(self) -> Any:
         return [self._generator.snapshot(), self._watermark, self._idle]
 
@@ -164,6 +162,62 @@ def _instant(stamp: object) -> int:
         if is_deferred(stamp):
             raise not_a_value([stamp], "find the timestamp in an async_map before event_time") from None
         raise
+
+
+@dataclass(frozen=True)
+class EventTimeSpec(Spec):
+    """
+    Gives elements their event time, and the stream its watermarks.
+
+    Attributes:
+        timestamp: gives an element's event time.
+        gives: how watermarks are found, and when the stream is idle.
+        on_error: what becomes of an element whose event time cannot be told.
+    """
+
+    timestamp: Callable[[Any], int | datetime]
+    gives: EventTime
+    on_error: OnError
+
+    def build(self) -> AssignEventTime:
+        return AssignEventTime(self.timestamp, self.gives.strategy, self.gives.idle_after_ms, self.on_error)
+
+    @property
+    def operator(self) -> type[AssignEventTime]:
+        return AssignEventTime
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return routed_to(self.on_error)
+
+    @property
+    def frames(self) -> int:
+        return 3
+
+    @property
+    def schema(self) -> Schema:
+        strategy, idle_after_ms = self.gives.strategy, self.gives.idle_after_ms
+        settings = {"watermarks": described(strategy), "idle_after_ms": idle_after_ms}
+        return Schema({"watermarks": type(strategy).__name__}, settings=settings)
+
+    @property
+    def keeps_only_watermarks(self) -> bool:
+        return True
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return failure_counters(self.on_error)
+
+    @property
+    def clock(self) -> ClockUse:
+        return ClockUse.NONE if self.gives.idle_after_ms is None else ClockUse.MAY_EMIT
+
+    @property
+    def event_time(self) -> EventTime:
+        return self.gives
+
+    def with_watermarks(self, strategy: WatermarkStrategy) -> EventTimeSpec:
+        return replace(self, gives=EventTime(strategy))
 
 
 class AdvanceWhenQuiet(Operator):
@@ -236,3 +290,38 @@ class AdvanceWhenQuiet(Operator):
     def resume(self) -> None:
         if self._watermark > MIN_TIMESTAMP:
             super().restore_watermark(self._watermark)
+
+
+@dataclass(frozen=True)
+class AdvanceWhenQuietSpec(Spec):
+    """
+    Keeps event time going where there are no elements.
+
+    Attributes:
+        after_ms: how long a silence is waited out.
+    """
+
+    after_ms: int
+
+    def build(self) -> AdvanceWhenQuiet:
+        return AdvanceWhenQuiet(self.after_ms)
+
+    @property
+    def operator(self) -> type[AdvanceWhenQuiet]:
+        return AdvanceWhenQuiet
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(settings={"after_ms": self.after_ms})
+
+    @property
+    def keeps_only_watermarks(self) -> bool:
+        return True
+
+    @property
+    def clock(self) -> ClockUse:
+        return ClockUse.MAY_EMIT
+
+    @property
+    def prolongs_event_time(self) -> bool:
+        return True

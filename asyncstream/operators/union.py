@@ -5,14 +5,16 @@ Several streams become one: elements as they come, the watermark of the slowest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state.schema import Schema
 
-__all__ = ("Union", "union_schema")
+__all__ = ("Union", "UnionSpec")
 
 
 class Union(MultiInput):
@@ -33,13 +35,43 @@ class Union(MultiInput):
         self.valve.restore(state)
 
 
-def union_schema(inputs: Sequence[str]) -> Schema:
-    """The schema of a union of these inputs, by name: each finds its watermark again, wherever it stands."""
-    names = [
-        f"{name} ({inputs[:place].count(name) + 1})" if name in inputs[:place] else name
-        for place, name in enumerate(inputs)
-    ]
-    return Schema(parts=dict.fromkeys(names, "an input"), convert=partial(_rearranged, names))
+@dataclass(frozen=True)
+class UnionSpec(Spec):
+    """
+    Several streams become one.
+
+    Attributes:
+        inputs: what each of them is called, so that it finds its watermark again, wherever it stands.
+    """
+
+    inputs: tuple[str, ...]
+
+    def build(self) -> Union:
+        return Union(len(self.inputs))
+
+    @property
+    def operator(self) -> type[Union]:
+        return Union
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (None,) * len(self.inputs)
+
+    @property
+    def frames(self) -> int:
+        return 5  # of a watermark
+
+    @property
+    def schema(self) -> Schema:
+        names = [
+            f"{name} ({self.inputs[:place].count(name) + 1})" if name in self.inputs[:place] else name
+            for place, name in enumerate(self.inputs)
+        ]
+        return Schema(parts=dict.fromkeys(names, "an input"), convert=partial(_rearranged, names))
+
+    @property
+    def keeps_only_watermarks(self) -> bool:
+        return True
 
 
 def _rearranged(names: Sequence[str], state: Any, was: Schema) -> Any:

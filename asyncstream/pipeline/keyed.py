@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
 from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator, process_schema
-from asyncstream.pipeline.stream import SideStreams, Stream, no_key, routed_to, shown_on_error
+from asyncstream.operators.process import KeyedProcessFunction
+from asyncstream.operators.process_spec import ProcessSpec
+from asyncstream.pipeline.stream import SideStreams, Stream, shown_on_error
 from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
     LATE,
@@ -30,10 +30,9 @@ from asyncstream.windowing import (
     WindowAssigner,
     WindowPlan,
     WindowResult,
-    window_operator,
-    window_schema,
+    WindowSpec,
 )
-from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_schema, policy_window
+from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
 
 __all__ = ("Extent", "KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "policy_step")
 
@@ -71,22 +70,9 @@ class KeyedStream(Stream[T], Generic[K, T]):
         if not isinstance(function, KeyedProcessFunction):
             raise refuse("function", "a KeyedProcessFunction", function)
         plain_methods("function", function, KeyedProcessFunction)
-        make = partial(KeyedProcessOperator, self._key_by, function, on_error_choice(on_error))
+        spec = ProcessSpec(self._key_by, function, on_error_choice(on_error))
         details = {"function": type(function).__name__} | shown_on_error(on_error)
-        sides = function.sides
-        required = routed_to(on_error) + (sides or ())
-        schema = process_schema(function)
-        output = self._step(
-            "process",
-            name,
-            make,
-            details,
-            required=required,
-            key_by=self._key_by,
-            schema=schema,
-            owns=function,
-        )
-        return SideStreams(self._graph, output, sides)
+        return SideStreams(self._graph, self._step("process", name, spec, details), function.sides)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
@@ -219,20 +205,9 @@ class WindowedStream(Generic[K, T]):
             "evictor": _described(plan.evictor),
             "allowed_lateness": lateness,
         }
-        make = partial(window_operator, self._key_by, plan)
         own = () if process is None else process.sides
-        stream, schema = self._stream, window_schema(plan)
-        output = stream._step(
-            kind,
-            name,
-            make,
-            details,
-            required=own or (),
-            key_by=self._key_by,
-            schema=schema,
-            owns=process,
-        )
-        return WindowResults(stream._graph, output, None if own is None else (LATE, *own))
+        output = self._stream._step(kind, name, WindowSpec(self._key_by, plan), details)
+        return WindowResults(self._stream._graph, output, None if own is None else (LATE, *own))
 
 
 class WindowResults(SideStreams[T]):
@@ -267,12 +242,10 @@ def policy_step(
     options: dict[str, Any],
 ) -> PolicyResults[Any]:
     """Add policy windows behind `stream`, per key if there is one."""
-    make = partial(policy_window, length, slide, key_by=key, **options)
-    settings = make().settings  # a wrong argument is refused now, not when the pipeline runs
+    spec = policy_spec(length, slide, key, options)
     details = {"length": length, "slide": slide, **options}
-    schema = policy_schema(settings)
-    output = stream._step("policy_window", name, make, details, key_by=key or no_key, schema=schema)
-    return PolicyResults(stream._graph, output, (settings.late, SKIPPED, EXPIRED))
+    output = stream._step("policy_window", name, spec, details)
+    return PolicyResults(stream._graph, output, (spec.settings.late, SKIPPED, EXPIRED))
 
 
 def _described(setting: object) -> object:

@@ -24,21 +24,20 @@ from asyncstream.arguments import (
     selector,
     text,
 )
-from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
+from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.calls.in_threads import THREADS, InThreads
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink, ListSink
 from asyncstream.connectors.submissions import Results, ResultsHandle
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
-from asyncstream.operators.base import Operator
-from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
-from asyncstream.operators.failures import FAILED, OnError, on_error_choice
+from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
+from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
-from asyncstream.operators.union import Union, union_schema
+from asyncstream.operators.spec import EventTime, Spec
+from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
+from asyncstream.operators.union import UnionSpec
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep
-from asyncstream.state.schema import Schema, described
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "StreamEnd", "no_key", "routed_to", "shown_on_error")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "StreamEnd", "no_key", "shown_on_error")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -134,7 +133,7 @@ class Stream(Generic[T]):
             fn: a function, or the name of a field.
             on_error: as for `map`; `.failed` is that of the first stream.
         """
-        main: Stream[T] = self._per_element("branch", Branch, fn, on_error, name, (Branch.OTHERS,))
+        main: Stream[T] = self._per_element("branch", Branch, fn, on_error, name)
         return main, Stream(self._graph, Output(main._output.step, Branch.OTHERS))
 
     def union(self, *others: Stream[T], name: str | None = None) -> Stream[T]:
@@ -151,9 +150,8 @@ class Stream(Generic[T]):
         if not others:
             raise PipelineError("union: expected at least one other stream, got none")
         outputs = (self._output, *(other._output for other in others))
-        make, schema = partial(Union, len(outputs)), union_schema([str(output) for output in outputs])
-        inputs = tuple(map(Input, outputs))
-        return Stream(self._graph, self._step("union", name, make, {}, inputs=inputs, schema=schema))
+        spec = UnionSpec(tuple(map(str, outputs)))
+        return Stream(self._graph, self._step("union", name, spec, {}, outputs))
 
     def event_time(
         self,
@@ -183,12 +181,9 @@ class Stream(Generic[T]):
             )
         plain_methods("watermarks", watermarks, WatermarkStrategy)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
-        make = partial(AssignEventTime, read, watermarks, idle_ms, on_error_choice(on_error))
+        spec = EventTimeSpec(read, EventTime(watermarks, idle_ms), on_error_choice(on_error))
         details = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
-        settings = {"watermarks": described(watermarks), "idle_after_ms": idle_ms}
-        schema = Schema({"watermarks": type(watermarks).__name__}, settings=settings)
-        output = self._step("event_time", name, make, details, required=routed_to(on_error), schema=schema)
-        return Stream(self._graph, output)
+        return Stream(self._graph, self._step("event_time", name, spec, details))
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
         """
@@ -200,10 +195,8 @@ class Stream(Generic[T]):
         Args:
             after: how long without an element (processing time; a `timedelta` or seconds).
         """
-        after_ms = duration_ms("after", after)
-        make, schema = partial(AdvanceWhenQuiet, after_ms), Schema(settings={"after_ms": after_ms})
-        step = self._step("advance_when_quiet", name, make, {"after": after}, schema=schema)
-        return Stream(self._graph, step)
+        spec = AdvanceWhenQuietSpec(duration_ms("after", after))
+        return Stream(self._graph, self._step("advance_when_quiet", name, spec, {"after": after}))
 
     # ------------------------------------------------------------------ async calls
 
@@ -389,34 +382,28 @@ class Stream(Generic[T]):
     def _per_element(
         self,
         kind: str,
-        operator: Callable[[Any, OnError], Operator],
+        applies: type[PerElement],
         fn: object,
         on_error: OnError,
         name: str | None,
-        required: tuple[str, ...] = (),
     ) -> Stream[Any]:
-        make = partial(operator, selector("fn", fn, yields=kind == "flat_map"), on_error_choice(on_error))
-        details = {"fn": fn} | shown_on_error(on_error)
-        output = self._step(kind, name, make, details, required=required + routed_to(on_error))
-        return Stream(self._graph, output)
+        function = selector("fn", fn, yields=kind == "flat_map")
+        spec = PerElementSpec(applies, function, on_error_choice(on_error))
+        return Stream(self._graph, self._step(kind, name, spec, {"fn": fn} | shown_on_error(on_error)))
 
     def _step(
         self,
         kind: str,
         name: str | None,
-        make: Callable[[], Operator],
+        spec: Spec,
         details: Mapping[str, object],
-        *,
-        inputs: tuple[Input, ...] | None = None,
-        required: tuple[str, ...] = (),
-        key_by: Callable[[Any], Any] | None = None,
-        schema: Schema | None = None,
-        owns: object = None,
+        outputs: tuple[Output, ...] = (),
     ) -> Output:
+        """Add a step that reads this stream, or these outputs, one for each of its ports."""
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
-        inputs = inputs or (Input(self._output, key_by),)
-        self._graph.add(OperatorStep(name, kind, inputs, make, shown, required, schema, owns))
+        inputs = tuple(Input(*each) for each in zip(outputs or (self._output,), spec.keys, strict=True))
+        self._graph.add(OperatorStep(name, kind, inputs, spec, shown))
         return Output(name)
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
@@ -449,15 +436,7 @@ class Stream(Generic[T]):
             "buffer": settings.buffer_size,
             "timeout": settings.timeout,
         }
-        required = routed_to(settings.on_error)
-        if settings.on_timeout == "route":
-            required += ("timed_out",)
-        make = partial(AsyncWaitOperator, settings)
-        schema = Schema(settings={"order": settings.order.value})  # elements wait in the same form in each
-        output = self._step(
-            kind, name, make, details, required=required, key_by=settings.key_by, schema=schema
-        )
-        return AsyncResults(self._graph, output)
+        return AsyncResults(self._graph, self._step(kind, name, AsyncWaitSpec(settings), details))
 
 
 class AsyncResults(Stream[T]):
@@ -529,11 +508,6 @@ def no_key(element: object) -> None:
 
 def _ignore(element: object) -> None:
     pass
-
-
-def routed_to(on_error: OnError) -> tuple[str, ...]:
-    """The tags of outputs that somebody must read if `on_error` is this."""
-    return (FAILED,) if on_error == "route" else ()
 
 
 def shown_on_error(on_error: OnError) -> dict[str, object]:

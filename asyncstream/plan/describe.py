@@ -63,7 +63,7 @@ def _shape(step: Step) -> tuple[str, str]:
         return "([", "])"
     if isinstance(step, SinkStep):
         return "[(", ")]"
-    return ("[[", "]]") if step.kind.startswith("async") else ("[", "]")
+    return ("[", "]") if step.spec.calls is None else ("[[", "]]")
 
 
 def _escape(text: str) -> str:

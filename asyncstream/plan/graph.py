@@ -1,14 +1,14 @@
 """
 What to run, not how: a graph of named steps.
 
-A `Graph` is built once and run any number of times, by any runtime. It holds settings and factories, no
-operators: each run makes its own. Steps are only ever added behind steps that exist, so the list of steps
+A `Graph` is built once and run any number of times, by any runtime. It holds settings and specs, no
+operators: each run builds its own. Steps are only ever added behind steps that exist, so the list of steps
 is in topological order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from asyncstream.arguments import text
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.errors import PipelineError
-from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import OnError
+from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec
 from asyncstream.state.schema import Schema
 
 __all__ = ("Graph", "Input", "OperatorStep", "Output", "Reader", "SinkStep", "SourceStep", "Step")
@@ -25,17 +25,6 @@ __all__ = ("Graph", "Input", "OperatorStep", "Output", "Reader", "SinkStep", "So
 
 RESERVED: Final = 250
 """Calls inside one another that the event loop, what is around it and the user's function may need."""
-
-QUEUED: Final = frozenset({"async_map", "async_flat_map"})
-"""Kinds of steps that keep elements and pass them on later."""
-
-CHAINED: Final = frozenset({"map", "filter", "flat_map", "key_by"})
-"""Kinds of steps of which one runs all that follow it."""
-
-FRAMES: Final = {**dict.fromkeys(CHAINED, 3), "branch": 4, "event_time": 3, "union": 3, "process": 3}
-"""Calls inside one another from one step of a kind to the next, at most; of the others `MOST_FRAMES`."""
-
-MOST_FRAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,7 @@ class Input:
     """
 
     output: Output
-    key_by: Callable[[Any], Any] | None = None
+    key_by: KeyBy | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,21 +85,26 @@ class OperatorStep:
 
     Attributes:
         inputs: what it reads, by port.
-        make: gives a fresh operator, with a port for each input.
+        spec: what it does; builds its operators, with a port for each input, and answers for them.
         details: settings worth showing, by name.
-        required: tags that must have a reader, because elements would vanish without one.
-        schema: what its operator remembers; None: nothing.
-        owns: an object of the user's that serves this step alone, since it remembers things; None: none.
+        schema: what its operator remembers, as that is when the step is planned: a run may change what the
+            user's objects hold. None: nothing.
     """
 
     name: str
     kind: str
     inputs: tuple[Input, ...]
-    make: Callable[[], Operator]
+    spec: Spec
     details: Mapping[str, object] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
-    schema: Schema | None = None
-    owns: object = None
+    schema: Schema | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", self.spec.schema)  # frozen: only here
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Tags that must have a reader, because elements would vanish without one."""
+        return self.spec.required
 
     @property
     def is_keyed(self) -> bool:
@@ -287,18 +281,23 @@ class Graph:
                     f"for Python's recursion limit of {getrecursionlimit()}; do more in each step, unite "
                     "streams at once with .union(*others), put an async step between, or setrecursionlimit"
                 )
-            depths[step.name] = 0 if step.kind in QUEUED else depth
+            depths[step.name] = 0 if isinstance(step, OperatorStep) and step.spec.calls is not None else depth
 
     def _frames(self, source: Output, step: Step) -> int:
         """How many calls inside one another lead from a step to one that reads it, at most."""
         alone = len(self.ports(source)) == 1 and source.tag is None
-        if alone and step.kind in CHAINED and self[source.step].kind in CHAINED:
+        if alone and _is_chained(step) and _is_chained(self[source.step]):
             return 0
-        return FRAMES.get(step.kind, MOST_FRAMES) + (not alone)
+        frames = step.spec.frames if isinstance(step, OperatorStep) else MOST_FRAMES
+        return frames + (not alone)
+
+
+def _is_chained(step: Step) -> bool:
+    return isinstance(step, OperatorStep) and step.spec.is_chained
 
 
 def _end_of(step: Step) -> object | None:
     """What serves a step alone: its source, its sink, or an object with the user's own code."""
     if isinstance(step, SourceStep):
         return step.source
-    return step.sink if isinstance(step, SinkStep) else step.owns
+    return step.sink if isinstance(step, SinkStep) else step.spec.owns

@@ -22,12 +22,14 @@ class Wiring:
         operators: one for each other step, by its name.
 
     Attributes:
+        intakes: the operators with an inbox, by step name, in the order of the graph.
         gates: those of the drivers whose pushes reach a step, by its name.
     """
 
     def __init__(self, graph: Graph, operators: Mapping[str, Operator]) -> None:
         self._graph = graph
         self._operators = operators
+        self.intakes = {name: part for name, part in operators.items() if isinstance(part, Intake)}
         self.gates: dict[str, tuple[Gate, ...]] = {}
         for name, operator in operators.items():
             operator.out = self.reader_of(Output(name))
@@ -63,8 +65,8 @@ class Wiring:
                 continue
             seen.add(step.name)
             self.gates[step.name] = (*self.gates.get(step.name, ()), gate)
-            operator = self._operators[step.name]
-            if isinstance(operator, Intake):
-                operator.gates = (*operator.gates, gate)
+            intake = self.intakes.get(step.name)
+            if intake is not None:
+                intake.gates = (*intake.gates, gate)
             else:
                 ahead += self.readers_of(step.name)

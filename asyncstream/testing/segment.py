@@ -176,7 +176,7 @@ def parts_of_stream(
     operators: dict[str, Operator] = {}
     for step in graph:
         if isinstance(step, OperatorStep):
-            operators[step.name] = operator = step.make()
+            operators[step.name] = operator = step.spec.build()
             if isinstance(operator, Intake):
                 raise PipelineError(
                     f"step {step.name!r}: a harness drives what is done at once, this one waits for calls; "

@@ -36,6 +36,7 @@ from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.operator import LATE, WindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.schema import window_schema
+from asyncstream.windowing.spec import WindowSpec
 from asyncstream.windowing.triggers import (
     AfterWatermark,
     ContinuousEventTimeTrigger,
@@ -102,6 +103,7 @@ __all__ = (
     "WindowOperator",
     "WindowPlan",
     "WindowResult",
+    "WindowSpec",
     "window_operator",
     "window_schema",
 )

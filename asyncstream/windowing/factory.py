@@ -5,7 +5,7 @@ Chooses the operator for a window step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from asyncstream.operators.base import Operator
 from asyncstream.windowing.assigners import SessionWindows, SlidingWindows, TumblingWindows
@@ -16,21 +16,30 @@ from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.sessions import SessionOperator
 from asyncstream.windowing.sliding import SlidingWindowOperator
 
-__all__ = ("window_operator",)
+__all__ = ("operator_class", "window_operator")
+
+WindowOperatorClass: TypeAlias = (
+    type[DisjointWindowOperator] | type[SlidingWindowOperator] | type[SessionOperator] | type[WindowOperator]
+)
 
 
 def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
     """The fastest operator that does what `plan` says; all give the same results and snapshots."""
+    return operator_class(plan)(key_by, plan)
+
+
+def operator_class(plan: WindowPlan) -> WindowOperatorClass:
+    """Its class."""
     assigner, aggregate = plan.assigner, plan.aggregate
     if plan.plain and aggregate is not None:
         kind = type(assigner)  # a subclass may assign otherwise
         if kind is TumblingWindows and not assigner.stagger:  # type: ignore[attr-defined]
-            return DisjointWindowOperator(key_by, plan)
+            return DisjointWindowOperator
         if isinstance(assigner, SlidingWindows) and kind is SlidingWindows:
             if assigner.slide_ms >= assigner.size_ms:
-                return DisjointWindowOperator(key_by, plan)
+                return DisjointWindowOperator
             if aggregate.order_free and can_merge(aggregate):
-                return SlidingWindowOperator(key_by, plan)
+                return SlidingWindowOperator
         if kind is SessionWindows:
-            return SessionOperator(key_by, plan)
-    return WindowOperator(key_by, plan)
+            return SessionOperator
+    return WindowOperator

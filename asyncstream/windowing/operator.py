@@ -39,10 +39,9 @@ from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Frozen, KeyedState, detached, freeze, freeze_items
 from asyncstream.timers import Timer, TimerService, reached
-from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.contexts import FunctionContext, TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
-from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
+from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.triggers import TriggerResult
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, WindowResult, window_from
 
@@ -99,8 +98,7 @@ class WindowOperator(Operator):
         self._assigner = plan.assigner
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
-        self._closes_with_input = not (self._event_time or isinstance(plan.assigner, GlobalWindows))
-        self.waits_for_clock = self._closes_with_input
+        self._closes_with_input = plan.closes_with_input
         self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._lateness_ms = plan.allowed_lateness_ms if self._event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)
@@ -235,9 +233,6 @@ class WindowOperator(Operator):
         self._outside_windows = state["outside_windows"]
         if state["anchor_ms"] is not None:
             self._anchor(state["anchor_ms"])
-
-    def counters(self) -> tuple[str, ...]:
-        return COUNTERS
 
     def close(self) -> None:
         if self._plan.process is not None:

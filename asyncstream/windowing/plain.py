@@ -27,7 +27,7 @@ from asyncstream.timers import Timer, reached
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 from asyncstream.windowing.operator import LATE, check_timestamp
-from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
+from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.windows import TimeWindow, WindowResult
 
 __all__ = ("MISSING", "NONE_AT_HAND", "Cell", "PlainWindowOperator")
@@ -223,9 +223,6 @@ class PlainWindowOperator(Operator):
                 yield Cell(key, TimeWindow(*plain), contents.pop((key, plain)), True)
         for (key, plain), held in contents.items():
             yield Cell(key, TimeWindow(*plain), held, False)
-
-    def counters(self) -> tuple[str, ...]:
-        return COUNTERS
 
     def metrics(self) -> dict[str, int]:
         return {

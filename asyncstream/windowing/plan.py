@@ -114,6 +114,11 @@ class WindowPlan:
             and self.process is None
         )
 
+    @property
+    def closes_with_input(self) -> bool:
+        """Whether windows end with the clock, so that those that are open at the end fire then."""
+        return not (self.assigner.event_time or isinstance(self.assigner, GlobalWindows))
+
     def _check_merging(self) -> None:
         trigger, aggregate = self.effective_trigger, self.aggregate
         if not trigger.can_merge:

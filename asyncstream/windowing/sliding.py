@@ -18,7 +18,7 @@ from asyncstream.state import Frozen
 from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.overlapping import OverlappingWindowOperator
 from asyncstream.windowing.plain import PlainWindowOperator
-from asyncstream.windowing.plan import COUNTERS, SNAPSHOT, WindowPlan
+from asyncstream.windowing.plan import SNAPSHOT, WindowPlan
 from asyncstream.windowing.sliced import SlicedWindowOperator
 
 __all__ = ("SlidingWindowOperator",)
@@ -95,9 +95,6 @@ class SlidingWindowOperator(Operator):
 
     def due_ms(self) -> int | None:
         return self._inner.due_ms()
-
-    def counters(self) -> tuple[str, ...]:
-        return COUNTERS
 
     def metrics(self) -> dict[str, int]:
         return self._inner.metrics()

@@ -99,7 +99,6 @@ def test_failures_leave_the_others_as_they_are(
     assert seen == expected
     failed = sum(fails for _, fails in elements)
     assert operator.metrics() == {"failed": failed, "skipped": failed if on_error == "skip" else 0}
-    assert operator.counters() == ("failed", "skipped")
 
 
 def poisoned(value: Any) -> Any:
@@ -154,7 +153,6 @@ def test_error_of_an_operator_downstream_is_not_taken_for_one_of_the_function(ma
 
 def test_without_a_choice_nothing_is_counted() -> None:
     assert Map(str).metrics() == {}
-    assert Map(str).counters() == ()
 
 
 def test_choice_is_checked() -> None:

@@ -13,6 +13,7 @@ from asyncstream import Items
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SourceStep, Wiring
 from tests.operators.recorder import END, IDLE, RESTORED, Recorder, W, record
 
@@ -28,6 +29,11 @@ class Tagged(MultiInput):
 
     def process_right(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self.out.process_batch([f"right {value}" for value in values], timestamps)
+
+
+class TaggedSpec(Spec):
+    def build(self) -> Tagged:
+        return Tagged()
 
 
 def tagged(*, holds_back: bool = True) -> tuple[Tagged, Recorder]:
@@ -120,11 +126,11 @@ def test_wiring_connects_by_the_place_of_the_input() -> None:
     """Also where one output is read by both ports, and whatever order the operators are wired in."""
     graph = Graph()
     graph.add(SourceStep("source", Items([1])))
-    graph.add(OperatorStep("first", "map", (Input(Output("source")),), Operator))
+    graph.add(OperatorStep("first", "map", (Input(Output("source")),), Spec()))
     inputs = (Input(Output("source")), Input(Output("first")))
-    graph.add(OperatorStep("both", "tagged", inputs, Tagged))
-    graph.add(OperatorStep("same", "tagged", (Input(Output("source")), Input(Output("source"))), Tagged))
-    operators = {step.name: step.make() for step in graph if isinstance(step, OperatorStep)}
+    graph.add(OperatorStep("both", "tagged", inputs, TaggedSpec()))
+    graph.add(OperatorStep("same", "tagged", (Input(Output("source")),) * 2, TaggedSpec()))
+    operators = {step.name: step.spec.build() for step in graph if isinstance(step, OperatorStep)}
     wiring = Wiring(graph, operators)
     both, same = Recorder(), Recorder()
     operators["both"].out, operators["same"].out = both, same
@@ -136,8 +142,8 @@ def test_wiring_connects_by_the_place_of_the_input() -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_graph_tells_which_port_reads_an_output(number: int) -> None:
     graph = Graph()
-    graph.add(OperatorStep("one", "map", (), Operator))
-    graph.add(OperatorStep("two", "map", (), Operator))
+    graph.add(OperatorStep("one", "map", (), Spec()))
+    graph.add(OperatorStep("two", "map", (), Spec()))
     outputs = [Output("one"), Output("two")]
-    graph.add(OperatorStep("both", "tagged", tuple(map(Input, outputs)), Tagged))
+    graph.add(OperatorStep("both", "tagged", tuple(map(Input, outputs)), TaggedSpec()))
     assert [(step.name, port) for step, port in graph.ports(outputs[number])] == [("both", number)]

@@ -6,15 +6,23 @@ import pytest
 
 from asyncstream import Items, PipelineError
 from asyncstream.connectors import ListSink
-from asyncstream.operators.base import Operator
+from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
+
+
+class Late(Spec):
+    """Of a step that sends elements to its output `late`."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return ("late",)
 
 
 def graph() -> Graph:
     """source -> work (side output "late") -> sink"""
     graph = Graph()
     graph.add(SourceStep("source", Items([1])))
-    graph.add(OperatorStep("work", "map", (Input(Output("source")),), Operator, required=("late",)))
+    graph.add(OperatorStep("work", "map", (Input(Output("source")),), Late()))
     graph.add(SinkStep("late sink", ListSink([]), (Input(Output("work", "late")),)))
     graph.add(SinkStep("sink", ListSink([]), (Input(Output("work")),)))
     return graph
@@ -36,9 +44,7 @@ def test_outputs_are_those_that_somebody_reads_the_main_one_first() -> None:
 
 def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
     steps = graph()
-    steps.add(
-        OperatorStep("union", "union", (Input(Output("work")), Input(Output("work", "late"))), Operator)
-    )
+    steps.add(OperatorStep("union", "union", (Input(Output("work")), Input(Output("work", "late"))), Spec()))
     steps.add(SinkStep("united", ListSink([]), (Input(Output("union")),)))
     names = [step.name for step in steps.behind("source")]
     assert names == ["work", "late sink", "sink", "union", "united"]
@@ -48,7 +54,7 @@ def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
 
 def test_reader_of_both_ends_of_one_stream_counts_twice() -> None:
     steps = graph()
-    steps.add(OperatorStep("union", "union", (Input(Output("work")), Input(Output("work"))), Operator))
+    steps.add(OperatorStep("union", "union", (Input(Output("work")), Input(Output("work"))), Spec()))
     assert [step.name for step in steps.readers(Output("work"))] == ["sink", "union", "union"]
 
 
@@ -62,7 +68,7 @@ def test_names_come_from_kind_and_position_and_avoid_those_that_are_taken() -> N
     names = []
     for given in (None, "map-2", None, None, "own", None):
         name = steps.name_for("map", given)
-        steps.add(OperatorStep(name, "map", (), Operator))
+        steps.add(OperatorStep(name, "map", (), Spec()))
         names.append(name)
     assert names == ["map", "map-2", "map-3", "map-4", "own", "map-6"]
     assert len(set(names)) == len(names)

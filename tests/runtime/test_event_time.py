@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from asyncstream import AscendingTimestamps, BoundedOutOfOrderness, Count, Items, Pipeline, TumblingWindows
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
+from asyncstream.operators.spec import Spec
 from asyncstream.pipeline import Stream
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.runtime.parts import VirtualClock, run, sleeping
@@ -45,9 +47,17 @@ class Probe(Operator):
         super().set_idle(idle)
 
 
+@dataclass(frozen=True)
+class ProbeSpec(Spec):
+    notes: list[tuple[float, Any]]
+
+    def build(self) -> Probe:
+        return Probe(self.notes)
+
+
 def probed(stream: Stream[Any], notes: list[tuple[float, Any]]) -> Stream[Any]:
     """The stream, with everything on it noted; there is no public step that sees watermarks."""
-    return Stream(stream._graph, stream._step("probe", None, lambda: Probe(notes), {}))
+    return Stream(stream._graph, stream._step("probe", None, ProbeSpec(notes), {}))
 
 
 def watermarks(notes: list[tuple[float, Any]]) -> list[int]:

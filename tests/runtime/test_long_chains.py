@@ -38,12 +38,16 @@ async def call(value: Any) -> Any:
     return value
 
 
+def timed(stream: Stream[Any]) -> Stream[Any]:
+    return stream.event_time(lambda value: 5, BoundedOutOfOrderness(0))
+
+
 STEPS: dict[str, Callable[[Stream[Any]], Stream[Any]]] = {
     "map": lambda stream: stream.map(lambda value: value),
     "filter": lambda stream: stream.filter(lambda value: True),
     "flat_map": lambda stream: stream.flat_map(lambda value: [value]),
     "branch": first_of_branch,
-    "event_time": lambda stream: stream.event_time(lambda value: 5, BoundedOutOfOrderness(0)),
+    "event_time": timed,
     "process": lambda stream: stream.key_by(lambda value: 0).process(PassOn()),
     "window": lambda stream: (
         stream.event_time(lambda value: 5, BoundedOutOfOrderness(0))
@@ -58,8 +62,10 @@ def chained(kind: str, length: int) -> tuple[Pipeline, list[Any]]:
     done: list[Any] = []
     pipeline = Pipeline()
     stream: Stream[Any] = pipeline.source([1, 2])
+    if kind == "union":  # with watermarks, which take more calls than elements
+        stream, other = timed(stream), timed(pipeline.source([]))
     for _ in range(length):
-        stream = STEPS[kind](stream)
+        stream = stream.union(other) if kind == "union" else STEPS[kind](stream)
     stream.to(done)
     return pipeline, done
 
@@ -72,7 +78,7 @@ def is_allowed(kind: str, length: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", ["branch", "event_time", "process", "window"])
+@pytest.mark.parametrize("kind", ["branch", "event_time", "process", "window", "union"])
 def test_longest_chain_that_is_allowed_runs(kind: str) -> None:
     shortest, longest = 10, 1000
     while longest - shortest > 1:

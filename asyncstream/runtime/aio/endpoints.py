@@ -24,7 +24,7 @@ from asyncstream.errors import (
     safe_repr,
 )
 from asyncstream.operators.failures import Failures, OnError
-from asyncstream.operators.flow import Gate, Intake
+from asyncstream.operators.flow import Intake
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.state import Frozen, freeze
 
@@ -148,9 +148,8 @@ class SinkOperator(Intake):
     """
 
     def __init__(self, sink: Sink[Any], on_error: OnError = "fail") -> None:
-        super().__init__(SINK_LIMIT)
+        super().__init__(SINK_LIMIT, self._reopened)
         self.sink = sink
-        self.emitting = Gate(self._reopened)
         self._may_emit = asyncio.Event()
         self._failures = Failures(self, on_error)
         self._controls: deque[tuple[int, Control]] = deque()  # each behind so many elements

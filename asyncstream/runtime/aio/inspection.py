@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError, describe_error, safe_repr
 from asyncstream.operators.whereabouts import SEVERAL, Progress
-from asyncstream.plan import Step
+from asyncstream.plan import OperatorStep, Step
 from asyncstream.runtime.aio.blocking import Blocking, Part
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run import Run
@@ -81,6 +80,7 @@ class _Inspection:
         known = watermark > MIN_TIMESTAMP
         where = self._where.get(name)
         stuck = self._blocking.stuck(name) if self._run.phase == "running" else None
+        calls = step.spec.calls if isinstance(step, OperatorStep) else None
         return StepStatus(
             name=name,
             kind=step.kind,
@@ -93,7 +93,7 @@ class _Inspection:
             waiting={} if where is None else where.waiting(),
             oldest_call=self._oldest(name),
             stuck=None if stuck is None else stuck.why,
-            concurrency=part.settings.concurrency if isinstance(part, AsyncWaitOperator) else None,
+            concurrency=calls.concurrency if calls is not None else None,
             failures=tuple(
                 FailedElement(
                     failure.at_ms,

@@ -87,8 +87,8 @@ class Survey:
 
 def transactional_sinks(wiring: Wiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
     """By name, the sinks of a job that take part in its checkpoints."""
-    for name, operator in wiring.operators.items():
-        if isinstance(operator, SinkOperator) and isinstance(operator.sink, TransactionalSink):
+    for name, operator in wiring.sinks.items():
+        if isinstance(operator.sink, TransactionalSink):
             yield name, operator, operator.sink
 
 

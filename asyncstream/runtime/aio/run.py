@@ -48,7 +48,6 @@ from asyncstream.operators.flow import Intake
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
@@ -207,7 +206,7 @@ class Run:
         operators = self.wiring.operators
         for name, operator in reversed(operators.items()):
             self._opened.append(operator)  # before it is: also what fails to open is closed
-            with self._opening(name, SinkError if isinstance(operator, SinkOperator) else UserFunctionError):
+            with self._opening(name, SinkError if name in self.wiring.sinks else UserFunctionError):
                 operator.open(
                     OperatorContext(
                         name,
@@ -221,17 +220,16 @@ class Run:
                         self.checkpointer is not None,
                     )
                 )
-                if isinstance(operator, Intake):
-                    await operator.start()
+                if name in self.wiring.intakes:
+                    await self.wiring.intakes[name].start()
         for name, driver in self.wiring.sources.items():
             self._opened.append(driver)
             with self._opening(name, SourceError):
                 await driver.start()
         if self._from is not None:
             await restore(self._from, self.graph, self.wiring)
-        for name, operator in operators.items():
-            if isinstance(operator, SinkOperator):
-                self._spawn(name, operator.run())
+        for name, sink in self.wiring.sinks.items():
+            self._spawn(name, sink.run())
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
@@ -309,9 +307,8 @@ class Run:
             return
         self._winding_down = True
         self._end_sinks()
-        for operator in self.wiring.operators.values():
-            if isinstance(operator, Intake):
-                operator.halt()
+        for intake in self.wiring.intakes.values():
+            intake.halt()
         self.leave_sources()
         self.alarms.cancel()  # what a timer emitted now, nobody would write
         self._help(self._end_tasks(seconds))
@@ -321,9 +318,9 @@ class Run:
     def _end_sinks(self) -> None:
         """Have the sinks write what they have, each when no other can give it more."""
         running = set(self._tasks.values())
-        for name, operator in self.wiring.operators.items():
-            if isinstance(operator, SinkOperator) and not self.wiring.feeders[name] & running:
-                operator.write_rest()
+        for name, sink in self.wiring.sinks.items():
+            if not self.wiring.feeders[name] & running:
+                sink.write_rest()
 
     def stop(self, seconds: float) -> None:
         """Wind down because the user says so."""
@@ -352,9 +349,8 @@ class Run:
         if sinks:
             if self.checkpointer is not None:
                 self.checkpointer.give_up()  # before the sinks that it may be waiting for
-            for operator in self.wiring.operators.values():
-                if isinstance(operator, SinkOperator):
-                    operator.abandon()
+            for sink in self.wiring.sinks.values():
+                sink.abandon()
             stubborn |= await end_tasks(sinks, self._patience)
         if stubborn:
             self._leave_alone(stubborn)
@@ -418,7 +414,7 @@ class Run:
         self._unbind_results()
         self.leave_sources()
         until = self.loop.time() + seconds
-        intakes = [part for part in self.wiring.operators.values() if isinstance(part, Intake)]
+        intakes = self.wiring.intakes.values()
         for intake in intakes:
             intake.settle()
         while self.error is None and self.loop.time() < until:
@@ -455,9 +451,7 @@ class Run:
         if self._being_closed is not None:
             return [self._being_closed]
         found = [name for name in self._tasks.values() if name in self.wiring.sources]
-        for name, operator in self.wiring.operators.items():
-            if isinstance(operator, Intake) and not operator.is_at_rest():
-                found.append(name)
+        found += [name for name, intake in self.wiring.intakes.items() if not intake.is_at_rest()]
         return found or list(self._tasks.values())  # at last, sinks that are being flushed
 
     # ------------------------------------------------------------------ finishing and closing

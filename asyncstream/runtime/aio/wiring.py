@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
+from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
 from asyncstream.plan import Wiring as Connections
 from asyncstream.runtime.aio.endpoints import SinkOperator
@@ -27,6 +27,8 @@ class Wiring:
 
     Attributes:
         operators: by step name, in topological order; sources have none.
+        intakes: those of them that have an inbox.
+        sinks: those of them that write to a sink.
         sources: by step name.
         feeders: for each sink, those whose refused elements can reach it.
     """
@@ -37,12 +39,14 @@ class Wiring:
             has_room: told of each operator that had no room for what the clock makes it emit, and has again.
         """
         self.operators: dict[str, Operator] = {}
+        self.sinks: dict[str, SinkOperator] = {}
         for step in graph:
             if isinstance(step, OperatorStep):
-                self.operators[step.name] = step.make()
+                self.operators[step.name] = step.spec.build()
             elif isinstance(step, SinkStep):
-                self.operators[step.name] = SinkOperator(step.sink, step.on_error)
+                self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
         self._connections = connections = Connections(graph, self.operators)
+        self.intakes = connections.intakes
         self.sources = {
             step.name: SourceDriver(
                 step.name,
@@ -56,13 +60,13 @@ class Wiring:
         for name, source in self.sources.items():
             connections.hold_back(source.gate, connections.readers_of(name))
         self._rooms: dict[str, Gate] = {}
-        for name, operator in self.operators.items():
-            if isinstance(operator, AsyncWaitOperator | SinkOperator):
-                connections.hold_back(operator.emitting, connections.readers_of(name))
-            elif type(operator).advance_clock is not Operator.advance_clock:
-                room = self._rooms[name] = Gate(partial(has_room, operator))
-                connections.hold_back(room, connections.readers_of(name))
-        self.feeders: dict[str, set[str]] = {name: set() for name in self._sinks()}
+        for name, intake in self.intakes.items():
+            connections.hold_back(intake.emitting, connections.readers_of(name))
+        for step in graph:
+            if isinstance(step, OperatorStep) and step.spec.clock is not ClockUse.NONE:
+                room = self._rooms[step.name] = Gate(partial(has_room, self.operators[step.name]))
+                connections.hold_back(room, connections.readers_of(step.name))
+        self.feeders: dict[str, set[str]] = {name: set() for name in self.sinks}
         for name in self.feeders:
             for step in graph.behind(name):
                 if isinstance(step, SinkStep):
@@ -71,9 +75,6 @@ class Wiring:
     def has_room(self, name: str) -> bool:
         """Whether the inboxes that this step's results get into have room."""
         return name not in self._rooms or self._rooms[name].is_open()
-
-    def _sinks(self) -> list[str]:
-        return [name for name, operator in self.operators.items() if isinstance(operator, SinkOperator)]
 
     def is_held(self, name: str) -> bool:
         """Whether somebody whose pushes reach this step may not push now."""

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 from traceback import format_exception
 from typing import Any, Final, NamedTuple
 
 from asyncstream.arguments import duration_ms
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.eventtime import (
@@ -22,9 +21,7 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
 )
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.operators.functions import AsyncFunction
-from asyncstream.operators.process import KeyedProcessOperator
-from asyncstream.operators.timestamps import AssignEventTime
+from asyncstream.operators.spec import Lend, Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Wiring
 from asyncstream.runtime.spark.cut import Route, Stage
 from asyncstream.runtime.spark.keys import KeyGroups
@@ -48,8 +45,6 @@ NOW: Final = MAX_TIMESTAMP - 1
 
 HELD = 20_000
 """Elements that an async step holds at least, if the user does not say: two of Spark's Arrow batches."""
-
-Lend = Callable[[AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -275,7 +270,7 @@ class Assembly:
         for exit_ in self.exits:
             if exit_.route.output.step in self.operators:
                 name = f"route {exit_.route.number}"
-                graph.add(OperatorStep(name, "exit", (Input(exit_.route.output),), Operator))
+                graph.add(OperatorStep(name, "exit", (Input(exit_.route.output),), Spec()))
                 connected[name] = exit_
         self.graph, self.wiring = graph, Wiring(graph, connected)
         self.heads: dict[int, Operator] = {
@@ -290,23 +285,15 @@ class Assembly:
         }
 
     def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
-        operator = step.make()
-        if isinstance(operator, AsyncWaitOperator):
-            # nobody waits for the first result of a task; one slow call must not hold back the others
-            settings = operator.settings
-            if settings.holds_as_usual:
-                settings = replace(settings, buffer=max(settings.buffer_size, HELD))
-            function = settings.function
-            if lend is not None and isinstance(function, AsyncFunction):
-                return AsyncWaitOperator(replace(settings, function=lend(function)))
-            return AsyncWaitOperator(settings)
-        if isinstance(operator, AssignEventTime) and not self._terms.replays:
+        spec = step.spec
+        if spec.event_time is not None and not self._terms.replays:
             follower = _Follower()
-            delay = delay_ms(operator.strategy)
+            delay = delay_ms(spec.event_time.strategy)
             if delay is not None and step.name in self._terms.clocks:
                 self._followers.append((follower, delay))
-            return AssignEventTime(operator.timestamp, follower, on_error=operator.on_error)
-        return operator
+            spec = spec.with_watermarks(follower)
+        # nobody waits for the first result of a task; one slow call must not hold back the others
+        return spec.with_calls(lend, HELD).build()
 
     def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:
         """Open the operators, the last first, each one before it is given: there may be more to do."""
@@ -323,10 +310,8 @@ class Assembly:
         every element however partitions are ordered.
         """
         readers = {entry.reader for entry in stage.entries if entry.number == route}
-        keyed = [step.name for step in stage.steps if step.name in readers and step.is_keyed]
-        return all(
-            isinstance(self.operators[name], KeyedProcessOperator | AsyncWaitOperator) for name in keyed
-        )
+        keyed = [step.spec for step in stage.steps if step.name in readers and step.is_keyed]
+        return all(spec.has_user_timers or spec.calls is not None for spec in keyed)
 
     def replay_watermark(self, watermark_ms: int, reached_ms: int) -> None:
         """

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, OperatorStep, SourceStep
 
 __all__ = ("LATEST_MS", "SHIFT_YEARS", "Timed", "before", "timed_inputs", "to_spark")
@@ -63,7 +62,7 @@ def timed_inputs(graph: Graph) -> list[Timed]:
         if isinstance(step, OperatorStep):
             if step.is_keyed:
                 followed |= clocks[step.name]
-            if isinstance(step.make(), AssignEventTime):
+            if step.spec.event_time is not None:
                 clocks[step.name] = frozenset([step.name])
     found: list[Timed] = []
     for name in sorted(followed):

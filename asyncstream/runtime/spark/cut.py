@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
 
 __all__ = ("Route", "Stage", "StageKind", "cut")
@@ -100,7 +99,7 @@ def cut(graph: Graph, *, streaming: bool) -> list[Stage]:
 def _level(step: OperatorStep, before: int, streaming: bool) -> int:
     """A level's remainder by three is the kind of its stage; the smallest level that suits the step."""
     if step.is_keyed:
-        in_state = streaming and not isinstance(step.make(), AsyncWaitOperator)
+        in_state = streaming and step.spec.calls is None
         kind = StageKind.KEYED if in_state else StageKind.SHUFFLED
         return before + (kind.value - before - 1) % 3 + 1
     return before + 2 if before % 3 == StageKind.KEYED.value else before

@@ -7,18 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from asyncstream.async_wait import AsyncWaitOperator, OutputOrder
 from asyncstream.errors import PipelineError
-from asyncstream.eventtime import NoWatermarks
-from asyncstream.operators.base import Operator
-from asyncstream.operators.functions import AsyncFunction
-from asyncstream.operators.process import KeyedProcessOperator
-from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
+from asyncstream.eventtime import NoWatermarks, WatermarkStrategy
+from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import delay_ms
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, timed_inputs
 from asyncstream.runtime.spark.cut import StageKind, cut
-from asyncstream.windowing.policies import PolicyWindowOperator
 
 __all__ = ("differences", "not_asked_to", "refuse_unknown", "replays")
 
@@ -37,21 +32,22 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
         return  # nobody looks at event time
     for number, stage in enumerate(stages):
         for step in stage.steps:
-            operator = step.make()
-            if isinstance(operator, AssignEventTime):
-                _check_event_time(step.name, operator, first=number == 0)
-            elif operator.waits_for_clock and not processing_time:
+            spec = step.spec
+            if spec.event_time is not None:
+                _check_event_time(step.name, spec.event_time.strategy, first=number == 0)
+            elif spec.clock is ClockUse.WAITS and not processing_time:
                 raise not_asked_to(step.name)
-            elif _has_own_watermark(operator) and any(
+            elif spec.has_own_watermark and any(
                 stage.kind is StageKind.KEYED for stage in stages[number + 1 :]
             ):
                 raise PipelineError(
                     f"step {step.name!r}: policy windows in event time follow a watermark of their own, and "
                     "a stream on Spark has one for all; no keyed step can follow them"
                 )
-    names = [step.name for stage in stages for step in stage.steps]
+    steps = [step for stage in stages for step in stage.steps]
     for timed in timed_inputs(graph):
-        delays = {_delay_of(graph, name): name for name in names if name in timed.steps}
+        given = {step.name: step.spec.event_time for step in steps if step.name in timed.steps}
+        delays = {delay_ms(how.strategy): name for name, how in given.items() if how is not None}
         if len(delays) > 1:
             raise PipelineError(
                 f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
@@ -61,13 +57,7 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
 
 def replays(steps: Iterable[OperatorStep], *, streaming: bool) -> bool:
     """Whether event time moves in a job: in a bounded one, if there is a step that can tell."""
-    return not streaming and any(isinstance(step.make(), KeyedProcessOperator) for step in steps)
-
-
-def _delay_of(graph: Graph, name: str) -> int | None:
-    step = graph[name]
-    operator = step.make() if isinstance(step, OperatorStep) else None
-    return delay_ms(operator.strategy) if isinstance(operator, AssignEventTime) else None
+    return not streaming and any(step.spec.has_user_timers for step in steps)
 
 
 def not_asked_to(step: str) -> PipelineError:
@@ -78,15 +68,15 @@ def not_asked_to(step: str) -> PipelineError:
     )
 
 
-def _check_event_time(step: str, operator: AssignEventTime, *, first: bool) -> None:
+def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) -> None:
     if not first:
         raise PipelineError(
             f"step {step!r} gives elements new timestamps behind a keyed step; a stream on Spark has one "
             "watermark, so event time must be given before the first keyed step"
         )
-    if delay_ms(operator.strategy) is None and not isinstance(operator.strategy, NoWatermarks):
+    if delay_ms(strategy) is None and not isinstance(strategy, NoWatermarks):
         raise PipelineError(
-            f"step {step!r}: {operator.strategy} is not possible on Spark, whose watermark is the largest "
+            f"step {step!r}: {strategy} is not possible on Spark, whose watermark is the largest "
             "timestamp less a delay; use BoundedOutOfOrderness or AscendingTimestamps"
         )
 
@@ -104,13 +94,11 @@ def differences(
     Args:
         at_once: by step, among how many tasks rates are divided.
     """
-    operators = [(step, step.make()) for step in graph if isinstance(step, OperatorStep)]
+    steps = [step for step in graph if isinstance(step, OperatorStep)]
     found = [
-        text
-        for step, operator in operators
-        for text in _of_step(step, operator, streaming, at_once.get(step.name))
+        text for step in steps for text in _of_step(step.name, step.spec, streaming, at_once.get(step.name))
     ]
-    keyed = any(step.is_keyed for step, _ in operators)
+    keyed = any(step.is_keyed for step in steps)
     if keyed:
         found.append("there is no order of arrival across partitions; within a key elements keep theirs")
     if keyed and streaming:
@@ -131,7 +119,7 @@ def differences(
             "without, and availableNow does not end"
         )
     if keyed and not streaming:
-        moving = replays((step for step, _ in operators), streaming=streaming)
+        moving = replays(steps, streaming=streaming)
         found.append(
             "process functions see event time move by each partition's own watermarks, which merge the "
             "elements of several; windows see it move once, at the end of input: nothing is late for them"
@@ -141,32 +129,27 @@ def differences(
     return found
 
 
-def _of_step(step: OperatorStep, operator: Operator, streaming: bool, at_once: int | None) -> Iterator[str]:
-    if isinstance(operator, AsyncWaitOperator):
+def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Iterator[str]:
+    if spec.calls is not None:
         bounds = "partition and micro-batch" if streaming else "partition"
-        settings = operator.settings
         yield (
-            f"{step.name}: {settings.concurrency} calls at once in every running task, not in all; likewise "
+            f"{name}: {spec.calls.concurrency} calls at once in every running task, not in all; likewise "
             "the state of a circuit breaker and what is cached"
         )
         yield (
-            f"{step.name}: a rate limit holds in every running task, for Spark does not tell of how many"
+            f"{name}: a rate limit holds in every running task, for Spark does not tell of how many"
             if at_once is None
-            else f"{step.name}: a rate limit is divided among {at_once} tasks at once, each has its part"
+            else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part"
         )
-        if settings.order is not OutputOrder.PER_KEY:
-            yield f"{step.name}: order {settings.order.value} holds within a {bounds}"
-        yield f"{step.name}: the last slow call holds its whole {bounds}; a timeout bounds that"
-        yield f"{step.name}: a task that fails is run again by Spark, with all its calls"
-        if isinstance(settings.function, AsyncFunction):
-            yield f"{step.name}: close() is not called when Spark ends a worker"
-    elif streaming and _has_own_watermark(operator):
-        yield f"{step.name}: each key group follows a watermark of its own, from its own elements"
-    elif isinstance(operator, AdvanceWhenQuiet):
-        yield f"{step.name}: has no effect, since Spark's watermark moves with elements only"
-    elif isinstance(operator, AssignEventTime) and step.details.get("idle_after") is not None:
-        yield f"{step.name}: idle_after has no effect, since Spark's watermark waits for all inputs"
-
-
-def _has_own_watermark(operator: Operator) -> bool:
-    return isinstance(operator, PolicyWindowOperator) and operator.settings.event_time
+        if not spec.calls.is_per_key:
+            yield f"{name}: order {spec.calls.order} holds within a {bounds}"
+        yield f"{name}: the last slow call holds its whole {bounds}; a timeout bounds that"
+        yield f"{name}: a task that fails is run again by Spark, with all its calls"
+        if spec.calls.is_opened:
+            yield f"{name}: close() is not called when Spark ends a worker"
+    elif streaming and spec.has_own_watermark:
+        yield f"{name}: each key group follows a watermark of its own, from its own elements"
+    elif spec.prolongs_event_time:
+        yield f"{name}: has no effect, since Spark's watermark moves with elements only"
+    elif spec.event_time is not None and spec.event_time.idle_after_ms is not None:
+        yield f"{name}: idle_after has no effect, since Spark's watermark waits for all inputs"

@@ -5,11 +5,10 @@ One async step for any PySpark job: `enrich` a DataFrame, or one whose failures 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from asyncstream.arguments import refuse, text
-from asyncstream.async_wait import AsyncWaitOperator, AsyncWaitOptions, AsyncWaitSettings
+from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
@@ -135,8 +134,7 @@ def async_step(
     graph = Graph()
     graph.add(SourceStep("rows", Items(())))
     details = {"concurrency": settings.concurrency, "order": settings.order.value}
-    make = partial(AsyncWaitOperator, settings)
-    graph.add(OperatorStep(name, "async_map", (Input(Output("rows")),), make, details, tuple(tags)))
+    graph.add(OperatorStep(name, "async_map", (Input(Output("rows")),), AsyncWaitSpec(settings), details))
     graph.add(SinkStep("results", ListSink([]), (Input(Output(name)),)))
     return graph, settings
 

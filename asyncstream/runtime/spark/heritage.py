@@ -26,10 +26,9 @@ from asyncstream.checkpoint.parts import encode_state
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
+from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.lease import Holder, enter, leave
 from asyncstream.operators.base import Operator
-from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
-from asyncstream.operators.union import Union
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, Step
 from asyncstream.runtime.spark.assembly import Leaving, delay_ms
 from asyncstream.runtime.spark.cut import Route, Stage, StageKind
@@ -39,9 +38,6 @@ from asyncstream.runtime.spark.observe import OBSERVED
 __all__ = ("Heritage", "States", "inherit", "route_of", "save", "take_up")
 
 T = TypeVar("T")
-
-WATERMARKS_ONLY = (AssignEventTime, AdvanceWhenQuiet, Union)
-"""Operators that remember nothing else, of which Spark has its own, however they make them."""
 
 States = dict[str, Any]
 """What steps remember, by step name."""
@@ -130,7 +126,7 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
     for old, name in names.items():
         role = info.steps[old].role
         step = graph[name]
-        is_compared = isinstance(step, OperatorStep) and not isinstance(step.make(), WATERMARKS_ONLY)
+        is_compared = isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks
         now = step.schema if is_compared else None
         by_role[role][name] = fit(info, settings, old, name, kept[old], now)
     states = by_role["operator"]
@@ -155,9 +151,7 @@ def inherit(settings: Checkpoints, graph: Graph, stages: Sequence[Stage], key_gr
     }
     clocks = _clocks(stages[0], states)
     quiet = (
-        states[step.name]
-        for step in stages[0].steps
-        if isinstance(step.make(), AdvanceWhenQuiet) and step.name in states
+        states[step.name] for step in stages[0].steps if step.spec.prolongs_event_time and step.name in states
     )
     # as far as the slowest source, or as the clock has moved it since
     watermark_ms = max(min(clocks.values(), default=MIN_TIMESTAMP), MIN_TIMESTAMP, *quiet)
@@ -175,12 +169,11 @@ async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] 
 
 def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int]) -> dict[int, Any]:
     """What belongs to each of these groups of what a step remembers."""
-    operator = step.make()
-    if isinstance(operator, WATERMARKS_ONLY):
+    if step.spec.keeps_only_watermarks:
         return {}
     if not step.is_keyed:
         return {min(shares): state}
-    divided = operator.divided(state, groups.of, shares)
+    divided = step.spec.build().divided(state, groups.of, shares)
     if divided is not None:
         return divided
     key_by = step.inputs[0].key_by
@@ -202,7 +195,7 @@ def _clocks(first: Stage, states: States) -> dict[str, int]:
     return {
         step.name: states[step.name][1]
         for step in first.steps
-        if step.name in states and isinstance(step.make(), AssignEventTime)
+        if step.name in states and step.spec.event_time is not None
     }
 
 
@@ -230,14 +223,13 @@ def save(
     for step in graph:
         if not isinstance(step, OperatorStep):
             continue
-        operator = step.make()
-        if isinstance(operator, AssignEventTime):
-            state = _at_watermark(operator, watermark_ms)
+        if step.spec.event_time is not None:
+            state = _at_watermark(step.spec.event_time.strategy, watermark_ms)
             if state is not None:
                 states[step.name] = state
         else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
-            united = operator.united(parts) if parts else None
+            united = step.spec.build().united(parts) if parts else None
             if united is not None:
                 states[step.name] = united
     return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
@@ -275,12 +267,12 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
     return draft.info
 
 
-def _at_watermark(operator: AssignEventTime, watermark_ms: int) -> Any:
-    """What the step remembers that has seen enough for this watermark."""
-    delay = delay_ms(operator.strategy)
+def _at_watermark(strategy: WatermarkStrategy, watermark_ms: int) -> Any:
+    """What a step with this strategy remembers that has seen enough for this watermark."""
+    delay = delay_ms(strategy)
     if delay is None or watermark_ms == MIN_TIMESTAMP:
         return None
-    generator = operator.strategy.generator()
+    generator = strategy.generator()
     generator.on_element(None, watermark_ms + delay + 1)
     return [generator.snapshot(), watermark_ms, False]
 

@@ -71,7 +71,7 @@ class Kind(NamedTuple):
     @classmethod
     def of(cls, step: OperatorStep) -> Kind:
         schema = None if step.schema is None else step.schema.plain()
-        return cls(step.kind, type(step.make()).__name__, schema)
+        return cls(step.kind, step.spec.operator.__name__, schema)
 
     def difference(self, now: Kind) -> str:
         """Why a step that is `now` cannot use the state, in words; empty if it can."""
@@ -168,7 +168,7 @@ def remembered(graph: Graph, blob: bytes, classes: Classes) -> States:
     kept.check_steps({name: Kind.of(step) for name, step in steps.items()}, kept.unnamed)
     for name, state in kept.operators.items():
         step = steps[name]
-        operator = step.make()
+        operator = step.spec.build()
         operator.open(OperatorContext(name))
         operator.advance_watermark(kept.watermark_ms)  # what is late by it is no part of a snapshot
         operator.take_over(state)

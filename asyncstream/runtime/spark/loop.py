@@ -39,6 +39,7 @@ class _Lent(AsyncFunction[Any, Any]):
         self._is_open = False
         self.invoke = function.invoke  # type: ignore[method-assign]
         self.metrics = function.metrics  # type: ignore[method-assign]
+        self.counter_names = function.counter_names  # type: ignore[method-assign]
         if has_timeout_hook(function):
             self.timeout = function.timeout  # type: ignore[method-assign]
 

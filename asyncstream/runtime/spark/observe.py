@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.operators.base import Operator
 from asyncstream.plan import OperatorStep
 
@@ -22,9 +21,6 @@ __all__ = ("OBSERVED", "Count", "counts_of", "grown", "observed", "tally")
 OBSERVED = -2
 """The route of parcels with counts: the group is the number of the count, and `count` what it is."""
 
-MOST_RUNNING = "most_running"
-"""Not a sum over tasks: how many calls one of them had under way at most."""
-
 
 class Count(NamedTuple):
     """
@@ -33,10 +29,12 @@ class Count(NamedTuple):
     Attributes:
         step: of which step.
         name: by which name the step itself tells it.
+        is_peak: over tasks it is the largest, not the sum.
     """
 
     step: str
     name: str
+    is_peak: bool = False
 
     def __str__(self) -> str:
         return f"{self.step}.{self.name}"
@@ -44,13 +42,12 @@ class Count(NamedTuple):
 
 def counts_of(steps: Iterable[OperatorStep]) -> tuple[Count, ...]:
     """What is counted of these steps."""
-    counts = []
-    for step in steps:
-        operator = step.make()
-        counts += [Count(step.name, name) for name in operator.counters()]
-        if isinstance(operator, AsyncWaitOperator):
-            counts.append(Count(step.name, MOST_RUNNING))
-    return tuple(counts)
+    return tuple(
+        Count(step.name, name, is_peak)
+        for step in steps
+        for is_peak, names in ((False, step.spec.counters), (True, step.spec.peaks))
+        for name in names
+    )
 
 
 def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[int]:
@@ -80,7 +77,7 @@ def observed(counts: Sequence[Count], outputs: Mapping[str, int]) -> list[Column
     found = []
     for number, count in enumerate(counts):
         mine = columns.when(columns.expr(f"route = {OBSERVED} AND `group` = {number}"), columns.col("count"))
-        whole = columns.max(mine) if count.name == MOST_RUNNING else columns.sum(mine)
+        whole = columns.max(mine) if count.is_peak else columns.sum(mine)
         found.append(columns.coalesce(whole, columns.lit(0)).alias(str(count)))
     for name, route in outputs.items():
         rows = columns.sum(columns.when(columns.expr(f"route = {route}"), columns.col("count")))

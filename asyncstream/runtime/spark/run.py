@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext
@@ -94,9 +93,8 @@ class StageRun:
                     await operator.start()
         wiring, graph = self._assembly.wiring, self._assembly.graph
         wiring.hold_back(self._gate, (graph[route.reader] for route in self._assembly.stage.entries))
-        for name, operator in self._assembly.operators.items():
-            if isinstance(operator, AsyncWaitOperator):
-                wiring.hold_back(operator.emitting, wiring.readers_of(name))
+        for name, intake in wiring.intakes.items():
+            wiring.hold_back(intake.emitting, wiring.readers_of(name))
         for exit_ in self._assembly.exits:
             exit_.on_end = self._changed.set
         self._before = tally(self._counts, self._assembly.operators)  # functions count on from task to task

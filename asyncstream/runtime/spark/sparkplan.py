@@ -14,11 +14,9 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.arguments import refuse
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
-from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
 from asyncstream.plan import Output as StepOutput
 from asyncstream.runtime.spark.assembly import Terms, delay_ms
@@ -259,8 +257,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _follows(self, clocks: frozenset[str]) -> Iterator[bool]:
         """Whether each of these steps tells of a watermark that Spark can have."""
         for step in self._stages[0].steps:
-            operator = step.make() if step.name in clocks else None
-            yield isinstance(operator, AssignEventTime) and delay_ms(operator.strategy) is not None
+            given = step.spec.event_time if step.name in clocks else None
+            yield given is not None and delay_ms(given.strategy) is not None
 
     def _run_stages(self) -> DataFrame:
         frame = self._first()
@@ -324,7 +322,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _tasks_at_once(self, steps: Iterable[OperatorStep]) -> list[int | None]:
         """How many tasks of each stage run at once, by its number; None: that is not known."""
         most = tasks_at_once(self._spark)
-        if most is None or not any(isinstance(step.make(), AsyncWaitOperator) for step in steps):
+        if most is None or not any(step.spec.calls is not None for step in steps):
             return [None] * len(self._stages)
         parts = [None if self._streaming else partitions_of(frame) for frame in self._inputs.values()]
         first = most

@@ -81,6 +81,7 @@ from asyncstream.windowing.policies.settings import (
     policy_schema,
     policy_settings,
 )
+from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
 from asyncstream.windowing.policies.trigger import (
     CountTrigger,
     TimeTrigger,
@@ -99,8 +100,10 @@ __all__ = (
     "EXPIRED",
     "PolicySettings",
     "SourceTerms",
+    "PolicySpec",
     "policy_schema",
     "policy_settings",
+    "policy_spec",
     "WindowManager",
     "Event",
     "EventQueue",

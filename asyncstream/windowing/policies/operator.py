@@ -35,10 +35,13 @@ from asyncstream.windowing.policies.settings import (
 )
 from asyncstream.windowing.policies.watermark import WatermarkGenerator
 
-__all__ = ("EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperator", "policy_window")
+__all__ = ("COUNTED", "EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperator", "policy_window")
 
 SKIPPED: Final = "skipped"
 """Tag of the output for elements that were taken, but left without having been in any window."""
+
+COUNTED: Final = ("late", "skipped", "windows")
+"""What policy windows count."""
 
 EXPIRED: Final = "expired"
 """Tag of the output for all elements that no later window can hold: the source may forget them."""
@@ -152,7 +155,6 @@ class PolicyWindowOperator(Operator):
     ) -> None:
         super().__init__()
         self.settings = settings
-        self.waits_for_clock = settings.event_time or settings.slide_ms is not None
         self._function = function
         self._key_by = None if key_by is None else FirstKeys(self, key_by)
         self._kinds = Kinds()
@@ -161,7 +163,7 @@ class PolicyWindowOperator(Operator):
         self._managers: dict[Hashable, WindowManager] = {}
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
-        self._counts = {"late": 0, "skipped": 0, "windows": 0}
+        self._counts = dict.fromkeys(COUNTED, 0)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()
@@ -234,9 +236,6 @@ class PolicyWindowOperator(Operator):
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:
             super().restore_watermark(self._promised_ms)
-
-    def counters(self) -> tuple[str, ...]:
-        return tuple(self._counts)
 
     def metrics(self) -> dict[str, int]:
         held = sum(len(manager.queue) for manager in self._managers.values())

@@ -1,0 +1,75 @@
+"""
+The spec of an async step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from asyncstream.async_wait.operator import COUNTED, AsyncWaitOperator
+from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
+from asyncstream.operators.failures import routed_to
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.spec import Calls, KeyBy, Lend, Spec
+from asyncstream.state.schema import Schema
+
+__all__ = ("AsyncWaitSpec",)
+
+
+@dataclass(frozen=True)
+class AsyncWaitSpec(Spec):
+    """
+    Calls an async function on each element.
+
+    Attributes:
+        settings: how to run the calls.
+    """
+
+    settings: AsyncWaitSettings
+
+    def build(self) -> AsyncWaitOperator:
+        return AsyncWaitOperator(self.settings)
+
+    @property
+    def operator(self) -> type[AsyncWaitOperator]:
+        return AsyncWaitOperator
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.settings.key_by,)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        timed_out = ("timed_out",) if self.settings.on_timeout == "route" else ()
+        return routed_to(self.settings.on_error) + timed_out
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(settings={"order": self.settings.order.value})  # elements wait in the same form in each
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        function = self.settings.function
+        return (*COUNTED, *(function.counter_names() if isinstance(function, AsyncFunction) else ()))
+
+    @property
+    def peaks(self) -> tuple[str, ...]:
+        return ("most_running",)
+
+    @property
+    def calls(self) -> Calls:
+        settings = self.settings
+        return Calls(
+            settings.concurrency,
+            settings.order.value,
+            settings.order is OutputOrder.PER_KEY,
+            isinstance(settings.function, AsyncFunction),
+        )
+
+    def with_calls(self, lend: Lend | None, held: int) -> AsyncWaitSpec:
+        settings = self.settings
+        if settings.holds_as_usual:
+            settings = replace(settings, buffer=max(settings.buffer_size, held))
+        if lend is not None and isinstance(settings.function, AsyncFunction):
+            settings = replace(settings, function=lend(settings.function))
+        return AsyncWaitSpec(settings)

@@ -1,0 +1,193 @@
+"""
+What a step does, known before anything runs: a frozen spec that makes its operator and answers for it.
+
+A plan holds specs; each run has them `build` operators of its own. Whoever plans a run (checks a graph, cuts
+it into stages, describes it, says how a runtime differs, finds state again) asks the spec. A planner neither
+makes an operator to look at it, nor asks which class something is: that would have to be extended with every
+new kind of step. A new kind states its own traits here, and all planners know it.
+
+A spec is sent to other processes, so what it holds can be pickled wherever the user's functions can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from asyncstream.eventtime import WatermarkStrategy
+from asyncstream.operators.base import Operator
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.state.schema import Schema
+
+__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "KeyBy", "Lend", "Spec")
+
+KeyBy: TypeAlias = Callable[[Any], Any]
+"""Gives the key of an element."""
+
+Lend: TypeAlias = Callable[[AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
+"""Gives for an async function of the user's one that is to be called in its place."""
+
+MOST_FRAMES: Final = 10
+"""Calls inside one another from a step to the next, of a kind that does not say: all have fewer."""
+
+
+class ClockUse(Enum):
+    """What processing time is to a step."""
+
+    NONE = "none"
+    """It never asks."""
+
+    MAY_EMIT = "may emit"
+    """The clock may make it emit."""
+
+    WAITS = "waits"
+    """It does nothing of use unless the clock advances."""
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """
+    How a step gives elements their event time, and the stream its watermarks.
+
+    Attributes:
+        strategy: how watermarks are found.
+        idle_after_ms: after how long without an element, in processing time, the stream is idle; None: never.
+    """
+
+    strategy: WatermarkStrategy
+    idle_after_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """
+    The async calls that a step makes.
+
+    Attributes:
+        concurrency: how many run at once, at most.
+        order: in what order results leave the step, as the user says it.
+        is_per_key: that order is one within each key, and keeps results of other keys nowhere.
+        is_opened: what is called is opened before the first call, and closed after the last.
+    """
+
+    concurrency: int
+    order: str
+    is_per_key: bool
+    is_opened: bool
+
+
+@dataclass(frozen=True)
+class Spec:
+    """
+    Base of all specs: of a step that passes everything on unchanged, and has nothing to say for itself.
+
+    A subclass is a frozen dataclass of checked settings.
+    """
+
+    def build(self) -> Operator:
+        """A fresh operator, for one run."""
+        return Operator()
+
+    @property
+    def operator(self) -> type[Operator]:
+        """The class of what `build` gives; what one class remembers is for no other."""
+        return Operator
+
+    # ------------------------------------------------------------------ inputs and outputs
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        """For each port the key by which its elements must come together, in order; None: they need not."""
+        return (None,)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Tags of outputs that must be read, for elements would vanish otherwise."""
+        return ()
+
+    @property
+    def owns(self) -> object:
+        """An object of the user's that serves this step alone, since it remembers things; None: none."""
+        return None
+
+    @property
+    def frames(self) -> int:
+        """Calls inside one another from this step to the next, at most."""
+        return MOST_FRAMES
+
+    @property
+    def is_chained(self) -> bool:
+        """The first of several such steps in a row runs them all, without a call of one by another."""
+        return False
+
+    # ------------------------------------------------------------------ what it remembers and counts
+
+    @property
+    def schema(self) -> Schema | None:
+        """What its operator remembers; None: nothing."""
+        return None
+
+    @property
+    def keeps_only_watermarks(self) -> bool:
+        """What it remembers is how far event time has come, which a runtime with its own watermarks knows."""
+        return False
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """The names of those of its operator's metrics that only ever grow."""
+        return ()
+
+    @property
+    def peaks(self) -> tuple[str, ...]:
+        """The names of metrics that are the most there has been of something at once."""
+        return ()
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def clock(self) -> ClockUse:
+        """What processing time is to it."""
+        return ClockUse.NONE
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """How it gives elements their event time; None: they keep what they have."""
+        return None
+
+    @property
+    def prolongs_event_time(self) -> bool:
+        """It passes watermarks on, and gives further ones while no element comes."""
+        return False
+
+    @property
+    def has_own_watermark(self) -> bool:
+        """It goes by a watermark from its own elements, and tells others none but the last."""
+        return False
+
+    @property
+    def has_user_timers(self) -> bool:
+        """The user's code sets timers, and may set them back or delete them."""
+        return False
+
+    def with_watermarks(self, strategy: WatermarkStrategy) -> Spec:
+        """If it gives elements event time: the same, with watermarks found so, and never idle."""
+        return self
+
+    # ------------------------------------------------------------------ async calls
+
+    @property
+    def calls(self) -> Calls | None:
+        """The async calls that it makes, so that it keeps elements and passes them on later; None: none."""
+        return None
+
+    def with_calls(self, lend: Lend | None, held: int) -> Spec:
+        """
+        If it makes async calls: the same, in surroundings where functions outlive operators.
+
+        Args:
+            lend: gives what is called in place of an `AsyncFunction`; None: it is called itself.
+            held: how many elements it may hold at least, unless the user has said how many.
+        """
+        return self

@@ -1,0 +1,79 @@
+"""
+The spec of a step of policy windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream.operators.spec import ClockUse, KeyBy, Spec
+from asyncstream.state.schema import Schema
+from asyncstream.windowing.policies.operator import COUNTED, PolicyWindow, PolicyWindowOperator, policy_window
+from asyncstream.windowing.policies.settings import Extent, PolicySettings, policy_schema
+
+__all__ = ("PolicySpec", "policy_spec")
+
+
+@dataclass(frozen=True)
+class PolicySpec(Spec):
+    """
+    Windows after Storm.
+
+    Attributes:
+        settings: which windows.
+        function: makes a result of each; None: the window is the result.
+        key_by: gives the key of an element; None: one sequence of windows for the whole stream.
+        stream_of: names the stream of an element; None: there is one.
+    """
+
+    settings: PolicySettings
+    function: Callable[[PolicyWindow], Any] | None = None
+    key_by: KeyBy | None = None
+    stream_of: Callable[[Any], str] | None = None
+
+    def build(self) -> PolicyWindowOperator:
+        return PolicyWindowOperator(self.settings, self.function, self.key_by, self.stream_of)
+
+    @property
+    def operator(self) -> type[PolicyWindowOperator]:
+        return PolicyWindowOperator
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by or _one_for_all,)
+
+    @property
+    def schema(self) -> Schema:
+        return policy_schema(self.settings)
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return COUNTED
+
+    @property
+    def clock(self) -> ClockUse:
+        is_by_time = self.settings.event_time or self.settings.slide_ms is not None
+        return ClockUse.WAITS if is_by_time else ClockUse.MAY_EMIT
+
+    @property
+    def has_own_watermark(self) -> bool:
+        return self.settings.event_time
+
+
+def _one_for_all(element: object) -> None:
+    """The key of every element where there is one sequence of windows."""
+
+
+def policy_spec(
+    length: Extent, slide: Extent | None, key_by: KeyBy | None, options: Mapping[str, Any]
+) -> PolicySpec:
+    """
+    The spec of what `policy_window` makes of these arguments.
+
+    Raises:
+        PipelineError: as `policy_window` does.
+    """
+    checked = policy_window(length, slide, key_by=key_by, **options)
+    return PolicySpec(checked.settings, options.get("function"), key_by, options.get("stream_of"))
