@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from asyncstream.cli.commands import parser
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = {
@@ -23,7 +26,7 @@ BLOCK = re.compile(
 
 CONSOLE = frozenset({"bash", "console", "sh", "shell"})
 
-PROGRAMS = frozenset({"cd", "curl", "git", "make", "pip", "python", "uvicorn"})
+PROGRAMS = frozenset({"asyncstream", "cd", "curl", "git", "make", "pip", "python", "uvicorn"})
 """What a command in a document may start with."""
 
 LIMIT = 30
@@ -103,6 +106,8 @@ def test_command_is_one_that_exists(where: str, command: str) -> None:
             re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         )
         assert set(words[1:]) <= targets, f"{where}: {command}"
+    if words[0] == "asyncstream":
+        parser().parse_args(shlex.split(command)[1:])
     if words[0] == "python" and words[1:2] == ["-m"]:
         module = ROOT / words[2].replace(".", "/")
         assert module.with_suffix(".py").exists() or (module / "__main__.py").exists() or words[2] == "pytest"

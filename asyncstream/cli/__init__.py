@@ -1,7 +1,8 @@
 """
-The command line: run a pipeline, describe it, look at its checkpoints.
+The command line: run a pipeline, enrich a file, describe a pipeline, look at checkpoints.
 
     asyncstream run shop.orders:pipeline --checkpoints state --every 10
+    asyncstream enrich in.csv --url 'https://api.example.com/planes/{tailnum}' --out out.jsonl
     asyncstream describe shop.orders:pipeline --mermaid
     asyncstream checkpoint list state
 

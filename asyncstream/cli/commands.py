@@ -16,12 +16,13 @@ from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.checkpoints import add_checkpoint_commands, add_key, key_of
+from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
 
-__all__ = ("main",)
+__all__ = ("main", "parser")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit status: 0 if all went well; 1 if it did not, and stderr says why; 128 + the number of
     the signal that cut a run short.
     """
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         status: int = options.do(options)
     except AsyncStreamError as error:
@@ -55,7 +56,8 @@ def _place_of(error: Exception) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What reads the arguments of the command; the function to call for them is in `do`."""
     parser = argparse.ArgumentParser(prog="asyncstream", description="Runs pipelines of event streams.")
     version = import_module("asyncstream").__version__
     parser.add_argument("--version", action="version", version=f"asyncstream {version}")
@@ -89,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_run_options(run, "--checkpoints")
     run.set_defaults(do=_run)
+
+    add_enrich_command(commands, shared)
 
     describe = commands.add_parser(
         "describe", parents=[shared], help="show the steps of a pipeline, and what it guarantees"

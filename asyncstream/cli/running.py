@@ -15,7 +15,7 @@ from asyncstream.arguments import count, duration_seconds
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
-from asyncstream.errors import AsyncStreamError, PipelineError
+from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
@@ -123,9 +123,14 @@ class RunOptions:
         )
 
 
-def run_pipeline(pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions) -> int:
+def run_pipeline(
+    pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions, hint: str | None = None
+) -> int:
     """
     Run until all sources have ended, or a signal comes; says on stderr how it goes.
+
+    Args:
+        hint: what to say when a function has failed on an element.
 
     Returns the exit status: 0 if all went well; 1 if not; 128 + the number of the signal that cut it short.
     The process is to exit with it: it may do so by itself, if threads are left that do not end.
@@ -135,6 +140,8 @@ def run_pipeline(pipeline: Pipeline, checkpoints: Checkpoints | None, options: R
             status = run_bounded(_run_until_signal(pipeline, checkpoints, options))
         except AsyncStreamError as error:
             tell(error, tracebacks=options.is_verbose and error is not log.told)
+            if hint is not None and isinstance(error, UserFunctionError):
+                say(hint)
             status = 1
         return leave(status)
 

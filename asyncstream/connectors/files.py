@@ -31,7 +31,7 @@ from asyncstream.connectors.lines import (
 from asyncstream.connectors.lines import (
     RejectedLine as RejectedLine,  # where checkpoints of earlier versions look for it
 )
-from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, why_unwritten
+from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 
@@ -205,12 +205,12 @@ class _FileSink(TransactionalSink[T]):
             file.write(b"\n")
 
     def _head(self) -> bytes:
-        """What comes before the first element of an empty file."""
+        """What comes before the first element of an empty file; nothing while that is not known."""
         return b""
 
     def _write_head(self) -> None:
-        if self._needs_head:
-            self._opened().write(self._head())
+        if self._needs_head and (head := self._head()):
+            self._opened().write(head)
             self._needs_head = False
 
     @abstractmethod
@@ -335,7 +335,9 @@ class CsvSink(_FileSink[Any]):
     Args:
         path: the file; its directory must exist.
         columns: the keys to write, in order. An element must have all of them; others are left out. Of a
-            window's result: `key`, `start`, `end`, the names of its aggregates.
+            window's result: `key`, `start`, `end`, the names of its aggregates. None: those of a file that is
+            gone on with, or of the first element; what a later one lacks of them is empty, and one that has
+            others is an error, for these would be lost.
         delimiter: what stands between two fields; one character.
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" (its header must name
@@ -347,21 +349,58 @@ class CsvSink(_FileSink[Any]):
         self,
         path: AnyPath,
         *,
-        columns: Sequence[str],
+        columns: Sequence[str] | None = None,
         delimiter: str = ",",
         default: Default | None = None,
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
     ) -> None:
         super().__init__(path, existing)
-        self._columns = column_names(columns)
+        self._delimiter = delimiter_of(delimiter)
+        self._default = default
+        self._given = None if columns is None else column_names(columns)
+        self._columns = self._given or []
+        self._found: frozenset[str] | None = None  # the columns, if they were not given
         self._rows = RowWriter(self._columns, default)
         # writerow gives what write gave: here the line itself
-        self._writer = csv.writer(_Encoder(), delimiter=delimiter_of(delimiter), lineterminator=_CRLF)
+        self._writer = csv.writer(_Encoder(), delimiter=self._delimiter, lineterminator=_CRLF)
+
+    def _settle(self, way: str, length: int = 0) -> None:
+        self._columns, self._found = self._given or [], None
+        super()._settle(way, length)
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if values and self._given is None and self._found is None:
+            self._taken = 0
+            self._find_columns(values[0])
+        await super().write(values, timestamps)
+
+    def _find_columns(self, value: Any) -> None:
+        """Take the columns of the file, or else of an element."""
+        try:
+            columns = [] if self._needs_head else self._header()
+        except OSError as error:
+            raise self._broken(error) from error
+        if not columns:
+            record = record_of(value)
+            if not record or not all(isinstance(name, str) for name in record):
+                reason = TypeError("expected a mapping, or something that has fields, to know the columns by")
+                raise SinkError(why_unwritten(value, self._path, reason))
+            columns = list(record)
+        self._columns, self._found = columns, frozenset(columns)
+        self._rows = RowWriter(columns, self._default)
+
+    def _header(self) -> list[str]:
+        with open_file(self._path, "rb") as file:
+            lines = (line.decode("utf-8-sig") for line in file)
+            return next(csv.reader(lines, delimiter=self._delimiter), [])
 
     def _head(self) -> bytes:
-        return self._row(self._columns)
+        return self._row(self._columns) if self._columns else b""
 
     def _go_behind(self, file: BinaryIO) -> None:
+        if self._given is None:
+            super()._go_behind(file)
+            return
         header = self._head()
         file.seek(0)
         found = file.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
@@ -372,6 +411,11 @@ class CsvSink(_FileSink[Any]):
         super()._go_behind(file)
 
     def _encode(self, value: Any) -> bytes:
+        if self._found is not None and (record := record_of(value)) is not None:
+            if not record.keys() <= self._found:
+                more = ", ".join(map(repr, sorted(map(str, record.keys() - self._found))))
+                raise ValueError(f"there is no column for {more}: name all of them, columns=")
+            value = {column: record.get(column) for column in self._columns}
         return self._row(self._rows.row(value))
 
     def _row(self, fields: Sequence[Any]) -> bytes:

@@ -32,7 +32,7 @@ from asyncstream.connectors.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.operators.functions import AsyncFunction
 
-__all__ = ("HttpLookup",)
+__all__ = ("METHODS", "HttpLookup")
 
 METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
 

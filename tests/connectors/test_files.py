@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import tracemalloc
@@ -334,6 +335,38 @@ def test_csv_is_written(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     write_all(CsvSink(path, columns=["b", "a"]), [{"a": 1, "b": 'x,"y"'}, {"b": None, "a": "z\n", "more": 1}])
     assert path.read_bytes() == b'b,a\n"x,""y""",1\n,"z\n"\n'
+
+
+def test_csv_takes_the_columns_of_the_first_element_if_none_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    write_all(CsvSink(path), [{"b": 1, "a": 2}, {"a": 3}], [{"b": 4}])
+    assert path.read_text() == "b,a\n1,2\n,3\n4,\n"
+    write_all(CsvSink(path, existing="append"), [{"a": 5, "b": 6}])
+    assert path.read_text() == "b,a\n1,2\n,3\n4,\n6,5\n"
+    with pytest.raises(SinkError, match="there is no column for 'c', 'd': name all of them, columns="):
+        write_all(CsvSink(path, existing="append"), [{"a": 7}, {"d": 1, "b": 2, "c": 3}])
+    assert path.read_text().endswith("6,5\n,7\n")
+    with pytest.raises(SinkError, match="to know the columns by"):
+        write_all(CsvSink(path, existing="overwrite"), [7])
+    write_all(CsvSink(path, existing="overwrite"))
+    assert path.read_text() == ""
+
+
+def test_csv_goes_on_with_the_columns_of_its_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "out.csv"
+        sink = CsvSink(path)
+        await sink.recover(None)
+        await sink.write([{"b": 1, "a": "x\ny"}], None)
+        position = await sink.prepare(1)
+        await sink.write([{"b": 2, "a": 2}], None)
+        await sink.close()
+        await sink.recover(position)
+        await sink.write([{"a": 3, "b": 4}], None)
+        await sink.close()
+        assert path.read_text() == 'b,a\n1,"x\ny"\n4,3\n'
+
+    asyncio.run(main())
 
 
 @given(st.lists(st.dictionaries(st.just("a"), st.text(st.characters(exclude_categories=["Cs"]))), max_size=5))

@@ -1,0 +1,229 @@
+"""
+`asyncstream enrich`: asks a web service about each row of a file, and writes the rows with what it answers.
+
+    asyncstream enrich in.csv --url 'https://api.example.com/planes/{tailnum}' --out out.jsonl --resume state
+
+A row whose request fails for good (after retries) ends the run, unless `--failed` names a file for such rows.
+A service that knows nothing of a row (404) leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from asyncstream.arguments import text
+from asyncstream.checkpoint import Checkpoints, DirectoryStore
+from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writing
+from asyncstream.connectors import JsonLinesSink, to_dead_letter
+from asyncstream.connectors.http import METHODS, HttpLookup
+from asyncstream.errors import PipelineError, describe_error
+from asyncstream.pipeline import Pipeline
+
+__all__ = ("add_enrich_command", "enrichment")
+
+CONCURRENCY = 50
+"""Requests at once: a service that is not asked first should bear them."""
+
+
+def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """
+    Add `enrich` to the commands of a parser.
+
+    Args:
+        shared: the options that every command has.
+    """
+    enrich = commands.add_parser(
+        "enrich",
+        parents=[shared],
+        help="ask a web service about each row of a file, and write the rows with its answers",
+        epilog="Files are CSV, TSV or JSON lines, by the endings of their names.",
+    )
+    enrich.add_argument("input", metavar="IN", help="the file of rows")
+    enrich.add_argument(
+        "--url",
+        required=True,
+        help="a template whose fields are columns of the row: 'https://api.example.com/planes/{tailnum}'",
+    )
+    enrich.add_argument("--out", required=True, metavar="OUT", help="the file to write")
+    enrich.add_argument(
+        "--resume", metavar="DIR", help="keep here how far it has come, and go on from there another time"
+    )
+    enrich.add_argument(
+        "--every", type=float, default=10.0, metavar="S", help="seconds between two notes in DIR (10)"
+    )
+    enrich.add_argument("--overwrite", action="store_true", help="replace what OUT and FILE hold already")
+    enrich.add_argument(
+        "--failed", metavar="FILE", help="write rows that fail here, as JSON lines, and go on with the others"
+    )
+    _add_request(enrich)
+    rows = enrich.add_argument_group("rows")
+    rows.add_argument(
+        "--into",
+        metavar="COLUMN",
+        help="put the answer into one column; else its fields become columns, also in place of others",
+    )
+    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, if that is no JSON (all)")
+    rows.add_argument("--order", choices=("ordered", "unordered"), default="ordered", help="of OUT (ordered)")
+    rows.add_argument("--in-format", choices=FORMATS, help="what IN is, whatever its name")
+    rows.add_argument("--out-format", choices=FORMATS, help="what OUT is, whatever its name")
+    add_run_options(enrich, "--resume")
+    enrich.set_defaults(do=_enrich)
+
+
+def _add_request(enrich: argparse.ArgumentParser) -> None:
+    request = enrich.add_argument_group("requests")
+    request.add_argument(
+        "--concurrency", type=int, default=CONCURRENCY, metavar="N", help=f"how many at once ({CONCURRENCY})"
+    )
+    request.add_argument("--rate", type=int, metavar="N", help="how many a second, at most")
+    request.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds for one, its answer included (10)"
+    )
+    request.add_argument(
+        "--attempts", type=int, metavar="N", help="how often a row is tried, at most (5; POST and PATCH: 1)"
+    )
+    request.add_argument(
+        "--cache", type=float, metavar="S", help="use an answer again for so many seconds, for equal requests"
+    )
+    request.add_argument("--method", choices=METHODS, help="GET; with --send-row POST")
+    request.add_argument("--send-row", action="store_true", help="send the row, as JSON")
+    request.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="of every request; @FILE reads some from a file, one a line, which nobody else then sees",
+    )
+
+
+def _enrich(options: argparse.Namespace) -> int:
+    how = RunOptions.of(options, "--resume", is_kept=options.resume is not None)
+    checkpoints = None
+    if options.resume is not None:
+        checkpoints = Checkpoints(store=DirectoryStore(options.resume), every=options.every)
+    hint = (
+        None if options.failed else "--failed FILE writes rows that fail there, and goes on with the others"
+    )
+    return run_pipeline(enrichment(options), checkpoints, how, hint)
+
+
+def enrichment(options: argparse.Namespace) -> Pipeline:
+    """
+    The pipeline that the options describe.
+
+    Raises:
+        PipelineError: if they cannot be.
+    """
+    in_format = format_of(options.input, options.in_format, "--in-format")
+    out_format = format_of(options.out, options.out_format, "--out-format")
+    if not Path(options.input).is_file():
+        raise PipelineError(f"there is no file {options.input}")
+    _check_url(options, in_format)
+    _check_new(options)
+    lookup = HttpLookup(
+        options.url,
+        merge=_merge(None if options.into is None else text("--into", options.into)),
+        method=options.method or ("POST" if options.send_row else "GET"),
+        json=_whole if options.send_row else None,
+        headers=_headers(options.header),
+        concurrency=options.concurrency,
+        timeout=options.timeout,
+        attempts=options.attempts,
+        rate=options.rate,
+        cache_ttl=options.cache,
+    )
+    columns = None if options.columns is None else options.columns.split(",")
+    pipeline = Pipeline("enrich")
+    source = reading(options.input, in_format, rejects=options.failed is not None)
+    rows = pipeline.source(source, name="rows")
+    enriched = rows.async_map(
+        lookup,
+        name="requests",
+        order=options.order,
+        concurrency=options.concurrency,
+        on_error="route" if options.failed else "fail",
+    )
+    enriched.to(writing(options.out, out_format, columns, overwrite=options.overwrite), name="out")
+    if options.failed:
+        aside = enriched.failed.map(to_dead_letter)
+        if source.rejects:
+            aside = aside.union(rows.rejected, name="aside")
+        existing: Any = "overwrite" if options.overwrite else "refuse"
+        aside.to(JsonLinesSink(options.failed, existing=existing), name="failed")
+    return pipeline
+
+
+def _check_url(options: argparse.Namespace, in_format: str) -> None:
+    """Refuse a template that does not go with the rows."""
+    try:
+        fields = [field for _, field, _, _ in Formatter().parse(options.url) if field is not None]
+    except ValueError as error:
+        raise PipelineError(f"--url: {error}; write a brace that is no field twice") from error
+    if "" in fields:
+        raise PipelineError("--url: expected the name of a column between { and }, got none")
+    if not fields and not options.send_row:
+        raise PipelineError(
+            "--url: expected a column of the rows in it, as {name}: else all ask for the same"
+        )
+    columns = columns_of(options.input, in_format)
+    for field in fields if columns is not None else ():
+        if field not in (columns or ()):
+            names = ", ".join(columns or ()) or "none"
+            raise PipelineError(f"--url: {options.input} has no column {field!r}; it has: {names}")
+
+
+def _check_new(options: argparse.Namespace) -> None:
+    """Refuse to write over what is there, before anything is asked."""
+    goes_on = options.resume is not None and Path(options.resume).exists()
+    for path in (options.out, options.failed):
+        if path is None:
+            continue
+        if Path(path).absolute() == Path(options.input).absolute():
+            raise PipelineError(f"{path} is the file to read, and cannot be written at the same time")
+        if not (goes_on or options.overwrite) and Path(path).exists():
+            raise PipelineError(f"{path} exists: --overwrite replaces it")
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    lines: list[str] = []
+    for header in given:
+        if header.startswith("@"):
+            try:
+                lines += Path(header[1:]).read_text().splitlines()
+            except (OSError, UnicodeError) as error:
+                raise PipelineError(f"--header: {describe_error(error)}") from error
+        else:
+            lines.append(header)
+    headers: dict[str, str] = {}
+    for line in filter(str.strip, lines):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():  # without what came: it may be a key
+            raise PipelineError("--header: expected 'Name: value', got something without a name or a colon")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _whole(row: Any) -> Any:
+    return row
+
+
+def _merge(into: str | None) -> Callable[[Any, Any], Any]:
+    """What makes the result of a row and the answer about it."""
+
+    def merge(row: Any, answer: Any) -> Any:
+        if into is not None:
+            return {**row, into: answer}
+        if answer is None:
+            return row
+        if not isinstance(answer, Mapping):
+            raise TypeError(
+                f"the answer is no object but a {type(answer).__name__}: --into gives it a column"
+            )
+        return {**row, **answer}
+
+    return merge

@@ -1,0 +1,91 @@
+"""
+Files of rows for people without a program: what reads and writes one is found by the ending of its name.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncstream.connectors import CsvSink, CsvSource, JsonLinesSink, JsonLinesSource, Sink, Source
+from asyncstream.errors import PipelineError, describe_error
+
+__all__ = ("FORMATS", "columns_of", "format_of", "reading", "writing")
+
+FORMATS = ("csv", "tsv", "jsonl")
+"""What can be read and written."""
+
+_BY_ENDING = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+def format_of(path: str, chosen: str | None, option: str) -> str:
+    """
+    The format of a file.
+
+    Args:
+        path: its name tells, unless it was `chosen`.
+        chosen: one of `FORMATS`, or None.
+        option: by which it could be.
+
+    Raises:
+        PipelineError: if the name does not tell.
+    """
+    found = chosen or _BY_ENDING.get(Path(path).suffix.lower())
+    if found is None:
+        raise PipelineError(
+            f"{path}: expected a name that ends in {', '.join(_BY_ENDING)}; of any other one, say what it is "
+            f"by {option}: {', '.join(FORMATS)}"
+        )
+    return found
+
+
+def reading(path: str, format: str, *, rejects: bool) -> Source[Any]:
+    """
+    What reads the rows of a file, as dicts.
+
+    Args:
+        rejects: what is no row goes aside, and does not end the run.
+    """
+    on_malformed: Any = "reject" if rejects else "fail"
+    if format == "jsonl":
+        return JsonLinesSource(path, on_malformed=on_malformed)
+    return CsvSource(path, delimiter=_DELIMITERS[format], on_malformed=on_malformed)
+
+
+def writing(path: str, format: str, columns: Sequence[str] | None, *, overwrite: bool) -> Sink[Any]:
+    """
+    What writes rows to a file.
+
+    Args:
+        columns: those to write; None: all.
+        overwrite: what is there already goes; else it is refused.
+    """
+    existing: Any = "overwrite" if overwrite else "refuse"
+    if format == "jsonl":
+        return JsonLinesSink(path, existing=existing)
+    return CsvSink(path, columns=columns, delimiter=_DELIMITERS[format], existing=existing)
+
+
+def columns_of(path: str, format: str) -> list[str] | None:
+    """
+    The columns of a file, as far as its beginning tells; None if each row has its own.
+
+    Raises:
+        PipelineError: if it cannot be read.
+    """
+    if format == "jsonl":
+        return None
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file, delimiter=_DELIMITERS[format]), [])
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise PipelineError(f"cannot read {path}: {describe_error(error)}") from error

@@ -1,0 +1,257 @@
+"""`asyncstream enrich`: rows of a file with the answers of a real server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream.cli import main
+
+
+class Service(ThreadingHTTPServer):
+    """Tells of a plane by its number; counts who asks for what."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: Counter[str] = Counter()
+        self.headers_seen: list[dict[str, str]] = []
+        self.bodies: list[Any] = []
+        self.seconds = 0.0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/planes"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Service
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with self.server.lock:
+            self.server.asked[name] += 1
+            self.server.headers_seen.append(dict(self.headers.items()))
+            if body:
+                self.server.bodies.append(json.loads(body))
+        if self.server.seconds:
+            time.sleep(self.server.seconds)
+        answer: Any = {"seats": len(name) * 10, "id": name}
+        status = {"N404": 404, "N500": 500, "N400": 400}.get(name, 200)
+        if name == "N1list":
+            answer = [1, 2]
+        data = json.dumps(answer if status == 200 else {}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_POST = do_GET
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as service:
+        thread = threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield service
+        service.shutdown()
+        thread.join()
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "asyncstream", "enrich", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+Enrich = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def enrich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Enrich:
+    """The command in this process, in the test's folder: its status, and what it says."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        return main(["enrich", *arguments]), capsys.readouterr().err
+
+    return run
+
+
+def rows_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_csv_becomes_json_lines_in_order(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.csv").write_text("id,color\nN1,red\nN22,blue\nN404,none\n")
+    status, said = enrich(
+        "in.csv", "--url", service.url + "/{id}", "--concurrency", "3", "--out", "out.jsonl"
+    )
+    assert (status, said) == (0, "")
+    assert rows_of(tmp_path / "out.jsonl") == [
+        {"id": "N1", "color": "red", "seats": 20},
+        {"id": "N22", "color": "blue", "seats": 30},
+        {"id": "N404", "color": "none"},
+    ]
+
+
+def test_json_lines_become_csv_with_the_columns_of_the_first(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": "N1"}\n{"id": "N404"}\n{"id": "N22"}\n')
+    assert enrich("in.jsonl", "--url", service.url + "/{id}", "--out", "out.csv") == (0, "")
+    assert (tmp_path / "out.csv").read_text() == "id,seats\nN1,20\nN404,\nN22,30\n"
+    arguments = ("in.jsonl", "--url", service.url + "/{id}", "--out", "out.tsv", "--columns", "seats,id")
+    status, said = enrich(*arguments)
+    assert status == 1
+    assert "KeyError: 'seats'" in said
+    (tmp_path / "in.jsonl").write_text('{"id": "N1"}\n')
+    assert enrich(*arguments, "--overwrite") == (0, "")
+    assert (tmp_path / "out.tsv").read_text() == "seats\tid\n20\tN1\n"
+
+
+def test_answer_goes_into_one_column(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.csv").write_text("id\nN1\nN404\nN1list\n")
+    arguments = ("in.csv", "--url", service.url + "/{id}", "--into", "plane")
+    assert enrich(*arguments, "--out", "out.jsonl") == (0, "")
+    assert rows_of(tmp_path / "out.jsonl") == [
+        {"id": "N1", "plane": {"seats": 20, "id": "N1"}},
+        {"id": "N404", "plane": None},
+        {"id": "N1list", "plane": [1, 2]},
+    ]
+    assert enrich(*arguments, "--out", "out.csv") == (0, "")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert next(iter(csv.DictReader(file))) == {"id": "N1", "plane": '{"seats":20,"id":"N1"}'}
+
+
+def test_failure_ends_the_run_and_tells_of_the_way_out(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.csv").write_text("id\nN400\n")
+    status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "out.jsonl")
+    assert status == 1
+    assert "/planes/N400: 400 Bad Request" in said
+    assert "element {'id': 'N400'}" in said
+    assert said.endswith(
+        "asyncstream: --failed FILE writes rows that fail there, and goes on with the others\n"
+    )
+
+
+def test_rows_that_fail_go_aside_and_so_do_lines_that_are_no_rows(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.csv").write_text("id,color\nN1,red\nN500,blue\nN3\nN1list,red\nN22,red\n")
+    arguments = ("in.csv", "--url", service.url + "/{id}", "--attempts", "2", "--failed", "failed.jsonl")
+    status, said = enrich(*arguments, "--out", "out.jsonl")
+    assert (status, said) == (0, "")
+    assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["N1", "N22"]
+    assert service.asked["N500"] == 2
+    failed = rows_of(tmp_path / "failed.jsonl")
+    by_row = {str(letter.get("value", letter.get("line_number"))): letter for letter in failed}
+    assert by_row["{'id': 'N500', 'color': 'blue'}"]["attempts"] == 2
+    assert "--into gives it a column" in by_row["{'id': 'N1list', 'color': 'red'}"]["error"]
+    assert by_row["4"]["line"] == "N3"
+
+
+def test_request_is_as_asked_for(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": "N1", "n": 1}\n{"id": "N1", "n": 1}\n')
+    (tmp_path / "secret").write_text("Authorization: Bearer of/tidings\n\nX-Two: 2\n")
+    sent = ("--send-row", "--header", "X-One: 1", "--header", "@secret")
+    status, said = enrich("in.jsonl", "--url", service.url, *sent, "--out", "out.jsonl")
+    assert (status, said) == (0, "")
+    assert service.bodies == [{"id": "N1", "n": 1}] * 2
+    seen = service.headers_seen[0]
+    assert (seen["X-One"], seen["X-Two"], seen["Authorization"]) == ("1", "2", "Bearer of/tidings")
+    cached = ("--cache", "60", "--rate", "1000", "--order", "unordered", "--overwrite")
+    status, said = enrich("in.jsonl", "--url", service.url + "/{id}", *cached, "--out", "out.jsonl")
+    assert (status, said) == (0, "")
+    assert service.asked["N1"] == 1
+    assert len(rows_of(tmp_path / "out.jsonl")) == 2
+
+
+def test_killed_run_is_resumed_and_every_row_is_there_once(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    count = 400
+    service.seconds = 0.01
+    (tmp_path / "in.csv").write_text("id\n" + "".join(f"N{number}x\n" for number in range(count)))
+    arguments = ("in.csv", "--url", service.url + "/{id}", "--concurrency", "10", "--out", "out.csv")
+    resume = (*arguments, "--resume", "state", "--every", "0.05")
+    process = start(tmp_path, *resume)
+    until = time.monotonic() + 60
+    while sum(service.asked.values()) < count / 2 and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    status, said = enrich(*resume)
+    assert status == 0, said
+    assert "goes on from checkpoint" in said
+    assert sum(service.asked.values()) < 2 * count
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == [f"N{number}x" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("none.csv", "--url", "http://x/{id}", "--out", "o.jsonl"), "there is no file none.csv"),
+        (("in.csv", "--url", "http://x/{idd}", "--out", "o.jsonl"), "no column 'idd'; it has: id, color"),
+        (("in.csv", "--url", "http://x/{}", "--out", "o.jsonl"), "the name of a column between"),
+        (("in.csv", "--url", "http://x/all", "--out", "o.jsonl"), "else all ask for the same"),
+        (("in.csv", "--url", "http://x/{id", "--out", "o.jsonl"), "--url: expected '}'"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.xls"), "--out-format: csv, tsv, jsonl"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "in.csv"), "is the file to read"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "there.jsonl"), "--overwrite replaces it"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--header", "a"), "expected 'Name: value'"),
+        (
+            ("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--header", "@no"),
+            "--header: FileNotFound",
+        ),
+        (
+            ("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--concurrency", "0"),
+            "concurrency: expected",
+        ),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--max-restarts", "1"), "needs --resume"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.csv", "--columns", "a,a"), "different names"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_asked(
+    tmp_path: Path, enrich: Enrich, arguments: tuple[str, ...], text: str
+) -> None:
+    (tmp_path / "in.csv").write_text("id,color\n1,red\n")
+    (tmp_path / "there.jsonl").write_text("")
+    status, said = enrich(*arguments)
+    assert status == 1
+    assert text in said
+    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "there.jsonl"}
