@@ -2,13 +2,14 @@
 # make test    everything that must hold: lint, types, tests on the oldest and newest Python found
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
+# make pictures   those of the live page in docs/, made by its test in a headless Chromium
 
 PYTHONS := $(shell .ci/pythons)
 OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-.PHONY: demo test bench setup lint types tests tests-newest clean
+.PHONY: demo test bench pictures setup lint types tests tests-newest clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -21,6 +22,9 @@ test: lint types
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+pictures: setup
+	SCREENSHOTS=docs $(BIN)/python -m pytest tests/web/test_dashboard.py -k "pictures or stuck"
 
 setup: .venv/ready
 

@@ -1,13 +1,15 @@
 """
-What a service tells of its job: health and status.
+What a service tells of its job: health, status, and a page that shows it live.
 
+    GET /               the page
     GET /healthz        200; 503 when the job has failed: start the service anew
     GET /readyz         200 while the job takes in elements; 503 before, afterwards, and when it has failed
     GET /status         the job's status as JSON; `?values=true` shows elements
     GET /status/events  the same every second, as server-sent events, without elements
 
-Nothing here changes the job. With a token, all but the two health checks ask for it: `Authorization: Bearer
-...`.
+Nothing here changes the job. With a token, all but the page's own files and the two health checks ask for
+it: `Authorization: Bearer ...`. The page asks its reader, or finds it behind the `#` of its address
+(`#token=...`), which browsers keep to themselves.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from urllib.parse import parse_qs
 
 from asyncstream.arguments import refuse, text
 from asyncstream.runtime.aio import Job
+from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.dependency import job_of
 from asyncstream.web.lifespan import JOB
 from asyncstream.web.sse import HEADERS, stream_feed
-from asyncstream.web.watch import OVER, Watches
+from asyncstream.web.watch import OVER, Watches, view
 
 __all__ = ("app",)
 
 READY = "running"
 
-FILES: dict[str, tuple[str, str]] = {}
-"""What the page is made of: path, file, content type."""
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+"""Content types of the page's files, by how their names end."""
 
 SECURITY = (
     (
@@ -49,7 +52,7 @@ Handler: TypeAlias = Callable[[Job, Scope, Receive, Send], Awaitable[None]]
 
 
 def app(
-    job: Job | None = None, *, token: str | None = None, values: bool = True, key: str = JOB
+    job: Job | None = None, *, token: str | None = None, values: Shown = True, key: str = JOB
 ) -> Application:
     """
     An ASGI application about a job, read-only: mount it in a service, or serve it alone.
@@ -62,25 +65,27 @@ def app(
     Args:
         job: what it is about; left out, the one that `lifespan` put into the state of the service.
         token: what a request must bring as `Authorization: Bearer ...`, except for the health checks.
-        values: whether elements are shown to who asks for them.
+        values: whether elements are shown to who asks for them; or a function that gives what is shown of
+            an element to everybody: its id, say.
         key: as for `lifespan`, where the job is left out.
     """
     if job is not None and not isinstance(job, Job):
         raise refuse("job", "a Job", job)
     if token is not None and (not text("token", token).isascii() or token != token.strip()):
         raise refuse("token", "a text of ASCII characters without space around it", "another one")
+    if not isinstance(values, bool) and not callable(values):
+        raise refuse("values", "True, False, or a function of an element", values)
     return _App(job, token, values=values, key=text("key", key))
 
 
 class _App:
-    def __init__(self, job: Job | None, token: str | None, *, values: bool, key: str) -> None:
+    def __init__(self, job: Job | None, token: str | None, *, values: Shown, key: str) -> None:
         self._job = job
         self._token = token
-        self._shows_values = values
+        self._values = values
         self._key = key
-        self._watches = Watches()
-        folder = files("asyncstream.web") / "static"
-        self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
+        self._watches = Watches(values if callable(values) else False)
+        self._files = _page()
         self._handlers: dict[str, Handler] = {
             "/healthz": self._health,
             "/readyz": self._ready,
@@ -132,8 +137,9 @@ class _App:
 
     async def _status(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("values", [""])[-1]
-        status = job.status(values=self._shows_values and asked.lower() in ("1", "true", "yes"))
-        await answer_json(send, 200, status.to_dict())
+        is_asked = asked.lower() in ("1", "true", "yes")
+        values = self._values if is_asked or callable(self._values) else False
+        await answer_json(send, 200, view(job, values))
 
     async def _events(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         feed = self._watches.over(job)
@@ -145,6 +151,16 @@ class _App:
             await answer(send, 204, b"", "text/plain")  # what tells an EventSource not to come back
             return
         await stream_feed(scope, receive, send, feed, bytes, since=0)
+
+
+def _page() -> dict[str, tuple[bytes, str]]:
+    """The files of the page with their content types, by path."""
+    found = {}
+    for file in (files("asyncstream.web") / "static").iterdir():
+        kind = KINDS[file.name.rpartition(".")[2]]
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        found[path] = (file.read_bytes(), f"{kind}; charset=utf-8")
+    return found
 
 
 async def _tell_state(send: Send, job: Job, *, is_well: bool) -> None:

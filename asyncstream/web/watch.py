@@ -8,15 +8,16 @@ gone, so that who comes back sees what was.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import orjson
 
 from asyncstream.runtime.aio import Job
+from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.web.feed import Feed
 
-__all__ = ("HISTORY", "OVER", "Watches")
+__all__ = ("HISTORY", "OVER", "Watches", "view")
 
 EVERY = 1.0
 """Seconds between two statuses."""
@@ -31,30 +32,47 @@ OVER: Final = frozenset({"finished", "stopped", "failed"})
 """States of a job that does nothing any more."""
 
 
-class Watches:
-    """The watch over each job that was asked for."""
+def view(job: Job, values: Shown) -> dict[str, Any]:
+    """The job's status as JSON has it, with its name and the settings of its steps."""
+    status = job.status(values=values).to_dict()
+    for step in status["steps"]:
+        details = job.graph[step["name"]].details
+        step["settings"] = {name: str(value) for name, value in details.items() if value is not None}
+    return {"name": job.name, **status}
 
-    def __init__(self) -> None:
+
+class Watches:
+    """
+    The watch over each job that was asked for.
+
+    Args:
+        values: what is shown of elements to all who watch.
+    """
+
+    def __init__(self, values: Shown) -> None:
+        self._values = values
         self._feeds: WeakKeyDictionary[Job, Feed[bytes]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def over(self, job: Job) -> Feed[bytes]:
-        """What is seen of `job`: its status as JSON, without values, every second until it is over."""
+        """What is seen of `job`: its status as JSON, every second until it is over."""
         feed = self._feeds.get(job)
         if feed is None:
             feed = self._feeds[job] = Feed(HISTORY)
-            task = asyncio.get_running_loop().create_task(_watch(job, feed), name="asyncstream watch")
+            task = asyncio.get_running_loop().create_task(
+                _watch(job, self._values, feed), name="asyncstream watch"
+            )
             self._tasks.add(task)  # the loop itself references tasks only weakly
             task.add_done_callback(self._tasks.discard)
         return feed
 
 
-async def _watch(job: Job, feed: Feed[bytes]) -> None:
+async def _watch(job: Job, values: Shown, feed: Feed[bytes]) -> None:
     try:
         while True:
-            status = job.status()
-            feed.put(orjson.dumps(status.to_dict()))
-            if status.state in OVER:
+            status = view(job, values)
+            feed.put(orjson.dumps(status))
+            if status["state"] in OVER:
                 return
             for _ in range(LOOKS):
                 if job.state not in OVER:

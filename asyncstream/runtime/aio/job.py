@@ -120,6 +120,11 @@ class Job:
         """The plan that it runs."""
         return self._run.graph
 
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._run.name
+
     async def __aenter__(self) -> Job:
         if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")

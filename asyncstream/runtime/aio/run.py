@@ -88,6 +88,7 @@ class Run:
         told: called with the error when the run fails.
 
     Attributes:
+        name: the pipeline's.
         phase: how far it has come.
         error: the first that happened, or None.
         is_draining: no more input is read, though nothing has failed.
@@ -114,7 +115,7 @@ class Run:
         self.is_draining = False
         self.started_ms = 0
         self.parts: dict[str, SourceDriver | Operator] = {}
-        self._name = name
+        self.name = name
         self._clock = JobClock(clock)
         self._from = snapshot
         self.checkpointer = (
@@ -179,7 +180,7 @@ class Run:
             if stubborn:
                 log.error(
                     "pipeline %r: step %r ignored its cancellation while it was opened",
-                    self._name,
+                    self.name,
                     self._being_opened,
                 )
         if self._overdue.done():
@@ -292,10 +293,10 @@ class Run:
         if first:
             self.error = error
         if error is not self.error:
-            log.warning("pipeline %r, as it ended: %s", self._name, describe_error(error))
+            log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error))
         elif first and isinstance(error, Exception):
             text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
-            log.error("pipeline %r failed: %s", self._name, text, exc_info=error)
+            log.error("pipeline %r failed: %s", self.name, text, exc_info=error)
         return first
 
     # ------------------------------------------------------------------ winding down
@@ -439,7 +440,7 @@ class Run:
     def _warn(self) -> None:
         log.warning(
             "pipeline %r takes in no more, and has waited %g s for: %s",
-            self._name,
+            self.name,
             SLOW,
             ", ".join(map(repr, self.unfinished())) or "its last checkpoint",
         )

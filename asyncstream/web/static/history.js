@@ -1,0 +1,124 @@
+// What was seen, and what follows from it: rates, the state of a step, where elements are.
+
+const KEEP = 900; // samples, one a second
+
+// Steps of these kinds give one element for each that they get, unless one fails.
+const ONE_TO_ONE = new Set(["map", "event_time", "key_by", "union", "async_map", "thread_map"]);
+
+export class History {
+  constructor() {
+    this.samples = [];
+  }
+
+  get last() {
+    return this.samples.at(-1) ?? null;
+  }
+
+  // Adds a status; one of another job begins a new history.
+  add(status) {
+    const last = this.last;
+    if (last && (last.status.started_ms !== status.started_ms || last.status.now_ms > status.now_ms)) {
+      this.samples = [];
+    }
+    const steps = new Map(status.steps.map((step) => [step.name, step]));
+    const sample = { t: status.now_ms, status, steps, flow: new Map() };
+    sample.flow = flows(sample, this.before(sample.t - 900));
+    this.samples.push(sample);
+    if (this.samples.length > KEEP) this.samples.shift();
+  }
+
+  // The newest sample that is not younger than `t`: what a rate is measured against.
+  before(t) {
+    for (let i = this.samples.length - 1; i >= 0; i--) if (this.samples[i].t <= t) return this.samples[i];
+    return null;
+  }
+
+  // What was measured of one step: [{t, value}], where value may be null.
+  series(name, pick) {
+    return this.samples.map((sample) => {
+      const step = sample.steps.get(name);
+      const value = step === undefined ? null : pick(step, sample);
+      return { t: sample.t, value: value ?? null };
+    });
+  }
+}
+
+// Which step an input names, and by which of its side outputs: "price.failed", where names may have dots.
+export function inputOf(text, steps) {
+  if (steps.has(text)) return { step: text, tag: null };
+  const dot = text.lastIndexOf(".");
+  return { step: text.slice(0, dot), tag: text.slice(dot + 1) };
+}
+
+// Elements a second into and out of each step. What no counter tells, its neighbours may: what a step gives, the
+// one behind it gets, if that one reads nothing else.
+function flows(sample, before) {
+  const found = new Map();
+  if (before === null) return found;
+  const seconds = (sample.t - before.t) / 1000;
+  const grown = (step, ...names) => {
+    const old = before.steps.get(step.name);
+    const known = names.find((name) => name in step.counts);
+    if (known === undefined || old === undefined) return null;
+    return Math.max(0, (step.counts[known] - (old.counts[known] ?? 0)) / seconds);
+  };
+  const inputs = new Map();
+  const readers = new Map();
+  for (const step of sample.status.steps) {
+    found.set(step.name, {
+      in: grown(step, "elements_in", "written"),
+      out: grown(step, "results_out", "elements_out", "read"),
+      failed: grown(step, "failed"),
+    });
+    inputs.set(step.name, step.inputs.map((text) => inputOf(text, sample.steps)));
+    for (const input of inputs.get(step.name)) {
+      if (!readers.has(input.step)) readers.set(input.step, []);
+      if (input.tag === null) readers.get(input.step).push(step.name);
+    }
+  }
+  const across = (step) => {
+    const flow = found.get(step.name);
+    if (!ONE_TO_ONE.has(step.kind)) return;
+    flow.in ??= flow.out;
+    flow.out ??= flow.in;
+  };
+  for (const step of sample.status.steps) {
+    const from = inputs.get(step.name);
+    const flow = found.get(step.name);
+    if (flow.in === null && from.length && from.every(({ step: name, tag }) => tag === null && found.get(name)?.out != null)) {
+      flow.in = from.reduce((sum, { step: name }) => sum + found.get(name).out, 0);
+    }
+    across(step);
+  }
+  for (const step of [...sample.status.steps].reverse()) {
+    const flow = found.get(step.name);
+    across(step);
+    const from = inputs.get(step.name);
+    if (flow.in !== null && from.length === 1 && from[0].tag === null) found.get(from[0].step).out ??= flow.in;
+    if (flow.out === null) {
+      const known = (readers.get(step.name) ?? []).find((name) => inputs.get(name).length === 1 && found.get(name).in !== null);
+      if (known !== undefined) flow.out = found.get(known).in;
+    }
+  }
+  return found;
+}
+
+// How a step stands: [level, word], where level is good, quiet, warning or critical.
+export function levelOf(step, flow) {
+  if (step.stuck) return ["critical", "stuck"];
+  if (step.counts.circuit_state === 2) return ["warning", "breaker open"];
+  if (step.counts.circuit_state === 1) return ["warning", "breaker half open"];
+  if (step.waiting.downstream > 0) return ["warning", "held back"];
+  if (step.idle) return ["quiet", "idle"];
+  const moves = (flow?.in ?? 0) + (flow?.out ?? 0) > 0 || inFlight(step) > 0;
+  if (!moves && step.held_back_by) return ["warning", "held back"];
+  return moves ? ["good", "running"] : ["quiet", "quiet"];
+}
+
+export function inFlight(step) {
+  return step.counts.running ?? step.waiting.call ?? 0;
+}
+
+export function waiting(step) {
+  return Object.entries(step.waiting).reduce((sum, [place, count]) => (place === "call" ? sum : sum + count), 0);
+}

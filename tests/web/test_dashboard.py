@@ -1,0 +1,296 @@
+"""The live page in a real browser, against a running pipeline."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from tests.web.browser import Browser, browsing
+from tests.web.shop import EVIL, Shop, serving
+
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
+"""A folder for the pictures of the documentation; by default none are kept."""
+
+TOKEN = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    with serving() as shop:
+        yield shop
+
+
+@pytest.fixture
+def page(browser: Browser, shop: Shop) -> Iterator[Browser]:
+    """The page of the shop, where everything works, as soon as it shows something that moves."""
+    shop.do(shop.well)
+    browser.look()
+    browser.open(shop.url)
+    browser.until(lambda: not browser.all(".node[data-level=critical]"), "nothing is stuck")
+    browser.until_text("[data-step=price] .figures", "/s")
+    yield browser
+    browser.forget()
+    assert browser.complaints() == []
+
+
+def row(browser: Browser, step: str) -> dict[str, str]:
+    """The figures of a step in the table, by the heads of the columns."""
+    script = """
+        const row = document.querySelector(`#steps tr[data-step="${CSS.escape(arguments[0])}"]`);
+        const heads = [...document.querySelectorAll("#steps thead th")].map((head) => head.textContent);
+        return Object.fromEntries([...row.children].map((cell, i) => [heads[i], cell.textContent]));
+    """
+    found: dict[str, str] = browser.run(script, step)
+    return found
+
+
+def test_figures_are_shown_and_move(page: Browser) -> None:
+    assert page.text("#name") == "shop orders"
+    assert page.text("#state") == "running"
+    assert page.text("#live") == "live"
+    assert re.fullmatch(r"\d+/s", row(page, "price")["In"])
+    assert re.fullmatch(r"\d+ / 24", row(page, "price")["In flight"])
+    page.find("[data-step=orders].node").click()
+
+    def read() -> int:
+        facts = page.run(
+            "return [...document.querySelectorAll('#details .facts div')].map((d) => d.textContent)"
+        )
+        return int(
+            next(fact for fact in facts if fact.startswith("read")).removeprefix("read").replace(",", "")
+        )
+
+    before = read()
+    page.until(lambda: read() > before + 100, "more is read")
+    line = page.find("#details .line.tone-main").get_attribute("d")
+    assert line
+    page.until(lambda: page.find("#details .line.tone-main").get_attribute("d") != line, "the chart moves")
+    page.until(lambda: page.text("#checkpoints").startswith("number"), "a checkpoint")
+
+
+def test_failed_elements_open_and_show_values_only_when_asked(page: Browser) -> None:
+    page.until(lambda: page.text("#failed-count") != "0", "a failure")
+    assert not page.find("#failed-list").is_displayed()
+    page.find("#failed summary").click()
+    assert page.find("#failed-list").is_displayed()
+    first = page.text("#failed-list li")
+    assert "customer" in first
+    assert "RetriesExhausted" in first
+    assert "element hidden" in first
+    assert "no customer" not in page.text("body")  # the error quotes the element
+    page.find("#values").click()
+    page.until_text("#failed-list code", EVIL)
+    assert "no customer" in page.text("#failed-list")
+    page.find("#values").click()
+    page.until_text("#failed-list li", "element hidden")
+    assert "no customer" not in page.text("body")
+
+
+def test_markup_in_names_and_elements_is_only_text(page: Browser) -> None:
+    page.find("#values").click()
+    page.find("#failed summary").click()
+    page.until_text("#failed-list code", EVIL)
+    page.run("document.querySelector(`.node[data-step='${CSS.escape(arguments[0])}']`).click()", EVIL)
+    page.until_text("#details-title", EVIL)
+    assert page.all("img") == []
+    assert page.run("return document.querySelectorAll('[onerror]').length") == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "step", "why"),
+    [("answers", "price", "call"), ("writes", "ledger", "write"), ("returns", "all", "returns")],
+)
+def test_step_that_is_stuck_turns_red_and_is_named(
+    page: Browser, shop: Shop, broken: str, step: str, why: str
+) -> None:
+    node = f".node[data-step={step}]"
+    colour = "return getComputedStyle(document.querySelector(arguments[0])).borderLeftColor"
+    assert page.find(node).get_attribute("data-level") in ("good", "quiet")
+    well = page.run(colour, node)
+    shop.do(getattr(shop, broken).clear)
+    page.until(lambda: page.find(node).get_attribute("data-level") == "critical", f"{step} is stuck")
+    assert page.run(colour, node) != well
+    assert page.run(colour, node) == "rgb(192, 38, 43)"
+    alert = page.text(f"#alerts [data-key='{step}']")
+    assert f"{step} is stuck" in alert
+    assert why in alert
+    assert row(page, step)["State"] == "stuck"
+    if broken == "answers":
+        picture(page, "dashboard-stuck")
+    shop.do(getattr(shop, broken).set)
+    page.until(lambda: not page.all("#alerts > *"), "all is well again")
+
+
+def test_keyboard_alone_is_enough(page: Browser) -> None:
+    def focused() -> Any:
+        return page.run("const at = document.activeElement; return at.dataset.step ?? at.id ?? at.tagName")
+
+    for _ in range(12):
+        press(page, "Tab")
+        if focused() == "orders":
+            break
+    assert focused() == "orders"
+    press(page, "Enter")
+    page.until_text("#details-title", "orders")
+    press(page, "Escape")
+    assert not page.find("#details").is_displayed()
+    assert focused() == "orders"
+    outline = page.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"  # where the focus is, can be seen
+
+
+def press(browser: Browser, key: str) -> None:
+    codes = {"Tab": 9, "Enter": 13, "Escape": 27}
+    text = {"Enter": "\r"}.get(key, "")
+    for kind in ("keyDown", "keyUp"):
+        event = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", event | ({"text": text} if text else {}))
+
+
+def test_screen_reader_hears_what_everything_is(page: Browser) -> None:
+    page.find(".node[data-step=price]").click()
+    buttons = page.accessible_names("button")
+    assert "" not in buttons
+    assert any(re.match(r"price, async_map, running\. .*calls in flight", name) for name in buttons)
+    charts = page.accessible_names("image")
+    assert any(name.startswith("Throughput: in ") for name in charts)
+    assert "Pipeline" in page.accessible_names("region")
+    assert page.run("return document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(page: Browser, shop: Shop, scheme: Any) -> None:
+    page.look(scheme=scheme)
+    page.find(".node[data-step=price]").click()
+    page.find("#failed summary").click()
+    shop.do(shop.answers.clear)
+    page.until(lambda: page.all("#alerts > *"), "something is stuck")
+    assert page.run(CONTRAST) == []
+    shop.do(shop.answers.set)
+
+
+CONTRAST = """
+    // texts with less contrast than 4.5 : 1 to what is behind them
+    const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+    const linear = (part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const weights = [0.2126, 0.7152, 0.0722];
+    const light = (colour) => weights.reduce((sum, each, i) => sum + each * linear(colour[i] / 255), 0);
+    const behind = (element) => {
+      for (let at = element; at; at = at.parentElement) {
+        const colour = rgb(getComputedStyle(at).backgroundColor);
+        if ((colour[3] ?? 1) === 1) return colour;
+      }
+      return [255, 255, 255];
+    };
+    const bad = [];
+    for (const element of document.querySelectorAll("body *")) {
+      const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+      if (!own || !element.checkVisibility() || element.closest(".skip")) continue;
+      const style = getComputedStyle(element);
+      const colour = rgb(element instanceof SVGElement ? style.fill : style.color);
+      const [less, more] = [light(colour), light(behind(element))].sort((a, b) => a - b);
+      if ((more + 0.05) / (less + 0.05) < 4.5) bad.push(`${element.className}: ${element.textContent}`);
+    }
+    return bad;
+"""
+
+
+def test_light_and_dark_follow_the_reader(page: Browser) -> None:
+    def background() -> Any:
+        return page.run("return getComputedStyle(document.body).backgroundColor")
+
+    light = background()
+    page.look(scheme="dark")
+    dark = background()
+    assert light != dark
+    page.find("#theme").click()
+    assert (page.text("#theme"), background()) == ("Theme: light", light)
+    page.driver.refresh()
+    page.until_text("#theme", "light")
+    page.look(scheme="light")
+    page.find("#theme").click()
+    assert (page.text("#theme"), background()) == ("Theme: dark", dark)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_page_fits_the_screen(page: Browser, width: int) -> None:
+    page.look(width, 800)
+    page.until_text("[data-step=price] .figures", "/s")
+    page.run("document.querySelector('.node[data-step=price]').click()")
+    page.until_text("#details-title", "price")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    inside = page.run("const g = document.getElementById('graph'); return g.scrollWidth <= g.clientWidth")
+    assert inside  # nobody has to scroll the graph sideways
+    overlaps = """
+        const boxes = [...document.querySelectorAll(".node")].map((node) => node.getBoundingClientRect());
+        const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+        return boxes.some((a, i) => boxes.some((b, j) => i < j && meet(a, b)));
+    """
+    assert not page.run(overlaps)
+
+
+def test_nothing_comes_from_another_host(page: Browser, shop: Shop) -> None:
+    loaded = page.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert loaded
+    assert [name for name in loaded if not name.startswith((shop.url, "data:"))] == []
+
+
+def test_page_says_that_the_job_is_gone_and_goes_on_with_the_next(browser: Browser) -> None:
+    browser.look()
+    with serving() as first:
+        browser.open(first.url)
+        browser.until_text("#live", "live")
+    browser.until(lambda: browser.text("#live") != "live", "the connection is lost")
+    assert browser.text("#state") == "stopped"
+    browser.complaints()  # of a server that is not there
+
+
+def test_token_is_asked_for_and_kept_to_the_page(browser: Browser) -> None:
+    browser.look()
+    with serving(token=TOKEN) as shop:
+        browser.open(shop.url)
+        browser.until(lambda: browser.find("#login").is_displayed(), "a token is asked for")
+        assert browser.text("#steps tbody") == ""
+        enter(browser, "wrong")
+        browser.until_text("#login-why", "not the token")
+        enter(browser, TOKEN)
+        browser.until_text("#state", "running")
+        browser.forget()
+        browser.open(f"{shop.url}#token={TOKEN.replace(' ', '%20')}")
+        browser.until_text("#state", "running")
+        assert browser.driver.current_url == shop.url
+        browser.complaints()  # of 401
+
+
+def enter(browser: Browser, token: str) -> None:
+    browser.find("#token").send_keys(token)
+    browser.find("#login-form button").click()
+
+
+def test_pictures_for_the_documentation(page: Browser) -> None:
+    picture(page, "dashboard")
+    page.look(scheme="dark")
+    page.find(".node[data-step=price]").click()
+    picture(page, "dashboard-dark")
+
+
+def picture(browser: Browser, name: str) -> None:
+    """A picture of what the page shows; kept where pictures are wanted."""
+    shown = browser.driver.get_screenshot_as_png()
+    assert shown.startswith(b"\x89PNG")
+    if SCREENSHOTS:
+        Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+        (Path(SCREENSHOTS) / f"{name}.png").write_bytes(shown)
