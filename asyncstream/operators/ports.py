@@ -30,13 +30,17 @@ has not caught up, is still to bring elements, all of which would be late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.whereabouts import Progress
+from asyncstream.state.tables import Cell
 
-__all__ = ("MultiInput", "Port", "Receive", "Valve")
+__all__ = ("INPUTS", "MultiInput", "Port", "Receive", "Valve")
+
+INPUTS: Final = "inputs"
+"""The cell in which an operator keeps what it knows of its inputs."""
 
 
 class Receive(Protocol):
@@ -228,7 +232,7 @@ class MultiInput(Operator):
 
     A subclass names what takes the elements of each input. Everything else is as with one input: its
     `advance_watermark` is called when the watermark of all inputs together rises, and so on.
-    What it remembers of its inputs is `valve.snapshot()`, a part of its own snapshot.
+    What it remembers of its inputs is a cell beside its own tables.
 
     Args:
         receivers: one for each input; a method of the operator, for instance.
@@ -244,6 +248,7 @@ class MultiInput(Operator):
         super().__init__()
         self.valve = Valve(self, receivers, holds_back)
         self.ports = self.valve.ports
+        self.tables.declare_cell(INPUTS, Cell(self.valve.snapshot, self.valve.restore))
 
     def port(self, number: int) -> Operator:
         return self.ports[number]

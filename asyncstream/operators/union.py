@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.ports import INPUTS, MultiInput
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state.schema import Schema
+from asyncstream.state.upgrade import snapshot
 
 __all__ = ("Union", "UnionSpec")
 
@@ -28,11 +29,8 @@ class Union(MultiInput):
     def __init__(self, inputs: int) -> None:
         super().__init__(*[self.process_batch] * inputs, holds_back=False)
 
-    def snapshot(self) -> Any:
-        return self.valve.snapshot()
-
-    def restore(self, state: Any) -> None:
-        self.valve.restore(state)
+    def upgraded(self, state: Any) -> Any:
+        return state if isinstance(state, dict) else snapshot({}, {INPUTS: state}, {INPUTS: "same"})
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,6 @@ class UnionSpec(Spec):
 
 
 def _rearranged(names: Sequence[str], state: Any, was: Schema) -> Any:
-    watermark, ports, *idle = state
+    watermark, ports, *idle = state["cells"][INPUTS] if isinstance(state, dict) else state
     known = dict(zip(was.parts, ports, strict=True))
     return [watermark, [known.get(name, [MIN_TIMESTAMP, False]) for name in names], *idle]

@@ -152,8 +152,10 @@ def test_what_has_a_layout_by_keys_is_keyed_and_has_a_schema(kind: str) -> None:
     if spec.operator.layout is not None:
         assert spec.schema is not None
         assert all(key_by is not None for key_by in spec.keys)
-    built = spec.build()
-    remembers = type(built).snapshot is not Operator.snapshot
+    operator = spec.build()
+    if spec.calls is None:
+        operator.open(OperatorContext("step", ManualClock()))
+    remembers = type(operator).snapshot is not Operator.snapshot or bool(operator.tables)
     assert remembers == (spec.schema is not None)
 
 
