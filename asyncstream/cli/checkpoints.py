@@ -43,7 +43,9 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
         ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
     ):
         look = looks.add_parser(name, parents=[shared], help=text)
-        look.add_argument("store", help="the directory, or the SQLite file, that they are in")
+        look.add_argument(
+            "store", metavar="STORE", help="the directory, or the SQLite file, that they are in"
+        )
         if name == "show":
             look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
         add_key(look)

@@ -16,6 +16,7 @@ from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.checkpoints import add_checkpoint_commands, add_key, key_of
+from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
@@ -102,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
     describe.set_defaults(do=_describe)
 
     add_checkpoint_commands(commands, shared)
+    add_completion_command(commands, shared)
     return parser
 
 

@@ -27,7 +27,17 @@ from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.stream import Stream
-from asyncstream.plan import Graph, Guarantee, Output, SinkStep, SourceStep, as_mermaid, as_text, guarantees
+from asyncstream.plan import (
+    Graph,
+    Guarantee,
+    Output,
+    SinkStep,
+    SourceStep,
+    as_html,
+    as_mermaid,
+    as_text,
+    guarantees,
+)
 from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_run
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
@@ -364,6 +374,10 @@ class Pipeline:
         if format == "mermaid":
             return as_mermaid(self._graph)
         return as_text(self._graph, self.name, checkpoints=checkpoints)
+
+    def _repr_html_(self) -> str:
+        """The steps as a picture, which notebooks show."""
+        return as_html(self._graph, self.name)
 
     def guarantees(self) -> list[Guarantee]:
         """What holds on the way from each source to each sink, if checkpoints are kept."""

@@ -3,6 +3,7 @@
 from asyncstream.plan.describe import as_mermaid, as_text
 from asyncstream.plan.graph import Graph, Input, OperatorStep, Output, SinkStep, SourceStep, Step
 from asyncstream.plan.guarantees import Guarantee, guarantees
+from asyncstream.plan.picture import as_html
 from asyncstream.plan.wiring import Wiring
 
 __all__ = (
@@ -15,6 +16,7 @@ __all__ = (
     "SourceStep",
     "Step",
     "Wiring",
+    "as_html",
     "as_mermaid",
     "as_text",
     "guarantees",

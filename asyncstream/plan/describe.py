@@ -7,7 +7,7 @@ from __future__ import annotations
 from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
 from asyncstream.plan.guarantees import guarantees
 
-__all__ = ("as_mermaid", "as_text")
+__all__ = ("as_mermaid", "as_text", "settings_of")
 
 
 def as_text(graph: Graph, title: str, *, checkpoints: bool = False) -> str:
@@ -39,7 +39,7 @@ def as_mermaid(graph: Graph) -> str:
     ids = {step.name: f"s{number}" for number, step in enumerate(steps)}
     lines = ["flowchart LR"]
     for step in steps:
-        label = _escape(step.name) + "".join(f"<br/>{_escape(text)}" for text in _parts(step))
+        label = _escape(step.name) + "".join(f"<br/>{_escape(text)}" for text in settings_of(step))
         before, after = _shape(step)
         lines.append(f'  {ids[step.name]}{before}"{label}"{after}')
     for step in steps:
@@ -49,12 +49,13 @@ def as_mermaid(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def _parts(step: Step) -> list[str]:
+def settings_of(step: Step) -> list[str]:
+    """The settings of a step, as they are shown."""
     return [f"{name}={value}" for name, value in step.details.items() if value is not None]
 
 
 def _settings(step: Step, before: str) -> str:
-    parts = _parts(step)
+    parts = settings_of(step)
     return f"{before}({', '.join(parts)})" if parts else ""
 
 
