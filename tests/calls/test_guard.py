@@ -21,6 +21,7 @@ from asyncstream.calls import (
     single_flight,
 )
 from asyncstream.calls.guard import Background
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import CallTimeout
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.testing.loop import run_virtual
@@ -149,6 +150,58 @@ def test_metrics_are_those_of_the_whole_nest() -> None:
     assert metrics["retries"] == 1
     assert metrics["cache_misses"] == 1
     assert {"coalesced", "rate_limited", "circuit_state"} <= metrics.keys()
+
+
+GAUGES = {
+    "rate_limit": {"limited"},
+    "circuit_breaker": {"limited", "circuit_state"},
+    "adaptive_concurrency": {"limited", "concurrency_limit"},
+}
+
+
+async def echo(values: list[int]) -> list[int]:
+    return values
+
+
+@pytest.mark.parametrize("name", [*GUARDS, "batched"])
+def test_guard_declares_what_only_grows_and_the_rest_are_gauges(name: str) -> None:
+    guarded: Guard[Any, Any] = batched(echo, size=1) if name == "batched" else GUARDS[name](Flaky(0))
+    assert set(guarded.metrics()) - set(guarded.counter_names()) == GAUGES.get(name, set())
+    assert set(guarded.counter_names()) <= guarded.metrics().keys()
+
+
+def test_counters_are_those_of_the_whole_nest_each_once_and_of_the_function_inside() -> None:
+    class Counting(Plain):
+        def metrics(self) -> dict[str, int]:
+            return {"asked": 3, "open_sockets": 1}
+
+        def counter_names(self) -> tuple[str, ...]:
+            return ("asked",)
+
+    names = retry(circuit_breaker(retry(Counting()))).counter_names()
+    assert len(set(names)) == len(names)
+    assert {"retries", "circuit_opened", "asked"} <= set(names)
+    assert not {"circuit_state", "open_sockets"} & set(names)
+
+
+def test_lookup_counts_its_requests_and_what_its_guards_count() -> None:
+    lookup = HttpLookup(str, rate=5, attempts=3)
+    assert set(lookup.counter_names()) == {"requests", "rate_limited", *retry(Plain()).counter_names()}
+    assert set(lookup.counter_names()) <= lookup.metrics().keys()
+
+
+def test_limiter_of_others_and_a_guard_that_declares_nothing_have_no_counters() -> None:
+    class Turnstile:
+        async def acquire(self, weight: float = 1) -> None:
+            pass
+
+    class Undeclared(Guard[int, int]):
+        def counters(self) -> dict[str, int]:
+            return {"turns": 5}
+
+    assert rate_limit(Plain(), limiter=Turnstile()).counter_names() == ()
+    assert Undeclared(Plain()).counter_names() == ()
+    assert Undeclared(Plain()).metrics() == {"turns": 5}
 
 
 def test_timeout_hook_of_a_batch_function_is_asked_with_a_batch() -> None:
