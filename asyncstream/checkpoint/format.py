@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
-from asyncstream.checkpoint.parts import INLINE_BYTES, Encoded, PartInfo, decode_state, divide, unite
+from asyncstream.checkpoint.parts import Encoded, Part, PartInfo, unite
+from asyncstream.checkpoint.segments import plain_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
@@ -108,29 +109,28 @@ class Draft:
     parts: dict[str, bytes]
 
 
-def pack(
-    info: CheckpointInfo,
-    states: Mapping[str, Encoded],
-    name_of: Callable[[str], str],
-    inline_bytes: int = INLINE_BYTES,
-) -> Draft:
+def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     """
     The bytes of a checkpoint.
 
     Args:
         info: what it says of itself; its sizes and parts are filled in here.
-        states: by name, for each of its steps.
-        name_of: the name under which the part with this digest is kept, or is to be.
-        inline_bytes: larger parts are for the store.
+        states: by name, the parts of each of its steps. Of those that have no data the store has it.
     """
     contents: list[bytes] = []
     stored: dict[str, bytes] = {}
     steps: dict[str, StepInfo] = {}
     for name, step in info.steps.items():
-        parts, inline, large = divide(states[name], name_of, inline_bytes)
-        contents += inline
-        stored |= large
-        steps[name] = replace(step, size=sum(part.size for part in parts), parts=parts)
+        parts = states[name]
+        for part in parts:
+            if part.data is None:
+                continue
+            if part.stored is None:
+                contents.append(part.data)
+            else:
+                stored[part.stored] = part.data
+        infos = tuple(part.info for part in parts)
+        steps[name] = replace(step, size=sum(part.size for part in parts), parts=infos)
     description = json.dumps(
         {
             "id": info.id,
@@ -152,23 +152,32 @@ def pack(
     ).encode()
     head = _HEAD.pack(MAGIC, VERSION, len(description), sum(map(len, contents)))
     manifest = b"".join((head, _checksum((head, description, *contents)), description, *contents))
-    size = len(manifest) + sum(map(len, stored.values()))
+    kept = {part.stored: part.size for step in steps.values() for part in step.parts if part.stored}
+    size = len(manifest) + sum(kept.values())
     return Draft(replace(info, size=size, steps=steps), manifest, stored)
 
 
-def unpack_info(data: bytes) -> CheckpointInfo:
+def unpack_info(data: bytes, codec: Codec | None = None) -> CheckpointInfo:
     """
     What a checkpoint says of itself; nothing of its contents is decoded.
 
+    Args:
+        codec: with which its contents are to be read; None: they are not.
+
     Raises:
         DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
-        CheckpointError: if a newer version of this package wrote them.
+        CheckpointError: if a newer version of this package wrote them, or another codec did.
     """
     description, _ = _read(data)
     steps = {name: _step(step) for name, step in description["steps"].items()}
     size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
     plain = {key: value for key, value in description.items() if key != "steps"}
-    return CheckpointInfo(**plain, size=size, steps=steps)
+    info = CheckpointInfo(**plain, size=size, steps=steps)
+    if codec is not None and info.codec != codec.name:
+        raise CheckpointError(
+            f"checkpoint {info.id} was written with codec={info.codec!r}, and is now read with {codec.name!r}"
+        )
+    return info
 
 
 def _step(step: Mapping[str, Any]) -> StepInfo:
@@ -192,14 +201,8 @@ def unpack(data: bytes, codec: Codec, stored: Mapping[str, bytes]) -> tuple[Chec
         CheckpointError: if a newer version of this package wrote them, or another codec did, or a value
             cannot be read any more.
     """
-    info = unpack_info(data)
-    if info.codec != codec.name:
-        raise CheckpointError(
-            f"checkpoint {info.id} was written with codec={info.codec!r}, and is now read with {codec.name!r}"
-        )
-    return info, {
-        name: decode_state(name, state, codec) for name, state in encoded_states(data, info, stored)
-    }
+    info = unpack_info(data, codec)
+    return info, {name: plain_state(name, state, codec) for name, state in encoded_states(data, info, stored)}
 
 
 def encoded_states(

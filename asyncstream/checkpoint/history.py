@@ -5,11 +5,13 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
-from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, unpack, unpack_info
-from asyncstream.checkpoint.parts import check_part, digest_in, part_name
+from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, unpack_info
+from asyncstream.checkpoint.parts import Encoded, check_part, digest_in, part_name
 from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
+from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
@@ -67,8 +69,14 @@ class History:
         return found
 
     async def read_newest(self) -> tuple[CheckpointInfo, dict[str, Any]] | None:
+        """As `open_newest`, with what steps remember as snapshots."""
+        opened = await self.open_newest()
+        return None if opened is None else (opened[0], self._decoded(opened[1]))
+
+    async def open_newest(self) -> tuple[CheckpointInfo, dict[str, Encoded]] | None:
         """
-        The newest checkpoint that is whole; None if there is none at all. What is damaged is logged.
+        The newest checkpoint that is whole, and by name what its steps remember, as it went through the
+        codec; None if there is none at all. What is damaged is logged.
 
         Raises:
             CheckpointError: if all are damaged, or the newest whole one cannot be read by this program.
@@ -77,7 +85,7 @@ class History:
         numbers = await self.look()
         for number in reversed(numbers):
             try:
-                return await self.read(number)
+                return await self.open(number)
             except DamagedCheckpoint as damage:
                 log.warning("%s; going back to the one before", damage)
                 self.passed_over[number] = damage
@@ -89,18 +97,39 @@ class History:
 
     async def read(self, number: int) -> tuple[CheckpointInfo, dict[str, Any]]:
         """
-        The checkpoint of this number.
+        The checkpoint of this number, and by name what its steps remember, as snapshots.
 
         Raises:
             DamagedCheckpoint: if it is not whole.
             CheckpointError: if it is not there, cannot be read by this program, or another key wrote it.
         """
+        info, encoded = await self.open(number)
+        return info, self._decoded(encoded)
+
+    async def open(self, number: int) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+        """As `read`, with what steps remember as it went through the codec."""
         data = await self._manifest(number)
         try:
-            stored = await self._read_parts(unpack_info(data))
-            return unpack(data, self._codec, stored)
+            info = unpack_info(data, self._codec)
+            stored = await self._read_parts(info)
+            return info, dict(encoded_states(data, info, stored))
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+
+    def _decoded(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
+        return {name: plain_state(name, state, self._codec) for name, state in encoded.items()}
+
+    async def read_part(self, name: str) -> bytes:
+        """
+        A part of a checkpoint of this store.
+
+        Raises:
+            DamagedCheckpoint: if it is not what was written.
+            CheckpointError: if it is not there.
+        """
+        data = await self._store.read(name)
+        check_part(name, data)
+        return data
 
     async def check(self, number: int) -> CheckpointInfo:
         """
@@ -146,12 +175,11 @@ class History:
         stored = {}
         for name in sorted(info.stored):
             try:
-                stored[name] = await self._store.read(name)
+                stored[name] = await self.read_part(name)
             except DamagedCheckpoint:
                 raise
             except CheckpointError as error:
                 raise DamagedCheckpoint(f"it lacks a part: {error}") from error
-            check_part(name, stored[name])
         return stored
 
     # ------------------------------------------------------------------ for the job that holds the lease

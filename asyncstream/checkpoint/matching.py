@@ -11,6 +11,7 @@ from typing import Any
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.state import Kept
 from asyncstream.state.schema import Schema, adapted
 
 __all__ = ("fit", "match")
@@ -68,7 +69,8 @@ def fit(
     Args:
         old: the step's name in the checkpoint.
         name: its name in the pipeline.
-        state: what the checkpoint holds of it.
+        state: what the checkpoint holds of it: a snapshot, or the `Kept` of one, which is given back if it
+            can stay as it is.
         now: what the step remembers today; None: it is not compared.
 
     Raises:
@@ -77,7 +79,7 @@ def fit(
     migrate = settings.migrate.get(name)
     if migrate is not None:
         try:
-            return migrate(state)
+            return migrate(state.snapshot() if isinstance(state, Kept) else state)
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"

@@ -1,10 +1,10 @@
 """
 What a step remembers, as parts: bytes with names, which checkpoints share as long as they do not change.
 
-A step's state is a list of named parts, each a list of entries. The name is the path to a long list in the
-state ("contents", "timers/event"); the part without a name is all the rest. Each part is encoded in *chunks*
-of a few thousand entries: encoding one takes about a millisecond, so a thread that encodes them lets the
-event loop run in between.
+A step's state is a list of named parts. Of a step that keeps tables there are those of each table (`chains`),
+with the table's name; of another state its long lists, with the path to each ("contents"). The part without a
+name is all the rest. Each part is encoded in *chunks* of about a thousand entries: encoding one takes about a
+millisecond, so a thread that encodes them lets the event loop run in between.
 
 A small part lies in the manifest. A large one is kept by itself, under a name that is made from its bytes:
 one that has not changed since the last checkpoint has the same name, so it need not be written again, and one
@@ -13,10 +13,10 @@ that was damaged is found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -26,13 +26,15 @@ from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
 __all__ = (
     "INLINE_BYTES",
     "Encoded",
+    "Part",
     "PartInfo",
     "check_part",
     "decode_state",
     "digest_in",
-    "divide",
     "encode_state",
+    "kept_parts",
     "part_name",
+    "parts_of",
     "unite",
 )
 
@@ -134,32 +136,81 @@ def _list_at(state: Any, path: _Path) -> Any:
 # ------------------------------------------------------------------ chunks and parts
 
 
-def divide(
-    encoded: Encoded, name_of: Callable[[str], str], inline_bytes: int = INLINE_BYTES
-) -> tuple[tuple[PartInfo, ...], list[bytes], dict[str, bytes]]:
+@dataclass(frozen=True, slots=True)
+class Part:
     """
-    A step's state in parts: what a manifest says of them, then the bytes for it, and by name those for the
-    store.
+    A part of a step's state.
 
-    Args:
-        name_of: the name under which a part with this digest is kept, or is to be.
-        inline_bytes: larger parts are for the store.
+    Attributes:
+        info: what a checkpoint says of it.
+        data: its bytes; None: only the store has them.
     """
-    infos: list[PartInfo] = []
-    inline: list[bytes] = []
-    stored: dict[str, bytes] = {}
-    for path, group in groupby(encoded, itemgetter(0)):
-        chunks = [data for _, data in group]
-        sizes = tuple(map(len, chunks))
-        if sum(sizes) <= inline_bytes:
-            inline += chunks
-            infos.append(PartInfo(path, sizes))
-        else:
-            whole = b"".join(chunks)
-            name = name_of(_digest(whole))
-            stored[name] = whole
-            infos.append(PartInfo(path, sizes, name))
-    return tuple(infos), inline, stored
+
+    info: PartInfo
+    data: bytes | None
+
+    @classmethod
+    def of(
+        cls, path: _Path, chunks: Sequence[bytes], name_of: Callable[[str], str], inline_bytes: int
+    ) -> Part:
+        """
+        The part that has these chunks.
+
+        Args:
+            path: which part of the state.
+            name_of: the name under which the part with this digest is kept, or is to be.
+            inline_bytes: larger parts are for the store.
+        """
+        data = b"".join(chunks)
+        stored = None if len(data) <= inline_bytes else name_of(_digest(data))
+        return cls(PartInfo(path, tuple(map(len, chunks)), stored), data)
+
+    @property
+    def path(self) -> _Path:
+        """Which part of the state."""
+        return self.info.path
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.info.size
+
+    @property
+    def stored(self) -> str | None:
+        """The name under which the store keeps it; None: it lies in the manifest."""
+        return self.info.stored
+
+    def chunks_in(self, data: bytes | None = None) -> list[bytes]:
+        """Its chunks, of the bytes that are here, or of these."""
+        data = self.data if data is None else data
+        assert data is not None
+        found, at = [], 0
+        for size in self.info.chunks:
+            found.append(data[at : at + size])
+            at += size
+        return found
+
+    def without_data(self) -> Part:
+        """The same, without bytes that the store has."""
+        return self if self.stored is None or self.data is None else Part(self.info, None)
+
+
+def parts_of(encoded: Encoded, name_of: Callable[[str], str], inline_bytes: int = INLINE_BYTES) -> list[Part]:
+    """A step's state in parts; `name_of` and `inline_bytes` as for `Part.of`."""
+    return [
+        Part.of(path, [data for _, data in group], name_of, inline_bytes)
+        for path, group in groupby(encoded, itemgetter(0))
+    ]
+
+
+def kept_parts(infos: Iterable[PartInfo], encoded: Encoded) -> list[Part]:
+    """The parts of a state that a checkpoint holds, of which the store has those that it keeps."""
+    chunks = (data for _, data in encoded)
+    parts = []
+    for info in infos:
+        data = b"".join(islice(chunks, len(info.chunks)))
+        parts.append(Part(info, data if info.stored is None else None))
+    return parts
 
 
 def part_name(digest: str, writer: int) -> str:
@@ -192,7 +243,7 @@ def check_part(name: str, data: bytes) -> None:
 
 def unite(infos: Iterable[PartInfo], inline: memoryview, stored: Mapping[str, bytes]) -> tuple[Encoded, int]:
     """
-    What `divide` was given.
+    The chunks of a step's state.
 
     Args:
         inline: the bytes in the manifest, from those of this step on.

@@ -31,7 +31,15 @@ from asyncstream.state.handles import (
 from asyncstream.state.keyed import KeyedState
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.table import MISSING, Delta, Table
-from asyncstream.state.tables import Cell, Cut, Tables, divide_snapshot, unite_snapshots
+from asyncstream.state.tables import (
+    Cell,
+    Cut,
+    Kept,
+    Tables,
+    divide_snapshot,
+    plain_namespace,
+    unite_snapshots,
+)
 
 __all__ = (
     "IMMUTABLE",
@@ -49,6 +57,7 @@ __all__ = (
     "Delta",
     "Each",
     "Frozen",
+    "Kept",
     "Keyed",
     "KeyedState",
     "Layout",
@@ -74,6 +83,7 @@ __all__ = (
     "divide_snapshot",
     "freeze",
     "freeze_items",
+    "plain_namespace",
     "unite",
     "unite_snapshots",
 )

@@ -26,6 +26,7 @@ from hashlib import blake2b
 from typing import Any
 
 from asyncstream.errors import CheckpointError
+from asyncstream.state.tables import Kept
 
 __all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described")
 
@@ -133,7 +134,7 @@ def adapted(step: str, state: Any, was: Mapping[str, Any] | None, now: Schema | 
 
     Args:
         step: its name.
-        state: a snapshot.
+        state: a snapshot, or the `Kept` of one.
         was: the schema under which it was taken, as `Schema.plain` gave it; None: unknown, not compared.
         now: the schema of the step; None: it has none.
 
@@ -154,7 +155,9 @@ def adapted(step: str, state: Any, was: Mapping[str, Any] | None, now: Schema | 
         step,
         change,
     )
-    return state if now.convert is None else now.convert(state, before)
+    if now.convert is None:
+        return state
+    return now.convert(state.snapshot() if isinstance(state, Kept) else state, before)
 
 
 def described(value: object, depth: int = DEPTH) -> Any:

@@ -431,6 +431,35 @@ class Table:
         self._old.update(namespace, rows)
         self.has_older = True
 
+    def take_over(self, kept: Table) -> Iterator[None]:
+        """
+        Have what another table has, which keeps keys and values as they are saved, in slices; it has nothing
+        then.
+
+        What is old there is old here, and what is young is young.
+        """
+        if kept._frozen is not None:  # and perhaps read by a thread
+            for namespace, key, value in kept.items():
+                place = self.namespace_of(namespace)
+                self.load_rows(place, [(self.load_key(key), self.load(detached(value)))])
+            return
+        if self.load is self.load_key is self.namespace_of is _same:
+            self._old, self.young, self.has_older = kept._old, kept.young, kept.has_older
+            self._gone, self._dropped = kept._gone, kept._dropped
+        else:
+            load, load_key = self.load, self.load_key
+            for namespace in list(kept._old.namespaces()):
+                rows = iter(kept._old.of(namespace).items())
+                while some := [(load_key(key), load(value)) for key, value in islice(rows, SLICE)]:
+                    self.load_rows(self.namespace_of(namespace), some)
+                    yield
+                kept._old.drop(namespace)
+            for namespace, young in kept.young.items():
+                self.rows(self.namespace_of(namespace)).update(
+                    (load_key(key), load(value)) for key, value in young.items()
+                )
+        kept._old, kept.young = MemoryRows(), {}
+
     def apply(self, delta: Delta) -> None:
         """Have what a delta says has changed; as `load_rows`, so nothing is young yet."""
         for namespace in delta.dropped:

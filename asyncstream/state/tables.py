@@ -24,11 +24,12 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.detached import detached
-from asyncstream.state.table import SLICE, Delta, Table
+from asyncstream.state.table import Delta, Table
 
 __all__ = (
     "Cell",
     "Cut",
+    "Kept",
     "Rule",
     "Snapshot",
     "Tables",
@@ -64,17 +65,53 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """
+    What a step remembered in an earlier run, as it was kept.
+
+    Attributes:
+        tables: by name; they hold keys and values as those were saved.
+        cells: by name.
+        compound: names of tables with compound keys.
+        rules: of the cells.
+    """
+
+    tables: Mapping[str, Table]
+    cells: Mapping[str, Any]
+    compound: Sequence[str]
+    rules: Mapping[str, Rule]
+
+    def snapshot(self) -> Snapshot:
+        """The same as plain data; shares it."""
+        tables = {
+            name: [
+                [namespace, [[key, value] for key, value in table.whole(namespace).items()]]
+                for namespace in table.namespaces()
+            ]
+            for name, table in self.tables.items()
+        }
+        return {
+            "tables": tables,
+            "cells": dict(self.cells),
+            "compound": list(self.compound),
+            "rules": dict(self.rules),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """
     What a step remembers that has changed since the last cut, and its cells.
 
     Attributes:
-        deltas: by table, also of those in which nothing has changed.
-        cells: by name, not yet copied.
+        tables: those that have changed.
+        deltas: how, by table.
+        about: the cells as they are now, not yet copied, and what else a snapshot says besides its tables.
     """
 
+    tables: Sequence[Table]
     deltas: Mapping[str, Delta]
-    cells: Mapping[str, Any]
+    about: dict[str, Any]
 
 
 class Tables:
@@ -89,7 +126,7 @@ class Tables:
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
         self._cells: dict[str, Cell] = {}
-        self._unclaimed: dict[str, Any] = {}
+        self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def declare(self, table: Table) -> Table:
@@ -104,7 +141,8 @@ class Tables:
         self._tables[table.name] = table
         kept = self._unclaimed.pop(table.name, None)
         if kept is not None:
-            _fill(table, kept)
+            for _ in table.take_over(kept):
+                pass
         return table
 
     def forget(self, name: str) -> None:
@@ -140,19 +178,27 @@ class Tables:
 
     def cut(self) -> Cut:
         """What has changed since the last cut; `merging` is to be run through before the next."""
-        cut = Cut({name: table.cut() for name, table in self._tables.items()}, self.cells())
+        tables = self._every_table()
+        deltas = {table.name: delta for table in tables if (delta := table.cut())}
         for listener in self._listeners:
             listener()
-        return cut
-
-    def cells(self) -> dict[str, Any]:
-        """The cells as they are now; they may share parts with the step."""
-        return {name: cell.take() for name, cell in self._cells.items()}
+        return Cut([table for table in tables if table.name in deltas], deltas, self._about())
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
-        for table in list(self._tables.values()):
+        for table in self._every_table():
             yield from table.merging()
+
+    def _every_table(self) -> list[Table]:
+        return [*self._tables.values(), *self._unclaimed.values()]
+
+    def _about(self) -> dict[str, Any]:
+        """A snapshot but for its tables; may share parts with the step."""
+        return {
+            "cells": {name: cell.take() for name, cell in self._cells.items()},
+            "compound": [table.name for table in self._every_table() if table.compound],
+            "rules": {name: cell.rule for name, cell in self._cells.items()},
+        }
 
     def give_cells(self, cells: Mapping[str, Any]) -> None:
         """
@@ -171,31 +217,44 @@ class Tables:
 
     def snapshot(self) -> Snapshot:
         """All that is remembered, as plain data that shares nothing mutable with it."""
-        tables = {name: _saved_rows(table) for name, table in self._tables.items()}
-        return {
-            "tables": {**detached(self._unclaimed), **tables},
-            "cells": {name: detached(value) for name, value in self.cells().items()},
-            "compound": [name for name, table in self._tables.items() if table.compound],
-            "rules": {name: cell.rule for name, cell in self._cells.items()},
-        }
+        tables = {table.name: _saved_rows(table) for table in self._every_table()}
+        return {"tables": tables, **detached(self._about())}
 
     def restore(self, snapshot: Snapshot) -> None:
         """
-        Remember what a snapshot holds, in place of what is here.
+        Remember what a snapshot holds, in place of what is here. All of it is young: no checkpoint has it
+        yet.
 
         Tables that are not declared yet are kept until they are: user code may ask for its state later.
         """
+        compound = snapshot["compound"]
+        tables = {
+            name: _young_table(name, rows, compound=name in compound)
+            for name, rows in snapshot["tables"].items()
+        }
+        for _ in self.take_over(Kept(tables, detached(snapshot["cells"]), compound, snapshot["rules"])):
+            pass
+
+    def take_over(self, kept: Kept) -> Iterator[None]:
+        """As `restore`, in slices, of what a checkpoint has: that is no part of the next cut."""
         self._unclaimed.clear()
-        kept = snapshot["tables"]
         for name, table in self._tables.items():
             table.clear()
-            _fill(table, kept.get(name, ()))
-        self._unclaimed.update(
-            (name, rows) for name, rows in kept.items() if name not in self._tables and rows
-        )
-        self.give_cells(snapshot["cells"])
+            if name in kept.tables:
+                yield from table.take_over(kept.tables[name])
+        for name, table in kept.tables.items():
+            if name not in self._tables:
+                self._unclaimed[name] = table
+        self.give_cells(kept.cells)
         for listener in self._listeners:
             listener()
+
+
+def _young_table(name: str, rows: Any, *, compound: bool) -> Table:
+    table = Table(name, compound=compound)
+    for namespace, some in rows:
+        table.rows(_hashable(namespace)).update((key, detached(value)) for key, value in some)
+    return table
 
 
 def _saved_rows(table: Table) -> list[Any]:
@@ -208,15 +267,6 @@ def _saved_rows(table: Table) -> list[Any]:
         ]
         for namespace in table.namespaces()
     ]
-
-
-def _fill(table: Table, kept: Any) -> None:
-    load, load_key = table.load, table.load_key
-    for namespace, rows in kept:
-        place = table.namespace_of(namespace)
-        for start in range(0, len(rows), SLICE):
-            some = rows[start : start + SLICE]
-            table.load_rows(place, [(load_key(key), load(detached(value))) for key, value in some])
 
 
 def plain_namespace(namespace: Any) -> Any:

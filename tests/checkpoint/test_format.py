@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncstream.checkpoint import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.format import VERSION, Draft, pack, unpack, unpack_info
-from asyncstream.checkpoint.parts import PART, check_part, encode_state, part_name
+from asyncstream.checkpoint.parts import PART, check_part, encode_state, part_name, parts_of
 from asyncstream.codec import JsonCodec, PickleCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 
@@ -38,10 +38,13 @@ def packed(number: int = 5) -> bytes:
 
 def drafted(number: int = 5, inline_bytes: int = 10**9) -> Draft:
     codec = JsonCodec()
-    states = {name: encode_state(name, state, codec) for name, state in STATES.items()}
+    states = {
+        name: parts_of(encode_state(name, state, codec), lambda digest: part_name(digest, 1), inline_bytes)
+        for name, state in STATES.items()
+    }
     steps = {name: StepInfo("operator", name, 0, schema=SCHEMAS.get(name)) for name in STATES}
     info = CheckpointInfo(number, "p", 1000, codec.name, False, 0, steps)
-    return pack(info, states, lambda digest: part_name(digest, 1), inline_bytes)
+    return pack(info, states)
 
 
 def test_what_went_in_comes_out() -> None:

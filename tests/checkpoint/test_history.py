@@ -11,7 +11,7 @@ import pytest
 from asyncstream import MemoryStore
 from asyncstream.checkpoint import CheckpointInfo, History, StepInfo
 from asyncstream.checkpoint.format import pack
-from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state
+from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state, parts_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Holder, Lease
@@ -23,9 +23,10 @@ async def lease_of(store: MemoryStore) -> Lease:
 
 
 async def write(history: History, lease: Lease, number: int, state: Any) -> None:
-    states = {"step": encode_state("step", state, JsonCodec())}
+    encoded = encode_state("step", state, JsonCodec())
+    states = {"step": parts_of(encoded, lambda digest: history.name_of(digest, lease.number))}
     info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map", 0)})
-    await history.write(lease, pack(info, states, lambda digest: history.name_of(digest, lease.number)))
+    await history.write(lease, pack(info, states))
 
 
 async def filled(*numbers: int) -> tuple[MemoryStore, History]:

@@ -5,13 +5,15 @@ The simulation can fail: put one of these bugs into the package, and a story soo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asyncstream.async_wait import AsyncWaitOperator
-from asyncstream.operators.process import KeyedProcessOperator
+from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.state import Delta, Tables
 from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
 from asyncstream.testing.simulation.scenarios import story
 
@@ -56,12 +58,43 @@ def the_watermark_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_timer_is_not_stored(patch: pytest.MonkeyPatch) -> None:
-    def snapshot(operator: KeyedProcessOperator, whole: Any = KeyedProcessOperator.snapshot) -> Any:
-        state = whole(operator)
-        del state["timers"]["event"][:1]
-        return state
+    def cut(tables: Tables, whole: Any = Tables.cut) -> Any:
+        kept = whole(tables)
+        timers = kept.deltas.get("timers/event")
+        if timers is not None and timers.rows:
+            _, *others = timers.rows.items()
+            lacking = Delta(dict(others), timers.gone, timers.dropped)
+            return replace(kept, deltas={**kept.deltas, "timers/event": lacking})
+        return kept
 
-    patch.setattr(KeyedProcessOperator, "snapshot", snapshot)
+    patch.setattr(Tables, "cut", cut)
+
+
+def what_is_gone_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    def init(
+        delta: Delta, rows: Any, gone: Any = None, dropped: Any = (), whole: Any = Delta.__init__
+    ) -> None:
+        whole(delta, rows, None, ())
+
+    patch.setattr(Delta, "__init__", init)
+
+
+def what_changed_is_lost_with_a_checkpoint_that_failed(patch: pytest.MonkeyPatch) -> None:
+    async def save(one: Checkpointer, number: int, finished: bool, whole: Any = Checkpointer._save) -> Any:
+        kept = {
+            step: {name: list(chain.parts) for name, chain in chains.items()}
+            for step, chains in one._chains.items()
+        }
+        try:
+            return await whole(one, number, finished)
+        except BaseException:
+            one._cuts.clear()
+            for step, chains in one._chains.items():
+                for name, chain in chains.items():
+                    chain.parts = kept.get(step, {}).get(name, [])
+            raise
+
+    patch.setattr(Checkpointer, "_save", save)
 
 
 def the_source_is_a_step_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -110,6 +143,8 @@ def an_epoch_is_cut_too_late(patch: pytest.MonkeyPatch) -> None:
         a_watermark_is_stored_too_high,
         the_watermark_is_forgotten,
         a_timer_is_not_stored,
+        what_is_gone_is_not_stored,
+        what_changed_is_lost_with_a_checkpoint_that_failed,
         the_source_is_a_step_ahead,
         the_sink_commits_before_the_store_has_saved,
         a_commit_is_done_twice,

@@ -6,8 +6,9 @@ Theory of operation
 Everything of a job lives in one event loop, so between two of its callbacks the whole pipeline stands still,
 and a consistent cut is simply such a moment: no barriers travel between the operators. A checkpoint is
 
-1. **capture**, in that moment: where the sources stand and what the operators remember, held fast. In-flight
-   calls are neither waited for nor disturbed. What waits for a transactional sink is cut in two;
+1. **capture**, in that moment: where the sources stand, held fast, and what the operators remember: their
+   tables are cut, so that what changes from then on changes elsewhere. In-flight calls are neither waited for
+   nor disturbed. What waits for a transactional sink is cut in two;
 2. **prepare**: each transactional sink writes what came before the cut, and makes it safe;
 3. **save**: the store keeps all this, as a whole or not at all: parts that have changed first, then the
    manifest that names them;
@@ -15,8 +16,11 @@ and a consistent cut is simply such a moment: no barriers travel between the ope
 
 Then old checkpoints are deleted, and sources that keep what they give are told how far back the oldest goes.
 
-The pipeline runs on from the end of 1. A crash before the end of 3 leads to the checkpoint before, to which
-the sinks roll back; a crash after it leads to this one, to which they roll forward. No element is in two
+The pipeline runs on from the end of 1. Of tables only what changed since the last cut is encoded and written:
+the parts of the checkpoints before stay, and are named again (`checkpoint.chains`). What was cut and could
+not be encoded or written goes into the next checkpoint. A crash before the end of 3 leads to the checkpoint
+before, to which the sinks roll back; a crash after it leads to this one, to which they roll forward. No
+element is in two
 epochs, and none in neither: it is in what an operator remembers, or on one side of a cut.
 
 What fails before the end of 3 costs this checkpoint, and the next one speaks for both. Numbers are never used
@@ -34,11 +38,13 @@ import gc
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
+from asyncstream.checkpoint.chains import Chain
 from asyncstream.checkpoint.format import Draft, Role, pack
-from asyncstream.checkpoint.parts import Encoded, encode_state
+from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
+from asyncstream.checkpoint.segments import ABOUT, compacted, encode_delta
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import (
@@ -52,16 +58,22 @@ from asyncstream.errors import (
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
+from asyncstream.runtime.aio.slices import in_slices
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import Frozen, freeze
+from asyncstream.state import Cut, Frozen, freeze
 
 __all__ = ("Checkpointer", "check_settings")
+
+T = TypeVar("T")
 
 log = logging.getLogger("asyncstream.checkpoint")
 
 INLINE_BYTES = 64 * 1024
 """States up to this size are encoded at once: less than a millisecond, and a thread costs a tenth of that."""
+
+INLINE_ROWS = 500
+"""The same, in rows of tables that have changed."""
 
 PAUSE = 0.1
 """Seconds before the last checkpoint of a job is tried again; doubled each time."""
@@ -110,6 +122,10 @@ class Checkpointer:
         self._history = History(settings.store, self._codec, settings.key)
         self._tenure = Tenure(settings, self._lose)
         self._waits_for = ""
+        self._chains: dict[str, dict[str, Chain]] = {}  # by step, then by table
+        self._cuts: list[tuple[str, Cut]] = []  # what is not yet in the chains
+        self._with_tables: set[str] = set()
+        self._thread: asyncio.Future[Any] | None = None  # that encodes
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_from: CheckpointInfo | None = None
@@ -119,6 +135,7 @@ class Checkpointer:
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
         self._closed = False
         self._has_failed = False
         self._in_a_row = 0
@@ -155,6 +172,10 @@ class Checkpointer:
             self.last = found.info
             self._note_positions(found.info.id, found.states["source"])
             log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
+        for name, parts in found.parts.items():
+            for part in parts:
+                if part.path[:1] != ABOUT:
+                    self._chain(name, part.path[0]).parts.append(part)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
         return found.states["operator"], found.states["source"]
@@ -195,6 +216,8 @@ class Checkpointer:
                 return
             request, self._next = self._next, None
             await self._attempt(request)
+            self._compacting = asyncio.create_task(self._compact(), name="asyncstream compaction")
+            await asyncio.wait({self._compacting})
 
     async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None) -> None:
         try:
@@ -225,6 +248,8 @@ class Checkpointer:
         """
         self._closed = True
         self._wanted.set()
+        if self._compacting is not None:
+            self._compacting.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})  # what is under way comes to its end
         if self._has_failed:
@@ -249,8 +274,9 @@ class Checkpointer:
     def give_up(self) -> None:
         """Take no more; the one under way is abandoned, and that is no failure."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._compacting, self._task):
+            if task is not None:
+                task.cancel()
 
     async def close(self) -> None:
         """Give up, and wait for it."""
@@ -306,6 +332,8 @@ class Checkpointer:
         return info
 
     async def _save(self, number: int, finished: bool) -> CheckpointInfo:
+        self._waits_for = "what steps remembered before to be encoded"
+        await self._settle()
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
@@ -318,16 +346,57 @@ class Checkpointer:
             if position is None:  # which would be taken for the very first start
                 raise _CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
             captured[name] = ("sink", self._held(name, freeze(position)))
-        if sum(frozen.size for _, frozen in captured.values()) <= INLINE_BYTES:
+        self._waits_for = "what steps remember to be encoded"
+        rows = sum(len(delta) for _, cut in self._cuts for delta in cut.deltas.values())
+        if rows <= INLINE_ROWS and sum(frozen.size for _, frozen in captured.values()) <= INLINE_BYTES:
             draft = self._encode(number, created_ms, finished, captured)
         else:
-            self._waits_for = "what steps remember to be encoded"
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
-            draft = await asyncio.to_thread(self._encode_aside, number, created_ms, finished, captured)
+            draft = await self._aside(partial(self._encode, number, created_ms, finished, captured))
+        await self._merge()
         self._waits_for = f"the store, {self._settings.store}"
         await self._history.write(self._tenure.lease, draft)
+        for chain in self._every_chain():
+            chain.committed()
         self._note_positions(number, positions)
         return draft.info
+
+    async def _settle(self) -> None:
+        """Finish with what was cut for a checkpoint that did not come about."""
+        if self._thread is not None:
+            await asyncio.wait({self._thread})
+        if self._cuts:
+            await self._aside(self._encode_cuts)
+        await self._merge()
+
+    async def _merge(self) -> None:
+        """Make old what was cut and is encoded."""
+        for operator in self._wiring.operators.values():
+            await in_slices(operator.tables.merging())
+
+    async def _compact(self) -> None:
+        """Have one base instead of a long chain of changes."""
+        for chain in self._every_chain():
+            if not chain.is_long:
+                continue
+            try:
+                chunks = await chain.chunks(self._history.read_part)
+                work = partial(compacted, chunks, self._codec)
+                chain.replace(await asyncio.to_thread(_without_collector, work))
+            except Exception as error:  # of the store, or of a codec: the chain stays as it is
+                log.warning("pipeline %r: state was not compacted: %s", self._pipeline, describe_error(error))
+
+    def _every_chain(self) -> list[Chain]:
+        return [chain for chains in self._chains.values() for chain in chains.values()]
+
+    def _chain(self, step: str, table: str) -> Chain:
+        chains = self._chains.setdefault(step, {})
+        if table not in chains:
+            chains[table] = Chain(table, self._name_of, self._settings.inline_bytes)
+        return chains[table]
+
+    def _name_of(self, digest: str) -> str:
+        return self._history.name_of(digest, self._tenure.lease.number)
 
     def _note_positions(self, number: int, positions: Mapping[str, Any]) -> None:
         """Remember where the sources stood that are to be told when no older checkpoint is left."""
@@ -360,7 +429,14 @@ class Checkpointer:
             for name, operator in self._wiring.operators.items():
                 if self._graph[name].schema is None:
                     continue
-                if not (isinstance(operator, SinkOperator) and operator.has_epochs):
+                if isinstance(operator, SinkOperator) and operator.has_epochs:
+                    continue
+                if operator.tables:
+                    self._with_tables.add(name)
+                    cut = operator.tables.cut()
+                    self._cuts.append((name, cut))
+                    captured[name] = ("operator", self._held(name, freeze(cut.about)))
+                else:
                     captured[name] = ("operator", self._held(name, operator.capture()))
         except CheckpointError:
             raise
@@ -387,37 +463,65 @@ class Checkpointer:
         self, number: int, created_ms: int, finished: bool, captured: dict[str, tuple[Role, Frozen[Any]]]
     ) -> Draft:
         """The bytes of the checkpoint, and what it says of itself; may run in a thread."""
+        self._encode_cuts()
         steps: dict[str, StepInfo] = {}
-        states: dict[str, Encoded] = {}
+        states: dict[str, list[Part]] = {}
         for name, (role, frozen) in captured.items():
             state = _thawed(name, frozen) if frozen.is_live else self._encoded(name, _thawed(name, frozen))
             if state is not None:
-                states[name] = state
+                if name in self._with_tables:
+                    state = [(ABOUT + path, data) for path, data in state]
+                states[name] = parts_of(state, self._name_of, self._settings.inline_bytes)
+                for chain in self._chains.get(name, {}).values():
+                    states[name] += chain.parts
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
                 steps[name] = StepInfo(role, step.kind, 0, schema)
         lease = self._tenure.lease.number
         info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps, lease)
-        name_of = partial(self._history.name_of, lease=lease)
-        return pack(info, states, name_of, self._settings.inline_bytes)
+        return pack(info, states)
 
-    def _encode_aside(self, *arguments: Any) -> Draft:
-        """
-        `_encode`, in a thread, without the garbage collector.
+    def _encode_cuts(self) -> None:
+        """Append what has changed in tables to their chains; may run in a thread."""
+        while self._cuts:
+            step, cut = self._cuts[0]
+            encoded = {}
+            for table in cut.tables:
+                try:
+                    encoded[table.name] = encode_delta(step, cut.deltas[table.name], table, self._codec)
+                except CheckpointError as error:
+                    raise _CannotKeep(str(error)) from error
+            for name, chunks in encoded.items():
+                self._chain(step, name).append(chunks)
+            del self._cuts[0]
 
-        It is set off by the many lists that are made here, none of which is garbage, and its walk over all
-        that is alive would hold the event loop, too, for a tenth of a second.
-        """
-        was_on = gc.isenabled()
-        gc.disable()
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread; it goes on, whatever becomes of the one who waits."""
+        self._thread = asyncio.ensure_future(asyncio.to_thread(_without_collector, work))
         try:
-            return self._encode(*arguments)
+            return await asyncio.shield(self._thread)
         finally:
-            if was_on:
-                gc.enable()
+            if self._thread.done():
+                self._thread = None
 
     def _sinks(self) -> list[tuple[str, SinkOperator]]:
         return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
+
+
+def _without_collector(work: Callable[[], T]) -> T:
+    """
+    Run `work` without the garbage collector.
+
+    It is set off by the many lists that are made there, none of which is garbage, and its walk over all that
+    is alive would hold the event loop, too, for a tenth of a second.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return work()
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

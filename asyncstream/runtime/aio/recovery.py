@@ -15,11 +15,15 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match
 from asyncstream.checkpoint.format import Role
+from asyncstream.checkpoint.parts import Part, kept_parts
+from asyncstream.checkpoint.segments import decoding
 from asyncstream.connectors.base import TransactionalSink, Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
+from asyncstream.runtime.aio.slices import in_slices
 from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.state import Kept
 from asyncstream.state.schema import Schema, compare
 
 __all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "survey", "transactional_sinks")
@@ -33,12 +37,14 @@ class Found:
     Attributes:
         info: the checkpoint; None: from the beginning.
         states: by role, and by the name that the step has now, what was kept of it.
+        parts: by name, those of operators that keep tables and go on with them as they were kept.
     """
 
     info: CheckpointInfo | None = None
     states: Mapping[Role, dict[str, Any]] = field(
         default_factory=lambda: {"operator": {}, "source": {}, "sink": {}}
     )
+    parts: dict[str, list[Part]] = field(default_factory=dict)
 
 
 Outcome: TypeAlias = Literal["kept", "changed", "migrated", "from nothing", "dropped", "refused"]
@@ -158,12 +164,12 @@ async def _find(
                 _check_pipeline(info, settings, pipeline)
         return Survey()
     if settings.restore == "newest":
-        read = await history.read_newest()
+        read = await history.open_newest()
     else:
-        read = await history.read(settings.restore)
+        read = await history.open(settings.restore)
     if read is None:
         return Survey()
-    info, kept = read
+    info, encoded = read
     _check_pipeline(info, settings, pipeline)
     sinks = {name for name, _, _ in transactional_sinks(wiring)}
     names = match(
@@ -174,16 +180,20 @@ async def _find(
     )
     answers = Survey(Found(info))
     ends = {step.name for step in graph if isinstance(step, SinkStep)}
+    codec = settings.values_codec()
     for old, name in names.items():
         was = info.steps[old]
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
+        kept = await in_slices(decoding(old, encoded[old], codec))
         try:
-            state = fit(info, settings, old, name, kept[old], now)
+            state = fit(info, settings, old, name, kept, now)
         except CheckpointError as refusal:
             answers.refuse(name, was.role, refusal)
             continue
         answers.found.states[was.role][name] = state
+        if isinstance(state, Kept):
+            answers.found.parts[name] = kept_parts(was.parts, encoded[old])
         if name in settings.migrate:
             outcome: Outcome = "from nothing" if state is None else "migrated"
             answers.steps[name] = StepRecovery(name, was.role, outcome, "by migrate=")

@@ -10,8 +10,9 @@ from typing import Any
 
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.plan import Graph
+from asyncstream.runtime.aio.slices import in_slices
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import adapted, freeze
+from asyncstream.state import Kept, adapted, freeze
 
 __all__ = ("JobSnapshot", "restore", "take")
 
@@ -84,7 +85,12 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
     for name, operator in reversed(wiring.operators.items()):
         state = snapshot.operators.get(name)
         if state is not None:
-            operator.restore(_adapted(name, state, snapshot, graph))
+            state = _adapted(name, state, snapshot, graph)
+            if isinstance(state, Kept):
+                await in_slices(operator.tables.take_over(state))
+                operator.restored()
+            else:
+                operator.restore(state)
             operator.resume()
 
 

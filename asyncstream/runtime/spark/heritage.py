@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, fit, match
 from asyncstream.checkpoint.format import pack
-from asyncstream.checkpoint.parts import encode_state
+from asyncstream.checkpoint.parts import parts_of
+from asyncstream.checkpoint.segments import encode_snapshot
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
@@ -239,7 +240,7 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
     values = settings.values_codec()
     history = History(settings.store, values, settings.key)
     await history.look()
-    encoded = {name: encode_state(name, state, values) for name, (_, state) in states.items()}
+    encoded = {name: encode_snapshot(name, state, values) for name, (_, state) in states.items()}
     steps = {
         name: StepInfo(
             "operator",
@@ -258,7 +259,8 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
         await history.clean(lease)
         info = replace(info, lease=lease.number)
         name_of = partial(history.name_of, lease=lease.number)
-        draft = pack(info, encoded, name_of, settings.inline_bytes)
+        parts = {name: parts_of(state, name_of, settings.inline_bytes) for name, state in encoded.items()}
+        draft = pack(info, parts)
         await history.write(lease, draft)
         await history.let_go(lease, settings.keep)
         await settings.store.release(lease)

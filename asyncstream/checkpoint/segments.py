@@ -1,0 +1,183 @@
+"""
+Tables as bytes: what has changed in a table between two cuts, as chunks that are applied one after the other.
+
+A chunk is one of these, through the codec:
+
+    ["dropped", [namespace, ...]]                       nothing is left of these
+    ["gone", [[namespace, [key, ...]], ...]]            these rows were removed
+    ["rows", [[namespace, [[key, value], ...]], ...]]   these were put, in this order
+
+What a snapshot of tables says besides is a part of its own, `ABOUT`, the first one of the step.
+
+The chunks of a delta come in the order in which it is to be applied, so chunks of consecutive deltas, put one
+behind the other, are again those of a delta. A chunk holds about a thousand rows: a thread that makes them
+lets the event loop run in between, and a restore goes from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
+from asyncstream.codec import Codec
+from asyncstream.errors import CheckpointError, CodecError
+from asyncstream.state import Delta, Kept, Table, plain_namespace
+
+__all__ = ("ABOUT", "CHANGES", "compacted", "decoding", "encode_delta", "encode_snapshot", "plain_state")
+
+ABOUT: Final = ("",)
+"""What the paths of parts begin with that say what a state of tables is besides its rows."""
+
+CHANGES: Final = "changes"
+"""What the path of a part of a table ends with, after the table's name."""
+
+CHUNK: Final = 1_000
+"""Rows that are encoded in one go."""
+
+
+def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
+    """
+    The chunks of a delta.
+
+    Args:
+        step: whose it is, for the error.
+        table: says how keys and values are saved.
+
+    Raises:
+        CheckpointError: if the codec refuses a value; names the step.
+    """
+    save, save_key = table.save, table.save_key
+    plain = Delta(
+        {
+            plain_namespace(namespace): _Saved(rows, save_key, save)  # type: ignore[misc]
+            for namespace, rows in delta.rows.items()
+            if rows
+        },
+        {
+            plain_namespace(namespace): {save_key(key) for key in keys}
+            for namespace, keys in delta.gone.items()
+        },
+        [plain_namespace(namespace) for namespace in delta.dropped],
+    )
+    try:
+        return [codec.encode(chunk) for chunk in _chunks(plain)]
+    except CodecError as error:
+        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+
+
+class _Saved:
+    """The rows of a namespace as they are saved, one by one."""
+
+    def __init__(self, rows: dict[Any, Any], save_key: Any, save: Any) -> None:
+        self._rows, self._save_key, self._save = rows, save_key, save
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        save_key, save = self._save_key, self._save
+        return ((save_key(key), save(value)) for key, value in self._rows.items())
+
+
+def _chunks(delta: Delta) -> Iterator[list[Any]]:
+    dropped = list(delta.dropped)
+    for start in range(0, len(dropped), CHUNK):
+        yield ["dropped", dropped[start : start + CHUNK]]
+    gone = ((namespace, key) for namespace, keys in delta.gone.items() for key in keys)
+    for some in _grouped(gone):
+        yield ["gone", some]
+    rows = ((namespace, list(row)) for namespace, rows in delta.rows.items() for row in rows.items())
+    for some in _grouped(rows):
+        yield ["rows", some]
+
+
+def _grouped(entries: Iterator[tuple[Any, Any]]) -> Iterator[list[list[Any]]]:
+    """`CHUNK` entries at a time, those of one namespace together."""
+    while some := list(islice(entries, CHUNK)):
+        groups: list[list[Any]] = []
+        for namespace, entry in some:
+            if not groups or groups[-1][0] != namespace:
+                groups.append([namespace, []])
+            groups[-1][1].append(entry)
+        yield groups
+
+
+def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
+    """
+    A step's snapshot as bytes, of tables or of anything else.
+
+    Raises:
+        CheckpointError: if the codec refuses a value; names the step.
+    """
+    if not (isinstance(state, dict) and "tables" in state and "rules" in state):
+        return encode_state(step, state, codec)
+    about = {name: part for name, part in state.items() if name != "tables"}
+    encoded: Encoded = [(ABOUT + path, data) for path, data in encode_state(step, about, codec)]
+    for name, kept in state["tables"].items():
+        rows = {
+            tuple(namespace) if isinstance(namespace, list) else namespace: dict(map(tuple, some))
+            for namespace, some in kept
+        }
+        encoded += [((name, CHANGES), data) for data in encode_delta(step, Delta(rows), Table(name), codec)]
+    return encoded
+
+
+def decoding(step: str, encoded: Encoded, codec: Codec) -> Generator[None, None, Any]:
+    """
+    Decodes a step's state in slices; returns a `Kept` if it is one of tables, else what was kept.
+
+    Raises:
+        CheckpointError: if a value cannot be read any more; names the step.
+    """
+    if encoded[0][0] != ABOUT:
+        return decode_state(step, encoded, codec)
+    about = decode_state(step, [(path[1:], data) for path, data in encoded if path[:1] == ABOUT], codec)
+    compound = about["compound"]
+    tables: dict[str, Table] = {}
+    try:
+        for path, data in encoded:
+            if path[:1] == ABOUT:
+                continue
+            name = path[0]
+            if name not in tables:
+                tables[name] = Table(name, compound=name in compound)
+            _apply(tables[name], data, codec)
+            yield
+    except CodecError as error:
+        raise CheckpointError(f"the checkpoint's state of step {step!r} cannot be read: {error}") from error
+    return Kept(tables, about["cells"], compound, about["rules"])
+
+
+def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
+    """A step's state as a snapshot. Raises as `decoding`."""
+    slices = decoding(step, encoded, codec)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value.snapshot() if isinstance(end.value, Kept) else end.value
+
+
+def _apply(table: Table, data: bytes, codec: Codec) -> None:
+    """Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young."""
+    kind, entries = codec.decode(data)
+    if kind == "dropped":
+        table.apply(Delta({}, {}, entries))
+    elif kind == "gone":
+        table.apply(Delta({}, {namespace: set(keys) for namespace, keys in entries}))
+    else:
+        for namespace, rows in entries:
+            table.load_rows(namespace, map(tuple, rows))
+
+
+def compacted(chunks: Iterable[bytes], codec: Codec) -> list[bytes]:
+    """
+    The chunks of a delta from nothing that comes to the same as these.
+
+    Raises:
+        CodecError: if a value cannot be read any more.
+    """
+    table = Table("compacted")
+    for chunk in chunks:
+        _apply(table, chunk, codec)
+    rows = {namespace: table.whole(namespace) for namespace in table.namespaces()}
+    return [codec.encode(chunk) for chunk in _chunks(Delta(rows))]

@@ -1,0 +1,146 @@
+"""Tables as bytes: deltas rebuild a table, whichever way they were cut into parts and compacted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.checkpoint.chains import BASE, MANY, Chain
+from asyncstream.checkpoint.parts import Part, part_name
+from asyncstream.checkpoint.segments import ABOUT, compacted, decoding, encode_delta, plain_state
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CheckpointError
+from asyncstream.state import Delta, Kept, Table
+
+CODEC = JsonCodec()
+
+NAMESPACES = st.sampled_from([None, 7, (0, 10)])
+KEYS = st.sampled_from(["a", "b", 1, ("c", 2)])
+STEP = st.tuples(st.sampled_from(["put", "remove", "drop", "cut", "compact"]), NAMESPACES, KEYS)
+
+
+def name_of(digest: str) -> str:
+    return part_name(digest, 1)
+
+
+@given(st.lists(STEP, max_size=40), st.sampled_from([0, 60, 10**9]))
+def test_a_chain_holds_what_the_table_holds(steps: list[tuple[str, Any, Any]], inline_bytes: int) -> None:
+    table, chain = Table("t"), Chain("t", name_of, inline_bytes)
+    stored: dict[str, bytes] = {}
+    for number, (what, namespace, key) in enumerate([*steps, ("cut", None, None)]):
+        if what == "put":
+            table.put(namespace, key, [number])
+        elif what == "remove":
+            table.remove(namespace, key)
+        elif what == "drop":
+            table.drop(namespace)
+        elif what == "cut":
+            chain.append(encode_delta("step", table.cut(), table, CODEC))
+            table.merge()
+            stored |= {part.stored: part.data for part in chain.parts if part.stored and part.data}
+            chain.committed()
+        else:
+            chain.replace(compacted(chunks_of(chain, stored), CODEC))
+    assert restored(chain, stored) == {
+        namespace: list(table.whole(namespace).items()) for namespace in table.namespaces()
+    }
+    assert all(part.data is None for part in chain.parts if part.stored)
+
+
+def chunks_of(chain: Chain, stored: dict[str, bytes]) -> list[bytes]:
+    async def read(name: str) -> bytes:
+        return stored[name]
+
+    return asyncio.run(chain.chunks(read))
+
+
+def restored(chain: Chain, stored: dict[str, bytes]) -> dict[Any, list[Any]]:
+    about = CODEC.encode({"cells": {}, "compound": [], "rules": {}})
+    encoded = [(ABOUT, about), *((("t", BASE), chunk) for chunk in chunks_of(chain, stored))]
+    table = kept(encoded).tables.get("t", Table("t"))
+    return {namespace: list(table.whole(namespace).items()) for namespace in table.namespaces()}
+
+
+def kept(encoded: Any) -> Kept:
+    def result() -> Iterator[Any]:
+        yield (yield from decoding("step", encoded, CODEC))
+
+    *_, last = result()
+    assert isinstance(last, Kept)
+    return last
+
+
+def delta(*keys: Any, size: int = 1) -> list[bytes]:
+    return encode_delta("step", Delta({None: dict.fromkeys(keys, "x" * size)}), Table("t"), CODEC)
+
+
+def test_what_is_small_is_collected_until_it_is_worth_a_part() -> None:
+    chain = Chain("t", name_of, inline_bytes=100)
+    for number in range(4):
+        chain.append(delta(number, size=40))
+    kinds = [(part.path[-1], part.stored is None) for part in chain.parts]
+    assert kinds == [("base", True), ("changes", False), ("changes", True)]
+
+
+def test_a_chain_is_long_when_changes_outgrow_the_base_or_are_many() -> None:
+    def is_long(*changes: list[bytes]) -> bool:
+        chain = Chain("t", name_of, inline_bytes=0)
+        chain.append(delta("base", size=10_000))
+        for chunks in changes:
+            chain.append(chunks)
+        return chain.is_long
+
+    assert not is_long(*(delta(number) for number in range(MANY - 1)))
+    assert is_long(*(delta(number) for number in range(MANY)))
+    assert is_long(delta("large", size=11_000))
+    chain = Chain("t", name_of, inline_bytes=0)
+    chain.append(delta("base", size=10_000))
+    chain.append(delta("large", size=11_000))
+    chain.replace([*delta("base", size=10_000), *delta("large", size=11_000)])
+    assert not chain.is_long
+
+
+def test_nothing_changed_makes_no_part() -> None:
+    chain = Chain("t", name_of)
+    chain.append(encode_delta("step", Delta({}), Table("t"), CODEC))
+    assert chain.parts == []
+
+
+def test_compacting_costs_no_row_and_keeps_no_trace_of_what_is_gone() -> None:
+    chunks = [
+        *delta("a", "b"),
+        *encode_delta("step", Delta({None: {"c": 3}}, {None: {"a"}}), Table("t"), CODEC),
+        *encode_delta("step", Delta({None: {"d": 4}}, {}, [None]), Table("t"), CODEC),
+    ]
+    assert [CODEC.decode(chunk) for chunk in compacted(chunks, CODEC)] == [["rows", [[None, [["d", 4]]]]]]
+
+
+def test_a_value_that_the_codec_refuses_names_the_step() -> None:
+    with pytest.raises(CheckpointError, match="step 'enrich' cannot be kept"):
+        encode_delta("enrich", Delta({None: {"k": object()}}), Table("t"), CODEC)
+
+
+def test_large_tables_are_encoded_in_chunks() -> None:
+    chunks = encode_delta("step", Delta({None: dict.fromkeys(range(3500), 1)}), Table("t"), CODEC)
+    assert len(chunks) == 4
+    state = plain_state(
+        "step",
+        [
+            (ABOUT, CODEC.encode({"cells": {"n": 1}, "compound": [], "rules": {"n": "sum"}})),
+            *((("t", BASE), chunk) for chunk in chunks),
+        ],
+        CODEC,
+    )
+    assert state["cells"] == {"n": 1}
+    assert state["tables"]["t"] == [[None, [[number, 1] for number in range(3500)]]]
+
+
+def test_the_bytes_of_a_part_are_those_of_its_chunks() -> None:
+    part = Part.of(("t", BASE), [b"ab", b"", b"cde"], name_of, 10)
+    assert part.chunks_in() == [b"ab", b"", b"cde"]
+    assert part.without_data() is part
