@@ -13,19 +13,18 @@ from asyncstream.arguments import (
     choice,
     duration_seconds,
     element_type,
-    is_async_function,
     refuse,
     text,
 )
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
-from asyncstream.connectors.base import Source, TransactionalSink
+from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
+from asyncstream.pipeline.ends import as_sink, as_source
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import (
     Graph,
@@ -95,15 +94,7 @@ class Pipeline:
             source: a `Source`; an iterable or async iterable of elements; or a function without arguments
                 that makes one for each run, for what can be iterated over only once.
         """
-        if not isinstance(source, Source):
-            if isinstance(source, str | bytes) or not (
-                isinstance(source, Iterable | AsyncIterable)
-                or (callable(source) and not is_async_function(source) and not isinstance(source, type))
-            ):
-                advice = "or a function that makes one of these"
-                raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
-            source = Items(source)
-        return SourceStream(self._graph, self._add("source", name, source))
+        return SourceStream(self._graph, self._add("source", name, as_source(source)))
 
     @overload
     def submissions(
@@ -143,6 +134,37 @@ class Pipeline:
         step = SourceStep(self._graph.name_for(kind, name), source, kind, required=required, details=details)
         self._graph.add(step)
         return Output(step.name)
+
+    def with_ends(
+        self,
+        *,
+        sources: Mapping[str, Any] | None = None,
+        sinks: Mapping[str, Any] | Callable[[str, Sink[Any]], Any] | None = None,
+    ) -> Pipeline:
+        """
+        The same plan with other sources and sinks: for tests, and to work on other data.
+
+        Args:
+            sources: what to read in place of a source or of submissions, by the name of the step; what
+                `source` takes.
+            sinks: where results are to go, by the name of the sink, or of `results`; what `.to` takes. Or a
+                function that is given the name of each and the sink that is there.
+
+        Raises:
+            PipelineError: if there is no such source or sink.
+        """
+        if callable(sinks):
+            sinks = {
+                step.name: sinks(step.name, step.sink)
+                for step in self._graph
+                if isinstance(step, SinkStep) and step.kind != "discard"
+            }
+        other = Pipeline(self.name)
+        other._graph = self._graph.with_ends(
+            {name: as_source(source) for name, source in (sources or {}).items()},
+            {name: as_sink(sink) for name, sink in (sinks or {}).items()},
+        )
+        return other
 
     # ------------------------------------------------------------------ running
 

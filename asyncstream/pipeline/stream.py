@@ -7,7 +7,6 @@ arguments at once, and returns the stream that comes out. Nothing runs before th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
 from datetime import datetime
 from functools import partial
@@ -27,7 +26,7 @@ from asyncstream.arguments import (
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.calls.in_threads import THREADS, InThreads
 from asyncstream.connectors.base import Sink
-from asyncstream.connectors.memory import CallbackSink, ListSink
+from asyncstream.connectors.memory import CallbackSink
 from asyncstream.connectors.submissions import Results, ResultsHandle
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
@@ -37,6 +36,7 @@ from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
+from asyncstream.pipeline.ends import as_sink
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep
 
 if TYPE_CHECKING:
@@ -341,15 +341,7 @@ class Stream(Generic[T]):
                 sink cannot say which one of a write it was, they are written again one by one, those that
                 are `taken` excepted. A transactional sink in a job with checkpoints cannot "route".
         """
-        if isinstance(sink, Sink):
-            target = sink
-        elif isinstance(sink, MutableSequence):
-            target = ListSink(sink)
-        elif callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
-            target = CallbackSink(sink)
-        else:
-            advice = "make one: what .to gets is a class" if isinstance(sink, type) else ""
-            raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
+        target = as_sink(sink)
         details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
         step = SinkStep(
             self._graph.name_for("sink", name),
@@ -513,11 +505,6 @@ def _ignore(element: object) -> None:
 def shown_on_error(on_error: OnError) -> dict[str, object]:
     """How the choice is shown with a step's settings."""
     return {} if on_error == "fail" else {"on_error": on_error}
-
-
-def _is_generator_function(function: object) -> bool:
-    """Whether calling it runs nothing, because it yields."""
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _shown(value: object) -> object:

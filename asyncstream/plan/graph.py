@@ -9,7 +9,7 @@ is in topological order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -217,6 +217,31 @@ class Graph:
             if one.output not in self._readers:
                 self._read.setdefault(one.output.step, []).append(one.output)
             self._readers.setdefault(one.output, []).append(Reader(step, port))
+
+    def with_ends(self, sources: Mapping[str, Source[Any]], sinks: Mapping[str, Sink[Any]]) -> Graph:
+        """
+        The same steps, with other sources and sinks, by name.
+
+        Raises:
+            PipelineError: if there is no such source or sink.
+        """
+        kinds = {SourceStep: sources, SinkStep: sinks}
+        for kind, ends in kinds.items():
+            names = [step.name for step in self if isinstance(step, kind)]
+            for name in ends:
+                if name not in names:
+                    what = "source" if kind is SourceStep else "sink"
+                    raise PipelineError(f"there is no {what} {name!r}; there is {', '.join(names) or 'none'}")
+        other = Graph()
+        other.unnamed = set(self.unnamed)
+        for step in self:
+            if isinstance(step, SourceStep):
+                other.add(replace(step, source=sources.get(step.name, step.source)))
+            elif isinstance(step, SinkStep):
+                other.add(replace(step, sink=sinks.get(step.name, step.sink)))
+            else:
+                other.add(step)
+        return other
 
     def unnamed_with_state(self) -> list[str]:
         """The unnamed steps that remember something: it would be found again only by chance."""

@@ -15,7 +15,7 @@ from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.state import Delta, Tables
 from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
-from asyncstream.testing.simulation.scenarios import story
+from tests.simulation.scenarios import story
 
 WITHIN = 500
 """Seeds."""

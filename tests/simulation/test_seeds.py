@@ -2,7 +2,7 @@
 Thousands of stories of crashes and restarts, each drawn from its seed: nothing is lost, nothing is doubled.
 
     ASYNCSTREAM_SEEDS=20000 pytest tests/simulation/test_seeds.py     more of them
-    python -m asyncstream.testing.simulation --seed 123               one of them, with its trace
+    python -m asyncstream.testing.simulation --story tests.simulation.scenarios:story --seed 123   one, told
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import chain
 import pytest
 
 from asyncstream.testing.simulation import SimulationFailed
-from asyncstream.testing.simulation.scenarios import story
+from tests.simulation.scenarios import story
 
 SEEDS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2000"))
 PROCESSES = 2

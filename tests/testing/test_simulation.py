@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from asyncstream import Pipeline
+from asyncstream import JsonLinesSink, Pipeline
 from asyncstream.calls import retry
+from asyncstream.pipeline import SourceStream
 from asyncstream.testing.simulation import (
     FaultPlan,
     Life,
@@ -204,7 +207,7 @@ def test_timers_of_one_instant_fire_in_any_order_and_never_early() -> None:
 
 
 def test_command_tells_a_story_and_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "2"]) == 0
+    assert main(["--story", "tests.simulation.scenarios:story", "--seed", "2"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:2] == ["life", "1"]
     assert "seed 2: as expected after" in out
@@ -220,3 +223,87 @@ def test_command_fails_with_the_story(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("seed 2: sink: too much: ('plane', 1)")
+
+
+# ------------------------------------------------------------------ a pipeline as it is
+
+
+def orders(ask: Any, source: Any = (), sink: Any = None) -> Pipeline:
+    """What a user has in production: it knows nothing of simulations."""
+    pipeline = Pipeline("orders")
+    priced = pipeline.source(source, name="orders").async_map(
+        retry(ask, attempts=50, timeout=None, wait_max=1), name="price", on_error="route"
+    )
+    priced.to(JsonLinesSink("priced.jsonl") if sink is None else sink, name="priced")
+    priced.failed.to(print, name="failed")
+    return pipeline
+
+
+async def price(order: int) -> tuple[int, int]:
+    return order, order * 3
+
+
+def test_pipeline_is_simulated_as_it_is() -> None:
+    expected = {"priced": [(event, event * 3) for event in EVENTS], "failed": []}
+    happened: set[tuple[str, str]] = set()
+    for seed in range(10):
+        told = simulate(
+            lambda life: orders(life.unreliable(price, 0.1)), {"orders": EVENTS}, expected, seed, plan=UNKIND
+        )
+        assert sorted(told.results["priced"]) == expected["priced"]
+        happened.update((what, str(detail)) for _, _, what, detail in told.trace)
+    assert happened > {("failure", "price"), ("crash", "in price"), ("crash", "in commit")}
+
+
+def test_life_in_which_nothing_goes_wrong_is_the_model() -> None:
+    for seed in range(5):
+        told = simulate(
+            lambda life: orders(life.unreliable(price, 0.1)), {"orders": EVENTS}, seed=seed, plan=UNKIND
+        )
+        assert len(told.results["priced"]) == len(EVENTS)
+
+    def counting(life: Life) -> Pipeline:
+        """Numbers its elements in an attribute, which a crash takes away."""
+        numbers = itertools.count()
+        pipeline = Pipeline()
+        placed: SourceStream[int] = pipeline.source((), name="orders")
+        placed.map(lambda order: (order, next(numbers)), name="number").to(
+            JsonLinesSink("priced.jsonl"), name="priced"
+        )
+        return pipeline
+
+    def find_out() -> None:
+        for seed in range(50):
+            simulate(counting, {"orders": EVENTS}, seed=seed, plan=UNKIND)
+
+    with pytest.raises(SimulationFailed, match="priced: missing"):
+        find_out()
+
+
+def test_story_is_the_same_also_if_the_module_random_is_used() -> None:
+    def make(life: Life) -> Pipeline:
+        return orders(life.unreliable(price, 0.3))  # and retry draws its waits from the module
+
+    random.seed(1)
+    before = random.getstate()
+    told = [simulate(make, {"orders": EVENTS}, seed=3, plan=UNKIND).trace for _ in range(2)]
+    assert told[0] == told[1]
+    assert random.getstate() == before
+
+
+def test_source_that_is_not_there_is_named() -> None:
+    with pytest.raises(SimulationFailed, match="no source 'order'; there is orders"):
+        simulate(lambda life: orders(price), {"order": EVENTS})
+
+
+class Order(NamedTuple):
+    number: int
+
+
+def test_classes_of_elements_are_told() -> None:
+    placed = [Order(number) for number in range(20)]
+    simulate(lambda life: orders(price_of), {"orders": placed}, plan=UNKIND, types=[Order])
+
+
+async def price_of(order: Order) -> Order:
+    return Order(order.number * 3)

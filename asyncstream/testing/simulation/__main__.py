@@ -1,5 +1,5 @@
 """
-Tells one story again: `python -m asyncstream.testing.simulation --seed 123`.
+Tells one story again: `python -m asyncstream.testing.simulation --story tests.mine:story --seed 123`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ __all__ = ("main",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell one story of the package's own, or of yours with `--story mymodule:myfunction`."""
+    """Tell one story of yours, with everything that happened in it."""
     parser = argparse.ArgumentParser(
         prog="python -m asyncstream.testing.simulation", description=main.__doc__
     )
     parser.add_argument("--seed", type=int, required=True, help="which story")
     parser.add_argument(
-        "--story",
-        default="asyncstream.testing.simulation.scenarios:story",
-        help="module:function that runs a seed and returns a Simulation",
+        "--story", required=True, help="module:function that simulates a seed and returns the Simulation"
     )
     parser.add_argument("--quiet", action="store_true", help="do not print the trace")
     chosen = parser.parse_args(arguments)

@@ -5,17 +5,25 @@ Leads a simulated process through its lives, and compares what is left in the wo
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import Checkpoints
+from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.errors import CheckpointError, JobStopped, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import Job
-from asyncstream.testing.simulation.outside import SimulatedStore
+from asyncstream.testing.simulation.outside import (
+    PlainSimulatedSink,
+    SimulatedSink,
+    SimulatedSource,
+    SimulatedStore,
+)
 from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedDisk, SimulatedFailure, World
 
 __all__ = ("Simulation", "SimulationFailed", "line", "simulate")
@@ -25,6 +33,9 @@ HANGS = 3600.0
 
 PATIENCE = 100
 """Cancellations that the tasks of a life that is over get."""
+
+Expected: TypeAlias = Iterable[Any] | Mapping[str, Iterable[Any]]
+"""What a sink is to hold; by the sinks' names if there are several."""
 
 TRACE_SHOWN = 40
 """Last entries of the trace that a failure shows."""
@@ -66,38 +77,76 @@ class SimulationFailed(AssertionError):
 
 def simulate(
     make_pipeline: Callable[[Life], Pipeline],
-    events: Sequence[Any],
-    expected: Iterable[Any] | Mapping[str, Iterable[Any]],
-    seed: int,
+    events: Sequence[Any] | Mapping[str, Sequence[Any]],
+    expected: Expected | None = None,
+    seed: int = 0,
     *,
     plan: FaultPlan | None = None,
     replay: str | None = None,
+    types: Iterable[type] = (),
 ) -> Simulation:
     """
     Run a pipeline on virtual time, in as many lives as it takes to read all events.
 
     Args:
-        make_pipeline: builds the pipeline for one life of the process, with sources and sinks of that life.
-        events: what `SimulatedSource` reads; made of values that the codec keeps.
+        make_pipeline: builds the pipeline for one life of the process.
+        events: made of values that checkpoints keep. By the names of the sources: what is read in their
+            place; others stand in for the sinks, too, and the pipeline is your own as it is. A sequence: what
+            `SimulatedSource` reads; the pipeline then has simulated sources and sinks.
         expected: what the sink is to hold in the end, in any order; by the sinks' names if there are several.
-            A `PlainSimulatedSink` may hold elements more often than expected, though not less often.
-        seed: where all chance comes from.
+            A `PlainSimulatedSink` may hold elements more often than expected, though not less often. None:
+            what the sinks hold after a life in which nothing goes wrong.
+        seed: where all chance comes from; that of the module `random`, too.
         plan: how unkind the world is.
         replay: the command that tells this story again, for the message of a failure.
+        types: classes that the values are made of, as in `Checkpoints`.
 
     Raises:
         SimulationFailed: if the sink does not hold what is expected, or something else went wrong on the way.
     """
-    world = World(seed, events)
     plan = plan or FaultPlan()
     replay = replay or f"simulate(..., seed={seed})"
+    types = tuple(types)
+    make: Callable[[Life], Pipeline] = make_pipeline
+    if isinstance(events, Mapping):
+        make = partial(_in_the_world, make_pipeline, events)
+        events = []
+    if expected is None:
+        undisturbed = _tell(make, World(seed, events), replace(plan.kind(), lives=0), replay, types)
+        expected = undisturbed.results
+    world = World(seed, events)
+    told = _tell(make, world, plan, replay, types)
+    for name, wanted in (expected if isinstance(expected, Mapping) else {"sink": expected}).items():
+        if wrong := _difference(wanted, world.disks.get(name)):
+            raise SimulationFailed(world, f"{name}: {wrong}", replay)
+    return told
+
+
+def _in_the_world(
+    make_pipeline: Callable[[Life], Pipeline], events: Mapping[str, Sequence[Any]], life: Life
+) -> Pipeline:
+    """The user's own pipeline, which reads these events, and writes to the world."""
+
+    def stand_in(name: str, sink: Sink[Any]) -> Sink[Any]:
+        if isinstance(sink, TransactionalSink):
+            return SimulatedSink(life, name)
+        return PlainSimulatedSink(life, name)
+
+    sources = {name: SimulatedSource(life, ours) for name, ours in events.items()}
+    return make_pipeline(life).with_ends(sources=sources, sinks=stand_in)
+
+
+def _tell(
+    make: Callable[[Life], Pipeline], world: World, plan: FaultPlan, replay: str, types: tuple[type, ...]
+) -> Simulation:
+    """Lead one life after the other."""
     number, finished = 0, 0
     while finished < 2:  # a pipeline that has finished and is started again must not add anything
         number += 1
         is_kind = number > plan.lives
         life = Life(world, number, plan.kind() if is_kind else plan)
         try:
-            ended = _lead(life, make_pipeline)
+            ended = _lead(life, make, types)
         except _Unexplained as unexplained:
             raise SimulationFailed(world, str(unexplained), replay) from unexplained.__cause__
         if world.wrong:
@@ -105,22 +154,21 @@ def simulate(
         if is_kind and not ended:
             raise SimulationFailed(world, f"life {number} did not come to its end", replay)
         finished += ended
-    for name, wanted in (expected if isinstance(expected, Mapping) else {"sink": expected}).items():
-        if wrong := _difference(wanted, world.disks.get(name)):
-            raise SimulationFailed(world, f"{name}: {wrong}", replay)
     results = {name: list(disk.committed) for name, disk in world.disks.items()}
-    return Simulation(seed, number, results, world.trace)
+    return Simulation(world.seed, number, results, world.trace)
 
 
 class _Unexplained(Exception):
     """A life ended in a way that the simulated world is not to blame for."""
 
 
-def _lead(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
+def _lead(life: Life, make_pipeline: Callable[[Life], Pipeline], types: tuple[type, ...]) -> bool:
     """Lead a life to its end; whether the pipeline came to its own."""
     loop = life.loop
     loop.set_exception_handler(lambda loop, context: life.complain(_told(context)))
-    work = loop.create_task(_run(life, make_pipeline))
+    chance = random.getstate()
+    random.seed(f"{life.world.seed} {life.number} module")
+    work = loop.create_task(_run(life, make_pipeline, types))
     work.add_done_callback(life.leave)
     life.end_some_time()
     hanging = loop.call_later(HANGS, life.hang)
@@ -138,12 +186,13 @@ def _lead(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
             loop.run_until_complete(asyncio.wait(tasks, timeout=60))
     finally:
         loop.close()
+        random.setstate(chance)
     if crashed:
         return False
     return work.result()
 
 
-async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
+async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline], types: tuple[type, ...]) -> bool:
     life.note("start")
     stopped = False
     torn_only = set(life.world.checkpoints) <= life.world.torn
@@ -156,6 +205,7 @@ async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline]) -> bool:
         inline_bytes=life.random.choice((0, 100, 10_000)),
         # a store of which the very first checkpoint was cut off: nothing has been read then
         restore="none" if torn_only else "newest",
+        types=types,
     )
     try:
         async with make_pipeline(life).start(clock=life, checkpoints=checkpoints) as job:

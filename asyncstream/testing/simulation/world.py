@@ -22,17 +22,19 @@ used for checkpoints as small as these.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from asyncstream.testing.loop import VirtualTimeLoop
 
 __all__ = ("FaultPlan", "Life", "ShufflingLoop", "SimulatedDisk", "SimulatedFailure", "World")
 
 Ts = TypeVarTuple("Ts")
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 EPOCH_MS = 1_700_000_000_000
 """What the clock of the first life shows at first."""
@@ -250,6 +252,26 @@ class Life:
         if self.random.random() < (self.plan.failure if chance is None else chance):
             self.note("failure", what)
             raise SimulatedFailure(what)
+
+    def unreliable(
+        self, function: Callable[[In], Awaitable[Out]], chance: float | None = None
+    ) -> Callable[[In], Awaitable[Out]]:
+        """
+        An async function as a service far away: it takes a while, and sometimes fails.
+
+        Args:
+            function: what the service does.
+            chance: that a call fails, unless nothing goes wrong in this life; the plan's if left out.
+        """
+        name = str(getattr(function, "__name__", "service"))
+        if self.is_kind:
+            chance = None
+
+        async def call(value: In) -> Out:
+            await self.access(name, chance)
+            return await function(value)
+
+        return call
 
 
 class ShufflingLoop(VirtualTimeLoop):

@@ -1,5 +1,5 @@
 """
-The stories that the package tells itself: pipelines drawn from a seed.
+The stories that the simulation is told for the package itself: pipelines drawn from a seed.
 
 Each has a source or two; an async step in one of the four orders, whose calls are slow, fail, are retried and
 time out; keyed windows, or a process function with timers; and a sink or two. `models` says what they give.
@@ -18,12 +18,19 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import Pipeline, SideStreams, Stream, WindowResults
 from asyncstream.state import MapDescriptor
-from asyncstream.testing.simulation.driver import Simulation, simulate
-from asyncstream.testing.simulation.models import COUNT, ORDERS, PANES, SIZE_MS, Event, Shape, model
-from asyncstream.testing.simulation.outside import PlainSimulatedSink, SimulatedSink, SimulatedSource
-from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedFailure
+from asyncstream.testing.simulation import (
+    FaultPlan,
+    Life,
+    PlainSimulatedSink,
+    SimulatedFailure,
+    SimulatedSink,
+    SimulatedSource,
+    Simulation,
+    simulate,
+)
 from asyncstream.windowing import SessionWindows, SlidingWindows, TumblingWindows, WindowResult
 from asyncstream.windowing.aggregates import Collect, Sum
+from tests.simulation.models import COUNT, ORDERS, PANES, SIZE_MS, Event, Shape, model
 
 __all__ = ("draw_events", "draw_options", "draw_plan", "draw_shape", "make_pipeline", "story")
 
@@ -43,7 +50,7 @@ def story(seed: int) -> Simulation:
         model(shape, events),
         seed,
         plan=draw_plan(random, shape),
-        replay=f"python -m asyncstream.testing.simulation --seed {seed}",
+        replay=f"python -m asyncstream.testing.simulation --story {__name__}:story --seed {seed}",
     )
 
 

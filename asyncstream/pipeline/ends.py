@@ -1,0 +1,45 @@
+"""
+What users may give as the source or the sink of a stream, made into one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Iterable, MutableSequence
+from typing import Any
+
+from asyncstream.arguments import is_async_function, refuse
+from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+
+__all__ = ("as_sink", "as_source")
+
+
+def as_source(source: Any) -> Source[Any]:
+    """A `Source`, an iterable or async iterable, or a function that makes one, as a source."""
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str | bytes) or not (
+        isinstance(source, Iterable | AsyncIterable)
+        or (callable(source) and not is_async_function(source) and not isinstance(source, type))
+    ):
+        advice = "or a function that makes one of these"
+        raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
+    return Items(source)
+
+
+def as_sink(sink: Any) -> Sink[Any]:
+    """A `Sink`, a list or a function of one element, as a sink."""
+    if isinstance(sink, Sink):
+        return sink
+    if isinstance(sink, MutableSequence):
+        return ListSink(sink)
+    if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
+        return CallbackSink(sink)
+    advice = "make one: what .to gets is a class" if isinstance(sink, type) else ""
+    raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
+
+
+def _is_generator_function(function: object) -> bool:
+    """Whether calling it runs nothing, because it yields."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
