@@ -16,6 +16,19 @@ from asyncstream.state.schema import Schema
 from asyncstream.state.table import MISSING, Table
 
 
+def is_event(value: Any) -> bool:
+    """Events ask for a key, facts have one: "?a" and "a"."""
+    return bool(value["key"][0] == "?")
+
+
+def asked_for(value: Any) -> Any:
+    return value["key"][1:]
+
+
+def own_key(value: Any) -> Any:
+    return value["key"]
+
+
 class Enrich(MultiInput):
     """Knows of an input by its port, and says nothing of how it is kept, divided or restored."""
 
@@ -43,11 +56,13 @@ class Enrich(MultiInput):
 
 @dataclass(frozen=True)
 class EnrichSpec(Spec):
+    """Without `key_of_fact` every task needs all facts."""
+
     key_of_event: KeyBy
-    key_of_fact: KeyBy
+    key_of_fact: KeyBy | None
 
     def build(self) -> Enrich:
-        return Enrich(self.key_of_event, self.key_of_fact)
+        return Enrich(self.key_of_event, self.key_of_fact or own_key)
 
     @property
     def operator(self) -> type[Enrich]:
@@ -62,20 +77,8 @@ class EnrichSpec(Spec):
         return Schema()
 
 
-def is_event(value: Any) -> bool:
-    """Events ask for a key, facts have one: "?a" and "a"."""
-    return bool(value["key"][0] == "?")
-
-
-def asked_for(value: Any) -> Any:
-    return value["key"][1:]
-
-
-def own_key(value: Any) -> Any:
-    return value["key"]
-
-
-def enriched(events: Stream[Any], facts: Stream[Any], name: str = "enriched") -> Stream[str]:
+def enriched(events: Stream[Any], facts: Stream[Any], key_of_fact: KeyBy | None = own_key) -> Stream[str]:
     """As a join will be: an ordinary step, of what is public about plans."""
     outputs: tuple[Output, ...] = (events._output, facts._output)
-    return Stream(events._graph, events._step("enrich", name, EnrichSpec(asked_for, own_key), {}, outputs))
+    spec = EnrichSpec(asked_for, key_of_fact)
+    return Stream(events._graph, events._step("enrich", "enriched", spec, {}, outputs))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncstream import Stream
+import pytest
+
+from asyncstream import PipelineError, Stream
 from tests.operators.enriching import enriched, is_event
 from tests.spark.cluster import event_columns
 from tests.spark.standin import StandIn
@@ -35,3 +37,13 @@ def test_bounded_job_brings_the_keys_of_both_ports_together() -> None:
     plan = on_spark(source.sparkSession, source, define, key_groups=3)
     found = sorted(line for (line,) in plan["lines"].collect())
     assert [line for line in found if line.startswith("found")] == FOUND
+
+
+def test_input_that_every_task_would_need_is_refused() -> None:
+    def broadcast(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        facts = timed.filter(lambda row: not is_event(row), name="facts")
+        return {"found": enriched(timed.filter(is_event), facts, None), "facts": facts}
+
+    source: Any = StandIn(1).bounded([FACTS], event_columns())
+    with pytest.raises(PipelineError, match="step 'enriched' brings keys together and reads 'facts' without"):
+        on_spark(source.sparkSession, source, broadcast)

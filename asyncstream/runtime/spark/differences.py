@@ -25,6 +25,9 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
     Raises:
         PipelineError: naming the step and the reason.
     """
+    for step in graph:
+        if isinstance(step, OperatorStep) and step.is_keyed:
+            _check_keys(step)
     if not streaming:
         return  # a bounded job has one watermark, at its end
     stages = cut(graph, streaming=True)
@@ -66,6 +69,15 @@ def not_asked_to(step: str) -> PipelineError:
         f"step {step!r} waits for processing time, which a stream on Spark follows only if it is asked to: "
         "on_spark(..., processing_time=True)"
     )
+
+
+def _check_keys(step: OperatorStep) -> None:
+    for one in step.inputs:
+        if one.key_by is None:
+            raise PipelineError(
+                f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
+                "every task needs all of that; on Spark an element reaches one task: run this embedded"
+            )
 
 
 def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) -> None:
