@@ -26,7 +26,7 @@ FLOORS = (
     ("connectors",),
     ("plan", "checkpoint"),
     ("runtime.aio", "runtime.spark"),
-    ("pipeline",),
+    ("pipeline", "telemetry"),
     ("testing", "web", "cli"),
     ("__main__",),
 )
@@ -52,6 +52,8 @@ OPTIONAL = frozenset(
         "polars",
         "uvloop",
         "httpx",
+        "opentelemetry",
+        "prometheus_client",
     }
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""

@@ -70,6 +70,7 @@ from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.async_wait.tasks import end_tasks, within
+from asyncstream.async_wait.timing import CallTimes
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.elements import (
     MAX_TIMESTAMP,
@@ -80,6 +81,7 @@ from asyncstream.elements import (
     Watermark,
 )
 from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, describe_error
+from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
@@ -155,6 +157,7 @@ class AsyncWaitOperator(Intake):
         self._soiled = 0
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._is_restored = False
+        self._times = CallTimes()
         self.recent_failures = self._recent_failures = new_failures()
         self._counts = dict.fromkeys(COUNTED, 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
@@ -260,6 +263,10 @@ class AsyncWaitOperator(Intake):
             "waiting": len(self._inbox),
         }
 
+    def timings(self) -> dict[str, Timings]:
+        times = self._times
+        return {"success": times.succeeded, "error": times.failed, "timeout": times.timed_out}
+
     def progress(self) -> Progress:
         return Progress(self._watermark, None)
 
@@ -288,6 +295,8 @@ class AsyncWaitOperator(Intake):
         if self._halted:
             return
         try:
+            if self._times.began:
+                self._times.settle(self._loop.time())
             if self._unstamped:
                 self._stamp()
             if self.emitting.is_open():
@@ -379,6 +388,7 @@ class AsyncWaitOperator(Intake):
         inbox, base, unstamped, finish = self._inbox, self._base, self._unstamped, self._queue.finish
         (values, timestamps), ahead = self._passed, self._queue.ahead
         flat, lanes = self.settings.flat, self._lanes
+        ended = self._times.began.append
         direct, cancelling = not flat and lanes is None, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
@@ -433,10 +443,13 @@ class AsyncWaitOperator(Intake):
                     if made is UNMADE or made is None:
                         made = self._promise_of(worker)
                     promise, worker.promise = made, None
-                    suspends = promise.started is not None
+                    began = promise.started
+                    suspends = began is not None
                     if outcome is not PENDING and promise.outcome is PENDING:
                         promise.outcome = outcome
                         finish(promise)
+                        if began is not None:
+                            ended(began)
                     if lanes is not None:
                         lanes.leave(promise)
                     if not self._turning:
@@ -595,7 +608,12 @@ class AsyncWaitOperator(Intake):
                 raise error
             return PENDING  # kept for the snapshot
         self._counts["failed"] += 1
-        return self._outcome_of(FAILED, self.settings.on_error, worker, promise, error)
+        outcome = self._outcome_of(FAILED, self.settings.on_error, worker, promise, error)
+        if promise.started is not None:
+            now = self._loop.time()
+            self._times.failed.add(now - promise.started, now)
+            promise.started = None  # or it would be taken for one that ended well
+        return outcome
 
     def _is_asked_to_end(self, worker: Worker, error: BaseException) -> bool:
         """Whether `error` was thrown into the task of a worker, or asks the process to end."""
@@ -643,6 +661,9 @@ class AsyncWaitOperator(Intake):
     def _time_out(self, worker: Worker, promise: Promise) -> bool:
         """Complete a promise whose time is up, and have its call end; False if the step has halted."""
         self._counts["timed_out"] += 1
+        if promise.started is not None:
+            now = self._loop.time()
+            self._times.timed_out.add(now - promise.started, now)
         on_timeout = self._on_timeout
         if callable(on_timeout):
             try:

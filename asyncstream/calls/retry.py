@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random as _random
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -17,12 +19,13 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.arguments import Duration, count, duration_seconds, refuse
-from asyncstream.calls.guard import Call, Guard, usable_as_decorator
+from asyncstream.calls.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.calls.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import RetriesExhausted
+from asyncstream.metrics import ATTEMPTS, Distribution
 
-__all__ = ("Attempt", "Retry", "RetryOn", "current_attempt", "retry")
+__all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -140,6 +143,8 @@ class Retry(Guard[In, Out]):
         self._retries = 0
         self._recovered = 0
         self._exhausted = 0
+        self._at_once = 0  # calls that ended with their first attempt
+        self._more_attempts: Counter[int] = Counter()  # the others, by how many they had
         self.on_failure: list[Callable[[object, float], None]] = []
         """Told of each failure (error or refused result) that a retry follows, and its attempt's start."""
 
@@ -157,6 +162,7 @@ class Retry(Guard[In, Out]):
             except Exception as error:
                 asked = self._asks(error)
                 if asked is False:
+                    self._count_attempts(number)
                     if number > 1:
                         _note_attempts(error, number)
                     raise
@@ -166,7 +172,10 @@ class Retry(Guard[In, Out]):
                 failure = error
             else:
                 if self._on_result is None or not self._on_result(result):
-                    if number > 1:
+                    if number == 1:
+                        self._at_once += 1
+                    else:
+                        self._count_attempts(number)
                         self._recovered += 1
                     return result
                 wait = self._wait(result, True, backoff)
@@ -212,8 +221,24 @@ class Retry(Guard[In, Out]):
             self._timeout is not None and self._time() + wait >= began + self._timeout
         )
         if last:
+            self._count_attempts(number)
             self._exhausted += 1
         return last
+
+    def _count_attempts(self, number: int) -> None:
+        """A call has ended that had so many."""
+        if number == 1:
+            self._at_once += 1
+        else:
+            self._more_attempts[number] += 1
+
+    def attempts(self) -> Distribution:
+        """How many attempts the calls had that have ended."""
+        counts = [self._at_once, *[0] * len(ATTEMPTS)]
+        for number, calls in self._more_attempts.items():
+            counts[bisect_left(ATTEMPTS, number)] += calls
+        more = sum(number * calls for number, calls in self._more_attempts.items())
+        return Distribution(ATTEMPTS, counts, float(self._at_once + more))
 
     def counters(self) -> dict[str, int]:
         return {
@@ -237,6 +262,20 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
     if not callable(on) or isinstance(on, type):
         raise refuse("on", "exception types or a predicate", on)
     return None
+
+
+def attempts_in(function: object) -> Distribution | None:
+    """How many attempts the calls of all retries in a function had; None: there is no retry in it."""
+    found: Distribution | None = None
+    for part in chain(function):
+        inside = getattr(part, "guards", None)  # as an HttpLookup has
+        if isinstance(part, Retry):
+            own: Distribution | None = part.attempts()
+        else:
+            own = attempts_in(inside) if isinstance(inside, Guard) else None
+        if own is not None:
+            found = own if found is None else found + own
+    return found
 
 
 retry = usable_as_decorator(Retry)

@@ -145,7 +145,8 @@ class HttpLookup(AsyncFunction[Any, Any]):
             ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
         if cache_ttl is not None:
             ask = cached(single_flight(ask), ttl=cache_ttl, **(cache_options or {}))
-        self._guards = ask if isinstance(ask, Guard) else None
+        self.guards = ask if isinstance(ask, Guard) else None
+        """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask
 
     async def open(self) -> None:
@@ -156,13 +157,13 @@ class HttpLookup(AsyncFunction[Any, Any]):
             cookie_jar=None if self._cookies else aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
-        if self._guards is not None:
-            await self._guards.open()
+        if self.guards is not None:
+            await self.guards.open()
 
     async def close(self) -> None:
         try:
-            if self._guards is not None:
-                await self._guards.close()
+            if self.guards is not None:
+                await self.guards.close()
         finally:
             if self._session is not None:
                 await self._session.close()
@@ -197,7 +198,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
 
     def metrics(self) -> dict[str, int]:
         """Counters by name: `requests`, and those of the guards that are in use."""
-        guards = {} if self._guards is None else self._guards.metrics()
+        guards = {} if self.guards is None else self.guards.metrics()
         return {"requests": self._requests} | guards
 
     def counter_names(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Final
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.metrics import Timings
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
 from asyncstream.state.division import Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze
@@ -236,6 +237,10 @@ class Operator:
 
     def metrics(self) -> dict[str, int]:
         """Counters and gauges by name, as they stand now."""
+        return {}
+
+    def timings(self) -> dict[str, Timings]:
+        """How long what it does takes, by outcome: that of its calls, if it makes any."""
         return {}
 
     def progress(self) -> Progress | None:

@@ -57,11 +57,13 @@ from asyncstream import (
 )
 from asyncstream.calls import in_threads
 from asyncstream.elements import Timestamps
+from asyncstream.metrics import Metric
 from asyncstream.pipeline import SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
 from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.telemetry import JobCollector, exposition
 from asyncstream.windowing import (
     AggregateFunction,
     Collect,
@@ -308,6 +310,10 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.status(), JobStatus)
         assert_type(job.status(values=True).steps, tuple[StepStatus, ...])
         assert_type(job.status().to_dict(), dict[str, Any])
+        assert_type(job.status(values=lambda flight: flight.number, stuck_after=10), JobStatus)
+        assert_type(job.measure(), tuple[Metric, ...])
+        assert_type(exposition(job), tuple[bytes, str])
+        assert_type(JobCollector(job), JobCollector)
         assert_type(job.error, BaseException | None)
         assert_type(job.progress(), JobProgress)
         assert_type(job.progress().sources, tuple[SourceProgress, ...])

@@ -4,7 +4,7 @@ Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and
 """
 
 from asyncstream.runtime.aio.dry_run import DryRun, dry_run
-from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.progress import JobProgress, SourceProgress
 from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
@@ -13,6 +13,7 @@ from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.status import (
     CheckpointStatus,
     FailedElement,
+    JobState,
     JobStatus,
     Latency,
     OldestCall,

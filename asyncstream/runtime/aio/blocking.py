@@ -29,6 +29,9 @@ from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("Blocking", "Part", "Stuck")
 
+UNUSUAL = 10
+"""A call is said to hang only if it takes so many times as long as half of those that went well of late."""
+
 Part: TypeAlias = SourceDriver | Operator
 
 
@@ -172,7 +175,8 @@ class Blocking:
         if where.limit and part.metrics().get("circuit_state"):
             calls = _many(where.limit, "call")
             return Stuck(name, f"its circuit breaker is open; {calls} wait until the service is well again")
-        if seconds < self._stuck_after:
+        usual = part.timings()["success"].lately(self._now).quantile(0.5)
+        if seconds < max(self._stuck_after, UNUSUAL * usual):
             return None
         behind = f"; {_many(where.order, 'result')} wait for their turn behind it" if where.order else ""
         limited = f"; {_many(where.limit, 'call')} wait for a limit" if where.limit else ""

@@ -55,6 +55,7 @@ from asyncstream.errors import (
     SourceError,
     describe_error,
 )
+from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
@@ -101,6 +102,8 @@ class Checkpointer:
 
     Attributes:
         resumed_from: the checkpoint that the job goes on from; None: it begins at the beginning.
+        durations, pauses, sizes: of the checkpoints taken: seconds until each was safe, seconds for which the
+            loop stood still, and bytes.
         last: the one that a job that started now would go on from; None: there is none.
     """
 
@@ -139,6 +142,7 @@ class Checkpointer:
         self._closed = False
         self._has_failed = False
         self._in_a_row = 0
+        self.durations, self.pauses, self.sizes = Timings(), Timings(), Histogram(BYTES)
         self._counts = dict.fromkeys(("taken", "failed", "number", "bytes", "pause_us", "duration_ms"), 0)
 
     # ------------------------------------------------------------------ going on from one
@@ -328,7 +332,10 @@ class Checkpointer:
         await self._let_go()
         self._counts["taken"] += 1
         self._counts["number"], self._counts["bytes"] = number, info.size
-        self._counts["duration_ms"] = round((asyncio.get_running_loop().time() - began) * 1000)
+        now = asyncio.get_running_loop().time()
+        self._counts["duration_ms"] = round((now - began) * 1000)
+        self.durations.add(now - began, now)
+        self.sizes.add(info.size)
         return info
 
     async def _save(self, number: int, finished: bool) -> CheckpointInfo:
@@ -339,7 +346,9 @@ class Checkpointer:
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
         captured = self._capture()
         positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
-        self._counts["pause_us"] = round((asyncio.get_running_loop().time() - began) * 1e6)
+        now = asyncio.get_running_loop().time()
+        self._counts["pause_us"] = round((now - began) * 1e6)
+        self.pauses.add(now - began, now)
         for name, waiting in sinks:
             self._waits_for = f"step {name!r} to prepare"
             position = await waiting

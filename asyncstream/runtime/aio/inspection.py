@@ -5,6 +5,8 @@ Looks at a job from outside and says how it stands: everything is read when some
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
@@ -17,7 +19,9 @@ from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.status import (
     CheckpointStatus,
     FailedElement,
+    JobState,
     JobStatus,
+    Latency,
     OldestCall,
     StepStatus,
 )
@@ -31,7 +35,9 @@ Shown: TypeAlias = bool | Callable[[Any], object]
 """Whether elements are shown; or a function of an element that gives what is shown of it."""
 
 
-def inspect(run: Run, state: str, *, values: Shown = False, stuck_after: float = STUCK_SECONDS) -> JobStatus:
+def inspect(
+    run: Run, state: JobState, *, values: Shown = False, stuck_after: float = STUCK_SECONDS
+) -> JobStatus:
     """
     How a run stands now.
 
@@ -63,12 +69,13 @@ class _Inspection:
         self._run = run
         self._parts = run.parts
         self._values = values
+        self._now = run.loop.time()
         self._now_ms = run.now_ms()
         self._progress: dict[str, Progress] = {}
         self._where = {
             name: where for name, part in run.parts.items() if (where := part.whereabouts()) is not None
         }
-        self._blocking = Blocking(run.graph, run.parts, self._where, run.loop.time(), stuck_after)
+        self._blocking = Blocking(run.graph, run.parts, self._where, self._now, stuck_after)
 
     def steps(self) -> list[StepStatus]:
         """Each behind those that it reads."""
@@ -93,6 +100,7 @@ class _Inspection:
             waiting={} if where is None else where.waiting(),
             oldest_call=self._oldest(name),
             stuck=None if stuck is None else stuck.why,
+            latency=self._latency(part),
             concurrency=calls.concurrency if calls is not None else None,
             failures=tuple(
                 FailedElement(
@@ -113,6 +121,17 @@ class _Inspection:
             own = Progress(own.watermark, before.idle)
         self._progress[step.name] = own
         return own
+
+    def _latency(self, part: Part) -> Latency | None:
+        timings = {} if isinstance(part, SourceDriver) else part.timings()
+        lately = [each.lately(self._now) for each in timings.values()]
+        if not lately:
+            return None
+        found = reduce(add, lately)
+        if not found.count:
+            return None
+        p50, p90, p99 = (round(found.quantile(share) * 1000, 3) for share in (0.5, 0.9, 0.99))
+        return Latency(found.count, p50, p90, p99)
 
     def _oldest(self, name: str) -> OldestCall | None:
         where = self._where.get(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from asyncstream.arguments import Duration, duration_seconds, refuse
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
@@ -18,32 +18,19 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.submissions import Results, ResultsHandle, Submissions
 from asyncstream.errors import JobStopped, PipelineError, describe_error
+from asyncstream.metrics import Metric
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, inspect
+from asyncstream.runtime.aio.looking import standing_still
+from asyncstream.runtime.aio.measuring import measure
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
-from asyncstream.runtime.aio.status import JobStatus
+from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.runtime.aio.tickets import Tickets, no_room, running_loop
 
-__all__ = ("Job", "JobState")
-
-JobState: TypeAlias = Literal[
-    "new", "opening", "running", "draining", "stopping", "finished", "stopped", "failed"
-]
-"""
-Where a job stands:
-
-    new        not entered yet
-    opening    its sources, sinks and functions are being opened
-    running    it is
-    draining   it reads no more, and finishes what was accepted
-    stopping   it is being stopped; what was accepted and not finished will be in the snapshot
-    finished   every source has come to its end, or was drained, and everything is written
-    stopped    it was stopped, or its block was left by an exception
-    failed     an error ended it: `job.error`
-"""
+__all__ = ("Job",)
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -208,7 +195,8 @@ class Job:
         """
         How every step stands now: its counts, its event time, where its elements wait, and what for.
 
-        May be asked at any time, also before the job runs and when it is over. It disturbs nothing.
+        May be asked at any time and in any thread, also before the job runs and when it is over. It disturbs
+        nothing.
 
         Args:
             values: False: elements, and errors of functions, which may quote them, are hidden. True: they are
@@ -219,7 +207,17 @@ class Job:
         if not isinstance(values, bool) and not callable(values):
             raise refuse("values", "True, False or a function of an element", values)
         seconds = duration_seconds("stuck_after", stuck_after, zero=True)
-        return inspect(self._run, self.state, values=values, stuck_after=seconds)
+        return standing_still(
+            self._run, lambda: inspect(self._run, self.state, values=values, stuck_after=seconds)
+        )
+
+    def measure(self) -> tuple[Metric, ...]:
+        """
+        All that is counted and timed, with names and units, for exporters; see `asyncstream.telemetry`.
+
+        May be asked at any time and in any thread.
+        """
+        return standing_still(self._run, lambda: measure(self._run, self.state))
 
     @property
     def resumed_from(self) -> CheckpointInfo | None:

@@ -9,9 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-__all__ = ("CheckpointStatus", "FailedElement", "JobStatus", "Latency", "OldestCall", "StepStatus")
+__all__ = (
+    "CheckpointStatus",
+    "FailedElement",
+    "JobState",
+    "JobStatus",
+    "Latency",
+    "OldestCall",
+    "StepStatus",
+)
+
+JobState: TypeAlias = Literal[
+    "new", "opening", "running", "draining", "stopping", "finished", "stopped", "failed"
+]
+"""
+Where a job stands:
+
+    new        not entered yet
+    opening    its sources, sinks and functions are being opened
+    running    it is
+    draining   it reads no more, and finishes what was accepted
+    stopping   it is being stopped; what was accepted and not finished will be in the snapshot
+    finished   every source has come to its end, or was drained, and everything is written
+    stopped    it was stopped, or its block was left by an exception
+    failed     an error ended it: `job.error`
+"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +159,7 @@ class JobStatus:
         checkpoint: None if the job keeps none.
     """
 
-    state: str
+    state: JobState
     error: str | None
     started_ms: int
     now_ms: int

@@ -25,10 +25,10 @@ from asyncstream.checkpoint import CheckpointInfo
 from asyncstream.connectors.submissions import ResultsHandle
 from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown
-from asyncstream.runtime.aio.job import Job, JobState
+from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.snapshot import JobSnapshot
-from asyncstream.runtime.aio.status import JobStatus
+from asyncstream.runtime.aio.status import JobState, JobStatus
 
 __all__ = ("ThreadedJob",)
 
@@ -165,15 +165,6 @@ class ThreadedJob:
 
     def status(self, *, values: Shown = False, stuck_after: Duration = STUCK_SECONDS) -> JobStatus:
         """As `Job.status`."""
-
-        async def look() -> JobStatus:
-            return self._job.status(values=values, stuck_after=stuck_after)
-
-        if self._thread.is_alive() and self._opened.done():
-            try:
-                return self._do(look())  # where nothing moves meanwhile
-            except JobStopped:
-                pass
         return self._job.status(values=values, stuck_after=stuck_after)
 
     @property

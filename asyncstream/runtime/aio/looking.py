@@ -1,0 +1,49 @@
+"""
+Looking at a job from whatever thread: done in the job's event loop, between two of its callbacks, where the
+whole pipeline stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from asyncstream.runtime.aio.run import Run
+from asyncstream.runtime.aio.tickets import running_loop
+
+__all__ = ("standing_still",)
+
+T = TypeVar("T")
+
+LOOP_SECONDS = 1.0
+"""Seconds that the loop gets to come to it; one that takes longer is blocked, and nothing moves either."""
+
+
+def standing_still(run: Run, look: Callable[[], T]) -> T:
+    """
+    What `look` gives, which only reads, in a moment in which nothing of the run moves.
+
+    Args:
+        run: what is looked at.
+        look: what to do; called once, or again if it was not come to in time.
+    """
+    loop: asyncio.AbstractEventLoop | None = getattr(run, "loop", None)  # none before it is opened
+    if loop is None or running_loop() is loop or not loop.is_running():
+        return look()
+    found: Future[T] = Future()
+
+    def look_there() -> None:
+        if found.set_running_or_notify_cancel():
+            try:
+                found.set_result(look())
+            except BaseException as error:
+                found.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(look_there)
+        return found.result(LOOP_SECONDS)
+    except (RuntimeError, TimeoutError):  # closed since, or blocked
+        found.cancel()
+        return look()

@@ -1,0 +1,113 @@
+"""
+Metrics in the form of Prometheus: a collector for a registry, and the text of a scrape.
+
+    asyncstream.call.duration, in s     asyncstream_call_duration_seconds_bucket, _sum, _count
+    asyncstream.elements.read           asyncstream_elements_read_total
+    asyncstream.checkpoint.size, in By  asyncstream_checkpoint_size_bytes_bucket, ...
+
+After Prometheus' conventions for names: base units, spelt out, at the end; `_total` for what only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from math import inf
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+from asyncstream.errors import MissingExtra
+from asyncstream.metrics import Distribution, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+__all__ = ("JobCollector", "Measured", "exposition")
+
+UNITS = {"s": "seconds", "By": "bytes"}
+"""Units that end a name, as Prometheus spells them; others are not spelt."""
+
+
+class Measured(Protocol):
+    """What can be measured: a `Job`."""
+
+    def measure(self) -> tuple[Metric, ...]:
+        """Every metric as it stands."""
+
+
+class JobCollector:
+    """
+    Collects the metrics of jobs for a registry of `prometheus_client`, which asks for them at each scrape.
+
+        REGISTRY.register(JobCollector(job))
+
+    Args:
+        jobs: whose; they are told apart by the label `pipeline`, so give their pipelines names.
+
+    Raises:
+        MissingExtra: if prometheus_client is not installed.
+    """
+
+    def __init__(self, *jobs: Measured) -> None:
+        _check_installed()
+        self._jobs = jobs
+
+    def collect(self) -> Iterable[Family]:
+        """One family for each metric."""
+        metrics = sorted((metric for job in self._jobs for metric in job.measure()), key=attrgetter("name"))
+        for _, same in groupby(metrics, key=attrgetter("name")):
+            yield _family(list(same))
+
+
+def exposition(*jobs: Measured) -> tuple[bytes, str]:
+    """
+    What a scrape of these jobs, and nothing else, is answered with: the body, and its content type.
+
+    Raises:
+        MissingExtra: if prometheus_client is not installed.
+    """
+    collector = JobCollector(*jobs)
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _check_installed() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("Prometheus", "prometheus") from error
+
+
+def _family(metrics: list[Metric]) -> Family:
+    """One metric, of one job or of several."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    first = metrics[0]
+    unit = UNITS.get(first.unit)
+    name = first.name.replace(".", "_") + ("" if unit is None else f"_{unit}")
+    points = [point for metric in metrics for point in metric.points]
+    labels = list(points[0].labels)
+    if first.kind == "histogram":
+        family = HistogramMetricFamily(name, first.help, labels=labels)
+        for point in points:
+            if isinstance(point.value, Distribution):
+                family.add_metric(
+                    [point.labels[label] for label in labels],
+                    buckets=list(_buckets(point.value)),
+                    sum_value=point.value.total,
+                )
+        return family
+    kind = CounterMetricFamily if first.kind == "counter" else GaugeMetricFamily
+    numbers = kind(name, first.help, labels=labels)
+    for point in points:
+        if not isinstance(point.value, Distribution):
+            numbers.add_metric([point.labels[label] for label in labels], point.value)
+    return numbers
+
+
+def _buckets(distribution: Distribution) -> Iterator[tuple[str, float]]:
+    for bound, count in distribution.cumulative():
+        yield "+Inf" if bound == inf else repr(bound), count

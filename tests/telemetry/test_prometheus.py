@@ -1,0 +1,203 @@
+"""The metrics of a job as Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from asyncstream import (
+    AscendingTimestamps,
+    AsyncFunction,
+    Checkpoints,
+    Count,
+    Job,
+    MemoryStore,
+    Pipeline,
+    TumblingWindows,
+)
+from asyncstream.calls import cached, circuit_breaker, rate_limit, retry, single_flight
+from asyncstream.errors import MissingExtra
+from asyncstream.metrics import Metric, Point
+from asyncstream.telemetry import JobCollector, exposition
+from tests.runtime.parts import run
+from tests.telemetry.scrape import complaints, samples
+
+
+async def ask(value: int) -> int:
+    await asyncio.sleep(0.02)
+    if value % 10 == 9:
+        raise ConnectionError("down")
+    return value
+
+
+def everything(name: str = "orders") -> Pipeline:
+    """A pipeline that has something to say of everything."""
+    guarded = cached(
+        single_flight(
+            retry(circuit_breaker(rate_limit(ask, rate=1000)), attempts=2, wait_initial=0.01, on=ValueError)
+        ),
+        ttl=60,
+    )
+    pipeline = Pipeline(name)
+    stream = pipeline.source(list(range(50)), name='in "quotes" \\').event_time(
+        lambda value: value * 1000, AscendingTimestamps(), name="time"
+    )
+    asked = stream.async_map(guarded, name="ask", timeout=5, on_error="skip")
+    asked.key_by(lambda value: value % 3).window(TumblingWindows(10)).aggregate(
+        n=Count(), name="count"
+    ).discard(name="out")
+    return pipeline
+
+
+def scraped(*pipelines: Pipeline, **options: Any) -> str:
+    async def main() -> str:
+        jobs: list[Job] = []
+        for pipeline in pipelines:
+            job = pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
+            async with job:
+                await job.wait()
+            jobs.append(job)
+        body, kind = exposition(*jobs, **options)
+        assert kind.startswith("text/plain; version=")
+        return body.decode()
+
+    return run(main())
+
+
+def test_scrape_keeps_to_the_format_and_the_conventions() -> None:
+    assert list(complaints(scraped(everything()))) == []
+
+
+def test_scrape_has_what_was_counted_and_timed() -> None:
+    found = samples(scraped(everything()))
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset({"pipeline": "orders", **labels}.items())]
+
+    assert value("asyncstream_elements_read_total", step='in "quotes" \\') == 50
+    assert value("asyncstream_elements_skipped_total", step="ask") == 5
+    assert value("asyncstream_call_duration_seconds_count", step="ask", outcome="success") == 45
+    assert value("asyncstream_call_duration_seconds_count", step="ask", outcome="error") == 5
+    assert value("asyncstream_call_duration_seconds_sum", step="ask", outcome="success") == pytest.approx(
+        45 * 0.02, rel=0.05
+    )
+    assert value("asyncstream_call_attempts_bucket", step="ask", le="1.0") == 50
+    assert value("asyncstream_cache_misses_total", step="ask") == 50
+    assert value("asyncstream_checkpoint_duration_seconds_count") >= 1
+    assert value("asyncstream_checkpoint_size_bytes_sum") > 0
+    assert value("asyncstream_job_state", state="finished") == 1
+    assert value("asyncstream_job_state", state="failed") == 0
+    assert value("asyncstream_step_stuck", step="ask") == 0
+    assert value("asyncstream_elements_waiting", step="ask", place="call") == 0
+    assert (
+        "asyncstream_watermark_lag_seconds",
+        frozenset({("pipeline", "orders"), ("step", "count")}),
+    ) in found
+
+
+def test_several_jobs_share_families_and_are_told_apart_by_their_pipeline() -> None:
+    text = scraped(everything("one"), everything("two"))
+    assert list(complaints(text)) == []
+    for pipeline in ("one", "two"):
+        labels = frozenset({("pipeline", pipeline), ("step", 'in "quotes" \\')})
+        assert samples(text)["asyncstream_elements_read_total", labels] == 50
+
+
+def test_what_a_function_of_the_users_counts_is_told_by_its_name() -> None:
+    class Counting(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            return value
+
+        def metrics(self) -> dict[str, int]:
+            return {"weird name!": 7}
+
+    pipeline = Pipeline("mine")
+    pipeline.source([1], name="in").async_map(Counting(), name="ask").discard()
+    text = scraped(pipeline)
+    assert list(complaints(text)) == []
+    labels = {"pipeline": "mine", "step": "ask", "name": "weird name!"}
+    assert samples(text)["asyncstream_function_value", frozenset(labels.items())] == 7
+
+
+def test_registry_asks_a_job_before_while_and_after_it_runs() -> None:
+    async def main() -> list[bytes]:
+        pipeline = Pipeline("orders")
+        pipeline.submissions(name="orders").discard()
+        job = pipeline.start()
+        registry = CollectorRegistry(auto_describe=True)
+        registry.register(JobCollector(job))
+        texts = [generate_latest(registry)]
+        async with job:
+            texts.append(generate_latest(registry))
+        return [*texts, generate_latest(registry)]
+
+    for text, state in zip(run(main()), ("new", "running", "finished"), strict=True):
+        assert f'state="{state}"}} 1.0' in text.decode()
+
+
+def test_scrape_from_another_thread_is_answered_by_the_loop_of_the_job() -> None:
+    asked_in: list[int] = []
+
+    class Watched(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            return value
+
+        def metrics(self) -> dict[str, int]:
+            asked_in.append(threading.get_ident())
+            return {}
+
+    async def main() -> bytes:
+        pipeline = Pipeline()
+        pipeline.submissions().async_map(Watched()).discard()
+        async with pipeline.start() as job:
+            body, _ = await asyncio.to_thread(exposition, job)
+        return body
+
+    assert b"asyncstream_job_state" in asyncio.run(main())
+    assert set(asked_in) == {threading.get_ident()}
+
+
+def test_scrape_of_a_job_whose_loop_is_blocked_is_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncstream.runtime.aio.looking.LOOP_SECONDS", 0.01)
+    scraped, bodies = threading.Event(), list[bytes]()
+
+    def scrape(job: Job) -> None:
+        bodies.append(exposition(job)[0])
+        scraped.set()
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.submissions(name="orders").discard()
+        async with pipeline.start() as job:
+            threading.Thread(target=scrape, args=(job,)).start()
+            assert scraped.wait(30)  # holds the loop
+
+    asyncio.run(main())
+    assert b"asyncstream_job_state" in bodies[0]
+
+
+def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra, match=r"asyncstream\[prometheus\]"):
+        exposition()
+
+
+class Wrong:
+    """Measured wrongly on purpose."""
+
+    def __init__(self, *metrics: Metric) -> None:
+        self._metrics = metrics
+
+    def measure(self) -> tuple[Metric, ...]:
+        return self._metrics
+
+
+def test_checker_finds_what_is_wrong() -> None:
+    text = exposition(Wrong(Metric("made.wrong_ms", "gauge", "1", "", (Point({"a": "b"}, 1),))))[0].decode()
+    assert len(list(complaints(text))) == 2
