@@ -538,6 +538,7 @@ class AsyncWaitOperator(Intake):
     def _isolate(self) -> None:
         """From now on, make every call in a task and a context of its own."""
         function, loop, base = self._function, self._loop, self._base
+        name = f"asyncstream {self.context.name}"  # whose it is, should it hold the loop
 
         async def whole(value: Any) -> Any:  # what gives a future, say, does part of its work before
             return await function(value)
@@ -545,7 +546,7 @@ class AsyncWaitOperator(Intake):
         call: Callable[[Any], Any] = function if is_async_function(function) else whole
 
         async def in_own_task(value: Any) -> Any:
-            return await asyncio.Task(call(value), loop=loop, context=base.copy())
+            return await asyncio.Task(call(value), loop=loop, name=name, context=base.copy())
 
         self._function = in_own_task
 

@@ -202,7 +202,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
         return {"requests": self._requests} | guards
 
     def counter_names(self) -> tuple[str, ...]:
-        return ("requests", *(() if self._guards is None else self._guards.counter_names()))
+        return ("requests", *(() if self.guards is None else self.guards.counter_names()))
 
     async def _send(self, request: _Request) -> Any:
         if self._session is None:

@@ -2,8 +2,8 @@
 All that is counted and timed in a job, as metrics with names: the one place where these are given.
 
 Names are dotted and without units, as OpenTelemetry has them; an exporter makes of them what its readers
-expect. What a function of the user's counts by a name that is not known here goes under the one metric
-`asyncstream.function.value`, with that name as a label.
+expect. What a function of the user's counts by a name that is not known here goes under the metrics
+`asyncstream.function.value` and `asyncstream.function.count`, with that name as a label.
 """
 
 from __future__ import annotations
@@ -92,13 +92,14 @@ TRIES = Told(f"{_PREFIX}.call.attempts", "histogram", "{attempt}", "Attempts tha
 TAKEN = Told(f"{_PREFIX}.checkpoint.duration", "histogram", "s", "Time until a checkpoint was safe.")
 PAUSE = Told(f"{_PREFIX}.checkpoint.pause", "histogram", "s", "Time a checkpoint has held the loop.")
 SIZE = Told(f"{_PREFIX}.checkpoint.size", "histogram", "By", "Sizes of checkpoints.")
+HELD = Told(f"{_PREFIX}.loop.pause", "histogram", "s", "Time the event loop takes to answer a knock.")
 FAILURES = Told(f"{_PREFIX}.checkpoint.failures", "counter", "{checkpoint}", "Checkpoints that have failed.")
 AGE = Told(f"{_PREFIX}.checkpoint.age", "gauge", "s", "Time since the last checkpoint was taken.")
 
 CATALOG: Final = (
     *COUNTED.values(),
     *(JOB_STATE, OTHERS, OTHER_COUNTS, WAITING, LAG, OLDEST, STUCK, CONCURRENCY, CALLS, TRIES),
-    *(TAKEN, PAUSE, SIZE, FAILURES, AGE),
+    *(TAKEN, PAUSE, SIZE, FAILURES, AGE, HELD),
 )
 """Every metric that there can be."""
 
@@ -138,6 +139,8 @@ def measure(run: Run, state: JobState) -> tuple[Metric, ...]:
     for step in status.steps:
         if step.name in run.parts:
             _add_step(found, step, run)
+    if run.parts:
+        found.add(HELD, run.loop_watch.pauses.read())
     if run.checkpointer is not None:
         _add_checkpoints(found, run.checkpointer, status)
     return tuple(found.metrics())

@@ -52,6 +52,7 @@ from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
+from asyncstream.runtime.aio.watching import LoopWatch
 from asyncstream.runtime.aio.wiring import Wiring
 
 __all__ = ("OPEN_SECONDS", "Phase", "Run")
@@ -158,6 +159,8 @@ class Run:
         self.alarms = Alarms(self._clock, self.fail)
         self.wiring = Wiring(self.graph, self.alarms.has_room)
         self.parts = {**self.wiring.sources, **self.wiring.operators}
+        self.loop_watch = LoopWatch(self.name, self.parts)
+        self.loop_watch.begin()
         try:
             await self._open_in_time()
         except BaseException as error:
@@ -527,6 +530,7 @@ class Run:
                 await self._closed(self._close_operator(part))
         if self.checkpointer is not None:
             await self.checkpointer.leave()
+        self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)
         self.graph.in_use = False

@@ -1,0 +1,196 @@
+"""
+Notices when something holds the event loop, and who.
+
+Theory of operation
+-------------------
+A thread of the process knocks at the loop of every job each `TICK` seconds and waits for the answer. How long
+that takes is the pause that everything in the loop had at that moment. While an answer is late, the thread
+looks at what the loop's thread is doing, frame by frame: the innermost operator on its stack is the step
+whose function does not return, and the innermost frame that is the user's own is the place in it.
+
+Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
+clock stands still meanwhile. What keeps Python's own lock all the time keeps this thread waiting, too; that
+is counted, but nobody is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Final, NamedTuple
+
+from asyncstream.clock import Clock
+from asyncstream.metrics import Timings
+from asyncstream.operators.base import Operator
+from asyncstream.runtime.aio.reading import SourceDriver
+
+__all__ = ("BLOCKED", "LoopWatch")
+
+log = logging.getLogger("asyncstream.loop")
+
+TICK: Final = 0.05
+"""Seconds between two knocks. On the average a pause has lasted for half of that when it meets the first."""
+
+BLOCKED: Final = 0.1
+"""Seconds after which a step that holds the loop is named."""
+
+QUIET: Final = 10.0
+"""Seconds between two warnings about one step."""
+
+TASK_NAME: Final = "asyncstream "
+"""How the names of tasks begin that belong to a step; its name follows."""
+
+OURS: Final = str(Path(__file__).parents[2]) + os.sep
+
+NOT_THE_USERS: Final = (
+    OURS,
+    *(path + os.sep for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")}),
+    "<frozen ",
+)
+"""Where code is that is not the user's own, unless there is no other on the stack."""
+
+
+class _Place(NamedTuple):
+    """What was seen on the stack: the step, or None, and the user's function with its file and line."""
+
+    step: str | None
+    where: str
+
+
+class LoopWatch:
+    """
+    Watches the loop in which it is made, for one job.
+
+    Args:
+        pipeline: its name.
+        parts: what runs each step.
+
+    Attributes:
+        pauses: how long knocks have waited for an answer.
+    """
+
+    def __init__(self, pipeline: str, parts: Mapping[str, SourceDriver | Operator]) -> None:
+        self.pauses = Timings()
+        self._pipeline = pipeline
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._knocked: float | None = None  # when, if there is no answer yet
+        self._seen: Counter[_Place] = Counter()  # since then
+        self._quiet_until: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Watch from now on, unless time is virtual here."""
+        if not isinstance(self._loop, Clock):
+            _THREAD.add(self)
+
+    def end(self) -> None:
+        """Watch no more."""
+        _THREAD.remove(self)
+
+    # ------------------------------------------------------------------ in the watching thread
+
+    def knock(self) -> None:
+        """Ask for an answer, or look at what keeps the loop from giving one."""
+        knocked, now = self._knocked, monotonic()
+        if knocked is None:
+            self._knocked = now
+            try:
+                self._loop.call_soon_threadsafe(self._answer, now)
+            except RuntimeError:  # it is closed
+                self.end()
+        elif now - knocked >= TICK / 2:
+            frame = sys._current_frames().get(self._thread)
+            if frame is not None:
+                self._seen[_Place(self._step_in(frame), _where(frame))] += 1
+
+    def _step_in(self, innermost: FrameType) -> str | None:
+        """The step whose code runs, by the innermost part on the stack, or by the name of the task."""
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(OURS):
+                part = frame.f_locals.get("self")
+                if isinstance(part, Operator | SourceDriver):
+                    name = part.name if isinstance(part, SourceDriver) else part.context.name
+                    if self._parts.get(name) is part:
+                        return name
+            frame = frame.f_back
+        task = asyncio.current_task(self._loop)
+        name = "" if task is None else task.get_name()
+        return name.removeprefix(TASK_NAME) if name.removeprefix(TASK_NAME) in self._parts else None
+
+    # ------------------------------------------------------------------ in the loop
+
+    def _answer(self, knocked: float) -> None:
+        now, seen = monotonic(), self._seen
+        self._seen, self._knocked = Counter(), None
+        self.pauses.add(now - knocked, now)
+        seconds = now - knocked + TICK / 2
+        if seconds >= BLOCKED and seen:
+            place, _ = seen.most_common(1)[0]
+            if place.step is not None and now >= self._quiet_until.get(place.step, now):
+                self._quiet_until[place.step] = now + QUIET
+                self._warn(place.step, place.where, seconds)
+
+    def _warn(self, step: str, where: str, seconds: float) -> None:
+        log.warning(
+            "step %r has held the event loop for %.2f s, in %s: nothing else could run; await something that "
+            "does not block, or call it in a thread, as stream.thread_map and asyncio.to_thread do",
+            step,
+            seconds,
+            where,
+            extra={"pipeline": self._pipeline, "step": step, "seconds": seconds, "where": where},
+        )
+
+
+def _where(innermost: FrameType) -> str:
+    """The user's function that runs, with its file and line."""
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
+        frame = frame.f_back
+    shown = frame or innermost
+    return f"{shown.f_code.co_qualname} ({Path(shown.f_code.co_filename).name}:{shown.f_lineno})"
+
+
+class _WatchingThread:
+    """The one thread of the process; there is none while there is nothing to watch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: list[LoopWatch] = []
+        self._thread: threading.Thread | None = None
+        self._left = threading.Event()
+
+    def add(self, watch: LoopWatch) -> None:
+        with self._lock:
+            self._watched = [*self._watched, watch]
+            if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
+                self._left = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._left,), name="asyncstream watch", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, watch: LoopWatch) -> None:
+        with self._lock:
+            self._watched = [other for other in self._watched if other is not watch]
+            if not self._watched and self._thread is not None:
+                self._thread = None
+                self._left.set()
+
+    def _run(self, left: threading.Event) -> None:
+        while not left.wait(TICK):
+            for watch in self._watched:
+                watch.knock()
+
+
+_THREAD = _WatchingThread()

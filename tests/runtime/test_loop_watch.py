@@ -1,0 +1,131 @@
+"""A step that holds the event loop is named in the log, with the place in its function."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from asyncstream import Pipeline
+from asyncstream.metrics import Distribution
+from asyncstream.runtime.aio.watching import BLOCKED
+from tests.runtime.parts import run
+
+HELD = 0.4
+"""Seconds for which the loop is held: real ones, for nothing else shows it."""
+
+
+def block(value: Any = None) -> Any:
+    time.sleep(HELD)
+    return value
+
+
+async def block_in_call(value: Any) -> Any:
+    return block(value)
+
+
+async def block_after_a_while(value: Any) -> Any:
+    await asyncio.sleep(0.01)
+    return block(value)
+
+
+async def block_in_write(value: Any) -> None:
+    block()
+
+
+def blocked_source() -> Iterable[int]:
+    yield block(1)
+
+
+PLACES: dict[str, Callable[[Pipeline], Any]] = {
+    "map": lambda pipeline: pipeline.source([1]).map(block, name="slow").map(lambda v: v).discard(),
+    "map behind a map": lambda p: p.source([1]).map(lambda v: v).map(block, name="slow").discard(),
+    "async_map": lambda p: p.source([1]).async_map(block_in_call, name="slow").discard(),
+    "async_map, later": lambda p: p.source([1]).async_map(block_after_a_while, name="slow").discard(),
+    "async_map, task": lambda p: (
+        p.source([1]).async_map(block_after_a_while, isolation="task", name="slow").discard()
+    ),
+    "behind an async_map": lambda p: (
+        p.source([1]).async_map(asyncio.sleep, name="ask").map(block, name="slow").discard()
+    ),
+    "sink": lambda p: p.source([1]).to(block_in_write, name="slow"),
+    "source": lambda p: p.source(blocked_source, name="slow").discard(),
+    "key": lambda p: p.source([1]).key_by(block, on_error="skip", name="slow").map(lambda v: v).discard(),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_step_that_holds_the_loop_is_named(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = Pipeline("blocked")
+    PLACES[place](pipeline)
+    asyncio.run(pipeline.run())
+    (record,) = [record for record in caplog.records if record.name == "asyncstream.loop"]
+    assert record.levelno == logging.WARNING
+    assert "step 'slow' has held the event loop for 0." in record.message
+    assert "in block (test_loop_watch.py:" in record.message
+    fields = vars(record)
+    assert (fields["pipeline"], fields["step"]) == ("blocked", "slow")
+    assert BLOCKED <= fields["seconds"] <= 60
+
+
+def test_pauses_are_measured_and_a_step_is_named_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> Distribution:
+        pipeline = Pipeline()
+        pipeline.source([1, 2, 3]).async_map(block_in_call, concurrency=1).discard()
+        async with pipeline.start() as job:
+            await job.wait()
+            (metric,) = [one for one in job.measure() if one.name == "asyncstream.loop.pause"]
+            assert isinstance(metric.points[0].value, Distribution)
+            return metric.points[0].value
+
+    found = asyncio.run(main())
+    assert found.count - dict(found.cumulative())[0.1] >= 1
+    assert len([record for record in caplog.records if record.name == "asyncstream.loop"]) == 1
+
+
+def test_what_is_not_a_step_is_not_blamed_on_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.submissions().discard()
+        async with pipeline.start():
+            await asyncio.sleep(0.05)
+            block()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert caplog.records == []
+
+
+def test_thread_ends_with_the_last_job() -> None:
+    def watching() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "asyncstream watch"]
+
+    async def main() -> None:
+        one, other = Pipeline(), Pipeline()
+        for pipeline in (one, other):
+            pipeline.submissions().discard()
+        async with one.start():
+            async with other.start():
+                assert len(watching()) == 1
+            assert len(watching()) == 1
+            (thread,) = watching()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_loop_on_virtual_time_is_not_watched() -> None:
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.submissions().discard()
+        async with pipeline.start():
+            names = [thread.name for thread in threading.enumerate()]
+            assert "asyncstream watch" not in names
+
+    run(main())
