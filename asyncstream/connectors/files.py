@@ -11,6 +11,7 @@ import csv
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import orjson
@@ -59,12 +60,14 @@ class _FileSink(TransactionalSink[T]):
         self._claim = Claim(self._path)
         self._run = ""
         self._file: BinaryIO | None = None
+        self._is_closed = False
         self._needs_head = False  # not yet: until the first checkpoint stands, nothing is written
         self._is_new = False
         self._failure: OSError | None = None
         self._taken = 0
 
     async def open(self) -> None:
+        self._is_closed = False
         self._open(self._existing)
         if not lock(self._opened()):
             await self.close()
@@ -130,16 +133,23 @@ class _FileSink(TransactionalSink[T]):
             )
 
     async def recover(self, position: dict[str, Any] | None) -> None:
+        self._is_closed = False
         try:
-            with self._claim.taking():
-                way, length = self._plan(position)
-                self._take(way, length, position)
+            # a disk may take seconds to answer, and all others in the loop would wait for it
+            await aside(partial(self._go_on, position))
         except OSError as error:
             await self.close()
             raise self._error(error) from error
         except SinkError:
             await self.close()
             raise
+
+    def _go_on(self, position: dict[str, Any] | None) -> None:
+        with self._claim.taking():
+            way, length = self._plan(position)
+            self._take(way, length, position)
+            if self._is_closed and self._file is not None:  # nobody has waited for this
+                self._file.close()
 
     def _take(self, way: str, length: int, position: dict[str, Any] | None) -> None:
         """Open the file as planned, as the only one who writes it."""
@@ -279,15 +289,20 @@ class _FileSink(TransactionalSink[T]):
         self._claim.check_ours(self._opened())
 
     async def close(self) -> None:
+        self._is_closed = True
         file, self._file = self._file, None
         if file is not None:
             try:
-                file.flush()
-                self._claim.release(os.fstat(file.fileno()).st_size)
+                await aside(partial(self._leave, file))
             except OSError as error:
                 raise self._error(error) from error
-            finally:
-                file.close()
+
+    def _leave(self, file: BinaryIO) -> None:
+        try:
+            file.flush()
+            self._claim.release(os.fstat(file.fileno()).st_size)
+        finally:
+            file.close()
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

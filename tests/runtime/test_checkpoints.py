@@ -1034,3 +1034,21 @@ def test_checkpoint_that_takes_too_long_says_what_for() -> None:
             ledger.slow = {}
 
     run(main())
+
+
+def test_no_checkpoint_is_tried_once_too_many_have_failed() -> None:
+    async def main() -> None:
+        ledger, store = Ledger(), Faulty()
+        checkpoints = Checkpoints(store=store, every=1, timeout=1, tolerate=1)
+        job = numbers(ledger, seconds=1.0).start(checkpoints=checkpoints)
+
+        async def use() -> None:
+            async with job:
+                ledger.slow = {"prepare": 8.0}  # as the job winds down, its sink is still busy
+                await job.wait()
+
+        with pytest.raises(CheckpointError, match="waiting for step 'sink' to prepare"):
+            await use()
+        assert job.checkpoint_metrics()["failed"] == 2
+
+    run(main())

@@ -199,7 +199,7 @@ class Checkpointer:
         Raises:
             CheckpointError: if it failed, or the job takes no more.
         """
-        if self._closed:
+        if self._closed or self._has_failed:
             raise CheckpointError("the job takes no more checkpoints")
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
@@ -216,7 +216,7 @@ class Checkpointer:
             except TimeoutError:
                 pass
             self._wanted.clear()
-            if self._closed:
+            if self._closed or self._has_failed:
                 return
             request, self._next = self._next, None
             await self._attempt(request)
