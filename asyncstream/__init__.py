@@ -30,6 +30,7 @@ from asyncstream.connectors import (
     Items,
     JsonLinesSink,
     JsonLinesSource,
+    Published,
     RejectedLine,
     ResultsHandle,
     Sink,
@@ -37,6 +38,7 @@ from asyncstream.connectors import (
     SourceBatch,
     SqliteSink,
     SqliteSource,
+    Subscription,
     TransactionalSink,
 )
 from asyncstream.errors import (
@@ -160,6 +162,7 @@ __all__ = (
     "OutputOrder",
     "Pipeline",
     "PipelineError",
+    "Published",
     "PunctuatedWatermarks",
     "Quantile",
     "RejectedLine",
@@ -181,6 +184,7 @@ __all__ = (
     "StepRecovery",
     "StepStatus",
     "Stream",
+    "Subscription",
     "Sum",
     "SystemClock",
     "ThreadedJob",

@@ -11,8 +11,8 @@ from asyncstream.connectors.files import CsvSink, JsonLinesSink
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
-from asyncstream.connectors.submissions import ResultsHandle
 
 __all__ = (
     "CallbackSink",
@@ -24,12 +24,14 @@ __all__ = (
     "JsonLinesSource",
     "ListSink",
     "RejectedLine",
+    "Published",
     "ResultsHandle",
     "Sink",
     "Source",
     "SourceBatch",
     "SqliteSink",
     "SqliteSource",
+    "Subscription",
     "TransactionalSink",
     "from_dead_letter",
     "to_dead_letter",

@@ -170,13 +170,15 @@ class InboxFile:
         """
         insert = "INSERT INTO accepted VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
         now_ms, newest, are_new = self._inbox.clock.now_ms(), self.state.newest, []
-        with self._naming_errors("write to"), self._transaction():
+        with self._naming_errors("write to"), self._transaction(ours=False):
             execute = self._database.cursor().execute
             for data, id in elements:
                 is_new = execute(insert, (newest + 1, now_ms, id, data)).rowcount == 1
                 newest += is_new
                 are_new.append(is_new)
-            execute("UPDATE inbox SET newest = ?", (newest,))
+            # with a look at whose inbox it is, in one statement
+            if execute("UPDATE inbox SET newest = ? WHERE token = ?", (newest, self._token)).rowcount != 1:
+                raise self._taken_over()
         self.state = self.state._replace(newest=newest)
         return are_new
 
@@ -244,19 +246,19 @@ class InboxFile:
         execute = self._database.execute
         execute("BEGIN IMMEDIATE")
         try:
-            if ours:
-                token, lease = execute("SELECT token, lease FROM inbox").fetchone()
-                if token != self._token:
-                    follower = "another job" if lease is None else str(Lease.from_json(lease).holder)
-                    raise InboxBroken(
-                        f"{self._inbox.path} was taken over by {follower}: this one accepts nothing more"
-                    )
+            if ours and execute("SELECT token FROM inbox").fetchone() != (self._token,):
+                raise self._taken_over()
             yield
             execute("COMMIT")
         except BaseException:
             if self._database.in_transaction:
                 execute("ROLLBACK")
             raise
+
+    def _taken_over(self) -> InboxBroken:
+        (lease,) = self._database.execute("SELECT lease FROM inbox").fetchone()
+        follower = "another job" if lease is None else str(Lease.from_json(lease).holder)
+        return InboxBroken(f"{self._inbox.path} was taken over by {follower}: this one accepts nothing more")
 
     @contextmanager
     def _naming_errors(self, doing: str) -> Iterator[None]:

@@ -1,22 +1,20 @@
 """
-The pipeline's ends inside the user's own program: elements handed in one by one, results taken out.
+A source inside the user's own program: elements handed in one by one. What takes results out is in `outlets`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import count, refuse, text
-from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.elements import Timestamps
 from asyncstream.errors import JobStopped, PipelineError
 
-__all__ = ("Results", "ResultsHandle", "Submissions")
+__all__ = ("Submissions",)
 
 T = TypeVar("T")
 
@@ -119,10 +117,6 @@ class Submissions(Source[T], Generic[T]):
     def unread(self) -> int:
         return len(self._waiting)
 
-    def has_room(self) -> bool:
-        """Whether `submit` would not wait for room."""
-        return self.unread() < self._limit and not self._turn.locked()
-
     def end(self) -> bool:
         if not self._ended:
             self._ended = True
@@ -160,86 +154,3 @@ class Submissions(Source[T], Generic[T]):
 
     async def close(self) -> None:
         self.end()
-
-
-class Results(Sink[T], Generic[T]):
-    """
-    A sink whose elements are taken out by `job.results`.
-
-    Args:
-        limit: how many results may wait to be taken; then the pipeline waits. No longer holds once the
-            job drains or has failed, for then what can still come is bounded, and a reader may be gone.
-    """
-
-    def __init__(self, limit: int = 1024) -> None:
-        self._limit = count("limit", limit)
-        self._results: deque[T] = deque()
-        self._ended = True
-
-    async def open(self) -> None:
-        self._results.clear()
-        self._ended = False
-        self._bounded = True
-        self._error: BaseException | None = None
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._taken = 0
-
-    def taken(self) -> int:
-        return self._taken
-
-    async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
-        self._results.extend(values)
-        self._taken = len(values)  # whatever it waits for from now on
-        self._arrived.set()
-        while self._bounded and len(self._results) >= self._limit:
-            self._room.clear()
-            await self._room.wait()
-
-    async def stream(self) -> AsyncIterator[T]:
-        """The results as they come, until the job ends; then its error is raised if it failed."""
-        while True:
-            while not self._results:
-                if self._ended:
-                    if self._error is not None:
-                        raise self._error
-                    return
-                self._arrived.clear()
-                await self._arrived.wait()
-            result = self._results.popleft()
-            self._room.set()
-            yield result
-
-    def untaken(self) -> list[T]:
-        """The results that nobody has taken yet."""
-        return list(self._results)
-
-    def unbind(self, error: BaseException | None = None) -> None:
-        """The job drains, or has failed with `error`."""
-        self._bounded = False
-        self._error = error
-        self._room.set()
-
-    async def flush(self) -> None:
-        self._end()
-
-    async def close(self) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._arrived.set()
-
-
-@dataclass(frozen=True, eq=False)
-class ResultsHandle(Generic[T]):
-    """
-    Where a stream of T ends in `job.results(handle)`, which gives them with their type.
-
-    Attributes:
-        name: of the step.
-        sink: where they wait to be taken.
-    """
-
-    name: str
-    sink: Results[T]

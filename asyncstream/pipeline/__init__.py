@@ -1,8 +1,9 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
+from asyncstream.pipeline.ending import StreamEnd
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
-from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream, StreamEnd
+from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 
 __all__ = (
     "AsyncResults",

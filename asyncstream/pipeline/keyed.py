@@ -17,7 +17,8 @@ from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
-from asyncstream.pipeline.stream import SideStreams, Stream, shown_on_error
+from asyncstream.pipeline.ending import shown_on_error
+from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
     LATE,

@@ -7,10 +7,10 @@ arguments at once, and returns the stream that comes out. Nothing runs before th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableSequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from asyncstream.arguments import (
     Duration,
@@ -25,19 +25,16 @@ from asyncstream.arguments import (
 )
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.calls.in_threads import THREADS, InThreads
-from asyncstream.connectors.base import Sink
-from asyncstream.connectors.memory import CallbackSink
-from asyncstream.connectors.submissions import Results, ResultsHandle
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
-from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
+from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
-from asyncstream.pipeline.ends import as_sink
-from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep
+from asyncstream.pipeline.ending import Ending, shown_on_error
+from asyncstream.plan import Graph, Input, OperatorStep, Output
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -46,14 +43,14 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "StreamEnd", "no_key", "shown_on_error")
+__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key")
 
 T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
 
 
-class Stream(Generic[T]):
+class Stream(Ending[T]):
     """
     Elements of type T on their way.
 
@@ -318,57 +315,6 @@ class Stream(Generic[T]):
 
         return policy_step(self, self._key(), length, slide, name, options)
 
-    # ------------------------------------------------------------------ ends
-
-    @overload
-    def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: MutableSequence[T], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
-        """
-        End the stream in a sink.
-
-        Args:
-            sink: a `Sink`, a list to append to, or a function of one element (plain or `async def`).
-            on_error: what becomes of an element that the sink fails on: "fail" the pipeline, "skip" the
-                element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. Where the
-                sink cannot say which one of a write it was, they are written again one by one, those that
-                are `taken` excepted. A transactional sink in a job with checkpoints cannot "route".
-        """
-        target = as_sink(sink)
-        details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
-        step = SinkStep(
-            self._graph.name_for("sink", name),
-            target,
-            (Input(self._output),),
-            "sink",
-            routed_to(on_error),
-            on_error,
-            details,
-        )
-        self._graph.add(step)
-        return StreamEnd(self._graph, step)
-
-    def results(self, *, limit: int = 1024, name: str | None = None) -> ResultsHandle[T]:
-        """
-        End the stream in `job.results()`; `limit` results may wait there, then the pipeline does.
-
-        Gives what `job.results(...)` takes in place of the step's name, so that type checkers know the type
-        of the results.
-        """
-        results = Results[T](limit)
-        return ResultsHandle(self._end("results", name, results), results)
-
-    def discard(self, *, name: str | None = None) -> None:
-        """End the stream: nobody needs its elements."""
-        self._end("discard", name, CallbackSink(_ignore))
-
     # ------------------------------------------------------------------ inside
 
     def _per_element(
@@ -404,11 +350,6 @@ class Stream(Generic[T]):
             raise PipelineError(f"step {step.name!r} sends nothing to .{tag}; give it {argument}='route'")
         return Stream(self._graph, Output(step.name, tag))
 
-    def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> str:
-        name = self._graph.name_for(kind, name)
-        self._graph.add(SinkStep(name, sink, (Input(self._output),), kind))
-        return name
-
     def _key(self) -> Callable[[Any], Any] | None:
         return None
 
@@ -440,26 +381,6 @@ class AsyncResults(Stream[T]):
     def timed_out(self) -> Stream[FailedCall]:
         """The elements whose call took longer than `timeout`; needs `on_timeout="route"`."""
         return self._routed("timed_out", "on_timeout")
-
-
-class StreamEnd:
-    """The sink that a stream ends in: on the side, the elements that it refused."""
-
-    def __init__(self, graph: Graph, step: SinkStep) -> None:
-        self._graph = graph
-        self._step = step
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._step.name!r}>"
-
-    @property
-    def failed(self) -> Stream[FailedCall]:
-        """The elements that the sink failed on; needs `on_error="route"`."""
-        if FAILED not in self._step.required:
-            raise PipelineError(
-                f"step {self._step.name!r} sends nothing to .failed; give it on_error='route'"
-            )
-        return Stream(self._graph, Output(self._step.name, FAILED))
 
 
 class SideStreams(Stream[T]):
@@ -496,15 +417,6 @@ class SideStreams(Stream[T]):
 
 def no_key(element: object) -> None:
     """The key of every element where there are no keys."""
-
-
-def _ignore(element: object) -> None:
-    pass
-
-
-def shown_on_error(on_error: OnError) -> dict[str, object]:
-    """How the choice is shown with a step's settings."""
-    return {} if on_error == "fail" else {"on_error": on_error}
 
 
 def _shown(value: object) -> object:

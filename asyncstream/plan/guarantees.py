@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.memory import ListSink
-from asyncstream.connectors.submissions import Results
+from asyncstream.connectors.outlets import Outlet
 from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
 
 __all__ = ("Guarantee", "Level", "guarantees")
@@ -59,7 +59,7 @@ def guarantees(graph: Graph) -> list[Guarantee]:
                 reasons = []
                 if not keeps:
                     reasons.append("what the source gave since the last checkpoint cannot be read again")
-                if isinstance(sink.sink, Results | ListSink):
+                if isinstance(sink.sink, Outlet | ListSink):
                     reasons.append("results are kept in memory only")
                 elif repeats:
                     reasons.append("the sink cannot take back what it wrote since the last checkpoint")

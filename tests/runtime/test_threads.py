@@ -8,11 +8,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncstream import Checkpoints, JobStopped, MemoryStore, Pipeline, PipelineError, UserFunctionError
+from asyncstream.runtime.aio.from_thread import FromThread
 from tests.runtime.parts import boom, sleeping
 
 THREADS = 16
@@ -230,3 +232,91 @@ def test_thread_keeps_checkpoints_and_goes_on() -> None:
         assert job.metrics()["out"]["written"] == 1
         job.wait(timeout=1)
     assert seen == [1]
+
+
+def test_job_in_a_loop_serves_threads_by_from_thread(tmp_path: Path) -> None:
+    async def double(value: dict[str, int]) -> dict[str, int]:
+        return {"id": value["id"], "n": 2 * value["id"]}
+
+    async def main() -> FromThread:
+        pipeline = Pipeline()
+        doubled = pipeline.submissions(inbox=tmp_path / "inbox.sqlite", name="in").async_map(
+            double, name="double"
+        )
+        doubled.answers("id", name="answers")
+        news = doubled.publish(name="news")
+        doubled.results(name="results")
+        async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+            threads = job.from_thread
+            heard: list[dict[str, int]] = []
+
+            def listen(ready: threading.Event) -> None:
+                elements = threads.subscribe(news, filter=lambda value: value["id"] != 2)
+                ready.set()
+                heard.extend(elements)
+
+            def work() -> None:
+                ready = threading.Event()
+                listening = threading.Thread(target=listen, args=(ready,))
+                listening.start()
+                assert ready.wait(20)
+                assert threads.submit({"id": 1}, durable=True, id="a") is True
+                assert threads.submit({"id": 1}, durable=True, id="a") is False
+                assert threads.ask({"id": 2}, timeout=20) == {"id": 2, "n": 4}
+                assert next(threads.results()) == {"id": 1, "n": 2}
+                assert threads.checkpoint().pipeline == "pipeline"
+                assert threads.metrics()["in"]["read"] == 2
+                assert (threads.state, threads.error) == ("running", None)
+                assert threads.status().state == "running"
+                threads.drain(20)
+                threads.wait(20)
+                listening.join(20)
+                assert not listening.is_alive()
+
+            await asyncio.to_thread(work)
+            assert heard == [{"id": 1, "n": 2}]
+            with pytest.raises(PipelineError, match="would hold the event loop of the job"):
+                threads.wait()
+        with pytest.raises(JobStopped):
+            await asyncio.to_thread(threads.ask, {"id": 3})
+        return threads
+
+    threads = asyncio.run(main())
+    with pytest.raises(JobStopped, match="the job has ended; its state is 'finished'"):
+        threads.wait()
+    assert threads.status().state == "finished"
+
+
+def test_from_thread_asks_for_a_job_that_runs() -> None:
+    pipeline = Pipeline()
+    pipeline.submissions().discard()
+    with pytest.raises(PipelineError, match="not running yet"):
+        pipeline.start().from_thread  # noqa: B018 - the look is the test
+    with pytest.raises(PipelineError, match="not running yet"):
+        pipeline.start_in_thread().ask(1)
+
+
+def test_thread_that_waits_for_an_answer_hears_of_the_end_of_the_job() -> None:
+    called = threading.Event()
+
+    async def call(value: int) -> None:
+        called.set()
+        await asyncio.sleep(100)
+
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(call).answers(lambda value: value)
+    told: list[BaseException] = []
+
+    def ask(job: Any) -> None:
+        try:
+            job.ask(1)
+        except JobStopped as error:
+            told.append(error)
+
+    with pipeline.start_in_thread() as job:
+        asking = threading.Thread(target=ask, args=(job,))
+        asking.start()
+        assert called.wait(20)
+        job.stop(0)
+        asking.join(20)
+    assert len(told) == 1

@@ -37,6 +37,7 @@ from asyncstream import (
     MemoryStore,
     OutputOrder,
     Pipeline,
+    Published,
     PunctuatedWatermarks,
     Restarts,
     ResultsHandle,
@@ -49,6 +50,7 @@ from asyncstream import (
     StepRecovery,
     StepStatus,
     Stream,
+    Subscription,
     SystemClock,
     ThreadedJob,
     TumblingWindows,
@@ -253,6 +255,8 @@ def ends(numbers: Stream[int], some: list[int]) -> None:
     numbers.to(print)
     numbers.to(send, name="send")
     assert_type(numbers.results(limit=5, name="results"), ResultsHandle[int])
+    assert_type(numbers.publish(name="news"), Published[int])
+    numbers.answers("id", asked_by=lambda question: 5, name="answers")
     numbers.discard()
 
 
@@ -261,7 +265,15 @@ async def send(number: int) -> None: ...
 
 async def results_of(pipeline: Pipeline, numbers: Stream[int]) -> None:
     handle = numbers.results()
+    news = numbers.publish()
     async with pipeline.start() as job:
+        assert_type(job.subscribe(news, filter=lambda number: number > 5, slow="hold"), Subscription[int])
+        assert_type(job.subscribe("news", buffer=5), Subscription[Any])
+        assert_type(job.from_thread.subscribe(news), Iterator[int])
+        assert_type(job.from_thread.ask({"id": 1}, timeout=1), Any)
+        assert_type(await job.ask({"id": 1}, durable=True, id="a", timeout=timedelta(seconds=1)), Any)
+        async for number in job.subscribe(news):
+            assert_type(number, int)
         assert_type(job.results(handle), AsyncIterator[int])
         assert_type(job.results("results"), AsyncIterator[Any])
         assert_type(job.results(), AsyncIterator[Any])

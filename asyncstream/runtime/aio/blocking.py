@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from asyncstream.async_wait import AsyncWaitOperator
-from asyncstream.connectors.submissions import Results
+from asyncstream.connectors.outlets import Publication, Results
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.ports import MultiInput
@@ -191,6 +191,9 @@ class Blocking:
             untaken = _many(len(part.sink.untaken()), "result")
             return Stuck(name, f"{untaken} wait for {_long(seconds)} to be taken from job.results()")
         waiting = _many(where.call + where.inbox, "element")
+        if isinstance(part.sink, Publication):
+            slow = f"a subscriber with slow='hold' has not taken one for {_long(seconds)}"
+            return Stuck(name, f"{slow}; {waiting} wait to be published")
         return Stuck(
             name, f"its {where.doing} has not ended for {_long(seconds)}; {waiting} wait to be written"
         )

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer
-from asyncstream.connectors.submissions import Results
+from asyncstream.connectors.outlets import Results
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import (
     SinkBroken,

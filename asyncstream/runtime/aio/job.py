@@ -8,18 +8,18 @@ them. The first failure anywhere stops everything, is logged, and is raised once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from asyncstream.arguments import Duration, duration_seconds, refuse
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
-from asyncstream.connectors.submissions import Results, ResultsHandle, Submissions
-from asyncstream.errors import JobStopped, PipelineError, describe_error
+from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
-from asyncstream.plan import Graph, SinkStep, SourceStep
+from asyncstream.plan import Graph
+from asyncstream.runtime.aio.exchange import Exchange
+from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, inspect
 from asyncstream.runtime.aio.looking import standing_still
@@ -28,15 +28,11 @@ from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.status import JobState, JobStatus
-from asyncstream.runtime.aio.tickets import Tickets, no_room, running_loop
 
 __all__ = ("Job",)
 
-E = TypeVar("E")
-T = TypeVar("T")
 
-
-class Job:
+class Job(Exchange):
     """
     One run of a pipeline: an async context manager.
 
@@ -76,7 +72,7 @@ class Job:
     ) -> None:
         if snapshot is not None and checkpoints is not None:
             raise PipelineError("a job goes on from a snapshot= or from checkpoints=, not from both")
-        self._run = Run(
+        run = Run(
             graph,
             name=name,
             clock=clock,
@@ -86,21 +82,11 @@ class Job:
             patience=patience,
             told=self._failed,
         )
-        self._submissions = {
-            step.name: step.source
-            for step in graph
-            if isinstance(step, SourceStep) and isinstance(step.source, Submissions)
-        }
-        self._results = {
-            step.name: step.sink
-            for step in graph
-            if isinstance(step, SinkStep) and isinstance(step.sink, Results)
-        }
+        super().__init__(run)
         self._cancel_body = cancel_body
         self._body: asyncio.Task[Any] | None = None  # while it is in the block and may be cancelled
         self._cancelled_body: asyncio.Task[Any] | None = None
         self._was_stopped = False
-        self._tickets = Tickets()
 
     @property
     def graph(self) -> Graph:
@@ -233,127 +219,13 @@ class Job:
         """The names of the steps that have something to do, open, read or close; for whoever waits."""
         return self._run.unfinished()
 
-    # ------------------------------------------------------------------ for users
-
-    async def submit(
-        self,
-        value: Any,
-        *,
-        to: str | None = None,
-        durable: bool | None = None,
-        id: str | None = None,
-        timeout: Duration | None = None,
-    ) -> bool:
-        """
-        Hand an element to the pipeline; waits while it has no room.
-
-        Once this returns, the element is accepted: it is finished, or in the snapshot, unless the job
-        fails. From a source with an inbox it is not lost even then: it is on the disk, and the job that goes
-        on from the last checkpoint finishes it, also after a `kill -9`.
-
-        If the caller is cancelled while it waits for the disk, the element may be accepted; with the same
-        `id` it can be submitted again, and is accepted once.
-
-        Args:
-            value: the element.
-            to: name of the `pipeline.submissions()` source; not needed if there is one only.
-            durable: True asks for a source with an inbox, and False for one without; None takes either.
-            id: what tells the element from others, of at most 200 characters. It is accepted once, also if it
-                is submitted again after a restart, for as long as the inbox remembers ids.
-            timeout: how long to wait for room: a `timedelta` or seconds, 0 not to wait at all.
-
-        Returns:
-            Whether it is new; False: an element of the same `id` was accepted before, and this one is not.
-
-        Raises:
-            TimeoutError: if there was no room in time; then it was not accepted.
-            JobStopped: if the job takes no more; from its error, if it has failed.
-            CodecError: if it cannot be kept in the inbox.
-            SourceError: if the inbox fails.
-        """
-        submissions = self._open_submissions(to, durable, id)
-        self._check_loop("submit", "use job.submit_threadsafe(...)")
-        seconds = _seconds(timeout)
-        try:
-            return await submissions.submit(value, id=id, seconds=seconds)
-        except JobStopped:
-            raise self._takes_no_more() from self._run.error
-        except TimeoutError:
-            raise no_room(seconds) from None
-
-    def submit_threadsafe(
-        self,
-        value: Any,
-        *,
-        to: str | None = None,
-        durable: bool | None = None,
-        id: str | None = None,
-        timeout: Duration | None = None,
-    ) -> bool:
-        """
-        As `submit`, from any thread but the job's own: returns when the element is accepted.
-
-        Args:
-            value, to, durable, id: as for `submit`.
-            timeout: how long to wait for room: a `timedelta` or seconds.
-
-        Returns:
-            As `submit`.
-
-        Raises:
-            TimeoutError: if it was not accepted in time; then it never is.
-            JobStopped, CodecError, SourceError: as for `submit`.
-        """
-        seconds = _seconds(timeout)
-        submissions = self._open_submissions(to, durable, id)
-        if running_loop() is self._run.loop:
-            raise PipelineError(
-                "job.submit_threadsafe() would hold the event loop of the job; use `await job.submit(...)`"
-            )
-        try:
-            return self._tickets.submit(submissions, value, id, self._run.loop, seconds)
-        except JobStopped:
-            raise self._takes_no_more() from self._run.error
-
-    def _open_submissions(self, to: str | None, durable: bool | None, id: str | None) -> Submissions[Any]:
+    @property
+    def from_thread(self) -> FromThread:
+        """The job for other threads, which its methods block: `job.from_thread.submit(event)`."""
         self._check_started()
-        submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
-        submissions.check(durable, id)
-        if self._run.error is not None or self._run.phase == "closed":
-            raise self._takes_no_more()
-        return submissions
+        return FromThread(self, lambda: self._run.loop)
 
-    def _check_loop(self, method: str, advice: str) -> None:
-        if running_loop() is not self._run.loop:
-            raise PipelineError(f"job.{method}() was called outside the event loop of the job; {advice}")
-
-    def _takes_no_more(self) -> JobStopped:
-        error = self._run.error
-        ending = "" if error is None else f", for it has failed: {describe_error(error)}"
-        stopped = JobStopped(f"the job takes no more elements{ending}")
-        stopped.__cause__ = error
-        return stopped
-
-    @overload
-    def results(self, of: ResultsHandle[T]) -> AsyncIterator[T]: ...
-    @overload
-    def results(self, of: str | None = None) -> AsyncIterator[Any]: ...
-    def results(self, of: ResultsHandle[Any] | str | None = None) -> AsyncIterator[Any]:
-        """
-        Iterate over the elements that reach a `stream.results()`, as they come.
-
-        Ends when the job does, with its error if it has failed. Several iterators share the elements between
-        them.
-
-        Args:
-            of: what `stream.results()` gave, or the name of that step; not needed if there is one only.
-        """
-        self._check_started()
-        if not isinstance(of, ResultsHandle):
-            return _the_one(self._results, of, "stream.results()", "of").stream()
-        if self._results.get(of.name) is not of.sink:
-            raise refuse("of", "what stream.results() gave in the pipeline of this job", of.name)
-        return of.sink.stream()
+    # ------------------------------------------------------------------ its end
 
     async def wait(self) -> None:
         """Wait until every source has come to its end and everything is written."""
@@ -445,10 +317,6 @@ class Job:
 
     # ------------------------------------------------------------------ inside
 
-    def _check_started(self) -> None:
-        if self._run.phase in ("new", "opening"):
-            raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
-
     def _check_outside(self, method: str) -> None:
         refuse_inside(self._run, method)
         self._check_started()
@@ -458,18 +326,3 @@ class Job:
         await asyncio.shield(self._run.finished)
         if self._run.error is not None:
             raise self._run.error
-
-
-def _seconds(timeout: Duration | None) -> float | None:
-    return None if timeout is None else duration_seconds("timeout", timeout, zero=True)
-
-
-def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str) -> E:
-    """The endpoint called `name`, or the only one."""
-    if name is None and len(endpoints) == 1:
-        return next(iter(endpoints.values()))
-    if name in endpoints:
-        return endpoints[name]
-    if not endpoints:
-        raise PipelineError(f"the pipeline has no {what}")
-    raise refuse(argument, f"the name of a {what}: " + ", ".join(map(repr, endpoints)), name)

@@ -33,7 +33,8 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
-from asyncstream.connectors.submissions import Results, Submissions
+from asyncstream.connectors.outlets import Outlet
+from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import (
     AsyncStreamError,
     CheckpointError,
@@ -306,7 +307,7 @@ class Run:
 
     def wind_down(self, seconds: float) -> None:
         """Take in nothing, start nothing, and let sinks write what has reached them, for so long."""
-        self._unbind_results()
+        self._unbind_outlets()
         if self._winding_down:
             return
         self._winding_down = True
@@ -380,7 +381,7 @@ class Run:
         if self.is_draining:
             return
         self.is_draining = True
-        self._unbind_results()
+        self._unbind_outlets()
         self._warn_if_slow()
         for name, driver in self.wiring.sources.items():
             try:
@@ -415,7 +416,7 @@ class Run:
     async def come_to_rest(self, seconds: float) -> None:
         """Read no more, start no call, and wait until those that run have ended, for so long."""
         self.is_draining = True
-        self._unbind_results()
+        self._unbind_outlets()
         self.leave_sources()
         until = self.loop.time() + seconds
         intakes = self.wiring.intakes.values()
@@ -426,9 +427,9 @@ class Run:
                 return
             await asyncio.sleep(REST_CHECK)
 
-    def _unbind_results(self) -> None:
-        for results in self._ends(Results):
-            results.unbind(self.error)
+    def _unbind_outlets(self) -> None:
+        for outlet in self._ends(Outlet):
+            outlet.unbind(self.error)
 
     def _ends(self, kind: type[Any]) -> Iterator[Any]:
         for step in self.graph:

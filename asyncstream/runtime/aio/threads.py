@@ -15,20 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
-from asyncstream.arguments import Duration, duration_seconds
-from asyncstream.checkpoint import CheckpointInfo
-from asyncstream.connectors.submissions import ResultsHandle
-from asyncstream.errors import JobStopped, PipelineError
-from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown
+from asyncstream.errors import PipelineError
+from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import run_bounded
-from asyncstream.runtime.aio.snapshot import JobSnapshot
-from asyncstream.runtime.aio.status import JobState, JobStatus
 
 __all__ = ("ThreadedJob",)
 
@@ -39,7 +34,7 @@ class _Abandoned(Exception):
     """The block was left by an exception, so that the job is to be stopped at once."""
 
 
-class ThreadedJob:
+class ThreadedJob(FromThread):
     """
     A job whose event loop runs in a thread of its own: a context manager, used from any other thread.
 
@@ -52,7 +47,7 @@ class ThreadedJob:
     """
 
     def __init__(self, job: Job, loop_factory: Callable[[], Any] | None = None) -> None:
-        self._job = job
+        super().__init__(job, self._running_loop)
         self._loop_factory = loop_factory
         self._opened: Future[asyncio.AbstractEventLoop] = Future()
         self._failure: BaseException | None = None
@@ -112,90 +107,7 @@ class ThreadedJob:
             if self._abandoned:
                 raise _Abandoned
 
-    # ------------------------------------------------------------------ for users
-
-    def submit(
-        self,
-        value: Any,
-        *,
-        to: str | None = None,
-        durable: bool | None = None,
-        id: str | None = None,
-        timeout: Duration | None = None,
-    ) -> bool:
-        """As `Job.submit_threadsafe`: returns when the element is accepted."""
-        return self._job.submit_threadsafe(value, to=to, durable=durable, id=id, timeout=timeout)
-
-    @overload
-    def results(self, of: ResultsHandle[T]) -> Iterator[T]: ...
-    @overload
-    def results(self, of: str | None = None) -> Iterator[Any]: ...
-    def results(self, of: ResultsHandle[Any] | str | None = None) -> Iterator[Any]:
-        """As `Job.results`, for a plain `for`; several threads share the results between them."""
-        results = self._job.results(of)
-
-        async def following() -> tuple[Any, ...]:
-            async for result in results:
-                return (result,)
-            return ()
-
-        while found := self._do(following()):
-            yield found[0]
-
-    def wait(self, timeout: Duration | None = None) -> None:
-        """As `Job.wait`; raises `TimeoutError` if that takes longer than `timeout`."""
-        seconds = None if timeout is None else duration_seconds("timeout", timeout)
-        self._do(_within(seconds, self._job.wait))
-
-    def drain(self, timeout: Duration | None = None) -> None:
-        """As `Job.drain`."""
-        self._do(self._job.drain(timeout))
-
-    def stop(self, timeout: Duration = 10.0, *, grace: Duration = 0.0) -> JobSnapshot:
-        """As `Job.stop`."""
-        return self._do(self._job.stop(timeout, grace=grace))
-
-    def checkpoint(self) -> CheckpointInfo:
-        """As `Job.checkpoint`."""
-        return self._do(self._job.checkpoint())
-
-    def metrics(self) -> dict[str, dict[str, int]]:
-        """As `Job.metrics`."""
-        return self._job.metrics()
-
-    def status(self, *, values: Shown = False, stuck_after: Duration = STUCK_SECONDS) -> JobStatus:
-        """As `Job.status`."""
-        return self._job.status(values=values, stuck_after=stuck_after)
-
-    @property
-    def state(self) -> JobState:
-        """As `Job.state`."""
-        return self._job.state
-
-    @property
-    def error(self) -> BaseException | None:
-        """As `Job.error`."""
-        return self._job.error
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in the loop of the job."""
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         if not self._opened.done():
-            work.close()
             raise PipelineError("the job is not running yet: `with pipeline.start_in_thread() as job:`")
-        try:
-            doing = asyncio.run_coroutine_threadsafe(work, self._opened.result())
-        except RuntimeError:
-            work.close()
-            raise self._ended() from self.error
-        try:
-            return doing.result()
-        except asyncio.CancelledError:  # by the end of the loop
-            raise self._ended() from self.error
-
-    def _ended(self) -> JobStopped:
-        return JobStopped(f"the job has ended; its state is {self.state!r}")
-
-
-async def _within(seconds: float | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async with asyncio.timeout(seconds):
-        await work()
+        return self._opened.result()

@@ -1,0 +1,146 @@
+"""
+Where a stream ends: in a sink, or in the program that runs the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableSequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from asyncstream.arguments import Fields, selector
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.memory import CallbackSink
+from asyncstream.connectors.outlets import Answers, Publication, Published, Results, ResultsHandle
+from asyncstream.errors import PipelineError
+from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
+from asyncstream.operators.functions import FailedCall
+from asyncstream.pipeline.ends import as_sink
+from asyncstream.plan import Graph, Input, Output, SinkStep
+
+if TYPE_CHECKING:
+    from asyncstream.pipeline.stream import Stream
+
+__all__ = ("Ending", "StreamEnd", "shown_on_error")
+
+T = TypeVar("T")
+
+
+class Ending(Generic[T]):
+    """The methods of a stream that end it."""
+
+    _graph: Graph
+    _output: Output
+
+    @overload
+    def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
+    @overload
+    def to(
+        self, sink: MutableSequence[T], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd: ...
+    @overload
+    def to(
+        self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd: ...
+    def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
+        """
+        End the stream in a sink.
+
+        Args:
+            sink: a `Sink`, a list to append to, or a function of one element (plain or `async def`).
+            on_error: what becomes of an element that the sink fails on: "fail" the pipeline, "skip" the
+                element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. Where the
+                sink cannot say which one of a write it was, they are written again one by one, those that
+                are `taken` excepted. A transactional sink in a job with checkpoints cannot "route".
+        """
+        target = as_sink(sink)
+        details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
+        step = SinkStep(
+            self._graph.name_for("sink", name),
+            target,
+            (Input(self._output),),
+            "sink",
+            routed_to(on_error),
+            on_error,
+            details,
+        )
+        self._graph.add(step)
+        return StreamEnd(self._graph, step)
+
+    def results(self, *, limit: int = 1024, name: str | None = None) -> ResultsHandle[T]:
+        """
+        End the stream in `job.results()`; `limit` results may wait there, then the pipeline does.
+
+        Gives what `job.results(...)` takes in place of the step's name, so that type checkers know the type
+        of the results.
+        """
+        results = Results[T](limit)
+        return ResultsHandle(self._end("results", name, results), results)
+
+    def publish(self, *, name: str | None = None) -> Published[T]:
+        """
+        End the stream in `job.subscribe()`: each subscriber gets all elements that come while it is one.
+
+        An element that comes while nobody listens is gone; after a crash, elements may come a second time.
+        Gives what `job.subscribe(...)` takes in place of the step's name, so that type checkers know the type
+        of the elements.
+        """
+        publication = Publication[T]()
+        return Published(self._end("publish", name, publication), publication)
+
+    def answers(
+        self, by: Callable[[T], Any] | Fields, *, asked_by: Any = None, name: str | None = None
+    ) -> None:
+        """
+        End the stream in `job.ask()`: each element answers the one with its key that was asked.
+
+        An element that nobody has asked for is let go. Several streams may end so: the first answer counts.
+        Where `.failed` of a step ends so, what its function raised is raised where it was asked.
+
+        Args:
+            by: the key of an element, and of the one that was asked: a function, the name of a field, or
+                names. It must tell the elements apart that are on their way at the same time.
+            asked_by: the key of the one that was asked, if it is found there in another way.
+        """
+        key_of = selector("by", by)
+        asked = key_of if asked_by is None else selector("asked_by", asked_by)
+        self._end("answers", name, Answers(key_of, asked))
+
+    def discard(self, *, name: str | None = None) -> None:
+        """End the stream: nobody needs its elements."""
+        self._end("discard", name, CallbackSink(_ignore))
+
+    def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> str:
+        name = self._graph.name_for(kind, name)
+        self._graph.add(SinkStep(name, sink, (Input(self._output),), kind))
+        return name
+
+
+class StreamEnd:
+    """The sink that a stream ends in: on the side, the elements that it refused."""
+
+    def __init__(self, graph: Graph, step: SinkStep) -> None:
+        self._graph = graph
+        self._step = step
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._step.name!r}>"
+
+    @property
+    def failed(self) -> Stream[FailedCall]:
+        """The elements that the sink failed on; needs `on_error="route"`."""
+        if FAILED not in self._step.required:
+            raise PipelineError(
+                f"step {self._step.name!r} sends nothing to .failed; give it on_error='route'"
+            )
+        from asyncstream.pipeline.stream import Stream
+
+        return Stream(self._graph, Output(self._step.name, FAILED))
+
+
+def shown_on_error(on_error: OnError) -> dict[str, object]:
+    """How the choice is shown with a step's settings."""
+    return {} if on_error == "fail" else {"on_error": on_error}
+
+
+def _ignore(element: object) -> None:
+    pass
