@@ -27,7 +27,8 @@ FLOORS = (
     ("plan", "checkpoint"),
     ("runtime.aio", "runtime.spark"),
     ("pipeline", "telemetry"),
-    ("testing", "web", "cli"),
+    ("testing", "web"),
+    ("cli",),
     ("__main__",),
 )
 """From the ground up. A package imports from lower floors and from itself."""

@@ -13,7 +13,7 @@ for the next run. Without, the job is drained: open windows fire, for no run wil
 second signal it stops at once, and the last checkpoint that was taken stands.
 
 While it runs, it says on stderr from which checkpoint it goes on, and how far it has come: with a bar on a
-terminal, elsewhere with a line every so often.
+terminal, elsewhere with a line every so often. `--dashboard PORT` shows more, on a page of this machine.
 
 `run --dry-run` starts nothing: it says which checkpoint a run would go on from, and what becomes of each
 step.

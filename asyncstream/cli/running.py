@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
-from asyncstream.arguments import count, duration_seconds
+from asyncstream.arguments import count, duration_seconds, refuse
 from asyncstream.checkpoint import Checkpoints
+from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
-from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError
+from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
@@ -71,6 +71,15 @@ def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
         "show none, nor a bar on a terminal",
     )
     parser.add_argument(
+        "--dashboard",
+        type=int,
+        metavar="PORT",
+        help="show the job live on http://127.0.0.1:PORT/, for this machine only; 0: on a free port",
+    )
+    parser.add_argument(
+        "--dashboard-token-file", metavar="PATH", help="who opens it must know what is in this file"
+    )
+    parser.add_argument(
         "--log-level", choices=LEVELS, help="log what is at least so grave (warning), also of your own code"
     )
 
@@ -84,6 +93,8 @@ class RunOptions:
         grace: seconds that running calls get after a signal.
         restarts: when to try again; None: never.
         progress_every: seconds between two lines of progress; 0: none.
+        dashboard: the port to show the job on; None: on none.
+        token: what one must know who opens it; None: nothing.
         log_level: one of `LEVELS`, or None.
         is_verbose: write tracebacks.
     """
@@ -91,6 +102,8 @@ class RunOptions:
     grace: float
     restarts: Restarts | None
     progress_every: float
+    dashboard: int | None
+    token: str | None
     log_level: str | None
     is_verbose: bool
 
@@ -118,9 +131,32 @@ class RunOptions:
             duration_seconds("--grace", options.grace, zero=True),
             restarts,
             duration_seconds("--progress-every", options.progress_every, zero=True),
+            _port(options.dashboard),
+            _token(options),
             options.log_level,
             options.verbose,
         )
+
+
+def _port(port: int | None) -> int | None:
+    if port is not None and not 0 <= port < 2**16:
+        raise refuse("--dashboard", "a port between 0 and 65535", port)
+    return port
+
+
+def _token(options: argparse.Namespace) -> str | None:
+    path = options.dashboard_token_file
+    if path is None:
+        return None
+    if options.dashboard is None:
+        raise PipelineError("--dashboard-token-file is for a dashboard: give --dashboard PORT as well")
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        raise PipelineError(f"--dashboard-token-file: {describe_error(error)}") from error
+    if not token or not token.isprintable():  # without what came
+        raise PipelineError("--dashboard-token-file: expected a token in one line, got another text")
+    return token
 
 
 def run_pipeline(
@@ -152,28 +188,30 @@ async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None,
     def start(kept: Checkpoints | None) -> Job:
         job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
         signals.watch(job)
+        dashboard.watch(job)
         return job
 
     async def body(job: Job) -> None:
         if checkpoints is not None:
             say(_beginning(pipeline, job, checkpoints))
-        async with _watching(pipeline, job, options):
+        async with showing_progress(job, pipeline.name, options.progress_every, say):
             await until_signal(job, signals, keeps=keeps, grace=options.grace, say=say)
 
-    with Signals(options.grace, say) as signals:
-        try:
-            if options.restarts is None:
-                async with start(checkpoints) as job:
-                    await body(job)
-            else:
-                await run_with_restarts(
-                    start, checkpoints, options.restarts, pipeline.name, body, signals.first
-                )
-        except asyncio.CancelledError:
-            if signals.cut_short is None:
-                raise
-            say("stopped at once")
-            return 128 + signals.cut_short
+    async with serving(options.dashboard, options.token, say) as dashboard:
+        with Signals(options.grace, say) as signals:
+            try:
+                if options.restarts is None:
+                    async with start(checkpoints) as job:
+                        await body(job)
+                else:
+                    await run_with_restarts(
+                        start, checkpoints, options.restarts, pipeline.name, body, signals.first
+                    )
+            except asyncio.CancelledError:
+                if signals.cut_short is None:
+                    raise
+                say("stopped at once")
+                return 128 + signals.cut_short
     return 0
 
 
@@ -186,10 +224,3 @@ def _beginning(pipeline: Pipeline, job: Job, checkpoints: Checkpoints) -> str:
     taken = datetime.fromtimestamp(info.created_ms / 1000, UTC).isoformat(" ", "seconds")
     ending = ", when all was finished" if info.finished else ""
     return f"pipeline {pipeline.name!r} goes on from checkpoint {info.id} of {taken}{ending}"
-
-
-@asynccontextmanager
-async def _watching(pipeline: Pipeline, job: Job, options: RunOptions) -> AsyncIterator[None]:
-    """Show how the job goes while the block runs."""
-    async with showing_progress(job, pipeline.name, options.progress_every, say):
-        yield
