@@ -10,7 +10,8 @@ import pytest
 
 from asyncstream import Pipeline
 from asyncstream.errors import UserFunctionError
-from asyncstream.testing.loop import run_virtual
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 ORDERS = ["ordered", "unordered", "event_time", "per_key"]
 
@@ -22,7 +23,7 @@ def enrich(stream: Any, function: Any, order: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_memory_is_bounded_with_ten_million_elements_and_a_slow_service(order: str) -> None:
+async def test_memory_is_bounded_with_ten_million_elements_and_a_slow_service(order: str) -> None:
     pulled = 0
 
     def elements() -> Iterator[int]:
@@ -35,29 +36,26 @@ def test_memory_is_bounded_with_ten_million_elements_and_a_slow_service(order: s
         await asyncio.sleep(1)
         return value
 
-    async def main() -> None:
-        results: list[int] = []
-        pipeline = Pipeline()
-        source = pipeline.source(elements(), name="elements")
-        enrich(source, slow, order, concurrency=10, buffer=50).to(results, name="results")
-        async with pipeline.start() as job:
-            for _ in range(100):
-                await asyncio.sleep(3)
-                metrics = job.metrics()["enrich"]
-                assert metrics["running"] <= 10
-                assert metrics["held"] <= 50
-                assert metrics["waiting"] <= 1024 + 1000, "the limit of an inbox, and one batch"
-                assert pulled <= len(results) + 50 + 1024 + 2 * 1000
-            assert len(results) > 1000
-            if order == "ordered":
-                assert results == list(range(len(results)))
-            await job.stop()
-
-    run_virtual(main())
+    results: list[int] = []
+    pipeline = Pipeline()
+    source = pipeline.source(elements(), name="elements")
+    enrich(source, slow, order, concurrency=10, buffer=50).to(results, name="results")
+    async with pipeline.start() as job:
+        for _ in range(100):
+            await asyncio.sleep(3)
+            metrics = job.metrics()["enrich"]
+            assert metrics["running"] <= 10
+            assert metrics["held"] <= 50
+            assert metrics["waiting"] <= 1024 + 1000, "the limit of an inbox, and one batch"
+            assert pulled <= len(results) + 50 + 1024 + 2 * 1000
+        assert len(results) > 1000
+        if order == "ordered":
+            assert results == list(range(len(results)))
+        await job.stop()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_memory_is_bounded_with_a_fast_service_and_a_slow_sink(order: str) -> None:
+async def test_memory_is_bounded_with_a_fast_service_and_a_slow_sink(order: str) -> None:
     pulled = 0
 
     def elements() -> Iterator[int]:
@@ -73,67 +71,58 @@ def test_memory_is_bounded_with_a_fast_service_and_a_slow_sink(order: str) -> No
         await asyncio.sleep(1)
         return value
 
-    async def main() -> None:
-        results: list[int] = []
-        pipeline = Pipeline()
-        first = enrich(pipeline.source(elements()), fast, order, concurrency=10, buffer=50)
-        first.async_map(slow, concurrency=10, buffer=10, name="slow").to(results)
-        async with pipeline.start() as job:
-            for _ in range(20):
-                await asyncio.sleep(3)
-                assert job.metrics()["enrich"]["held"] <= 50
-                assert job.metrics()["slow"]["waiting"] <= 1024 + 50
-                assert pulled <= len(results) + 2 * 1024 + 60 + 2 * 1000
-            await job.stop()
-
-    run_virtual(main())
+    results: list[int] = []
+    pipeline = Pipeline()
+    first = enrich(pipeline.source(elements()), fast, order, concurrency=10, buffer=50)
+    first.async_map(slow, concurrency=10, buffer=10, name="slow").to(results)
+    async with pipeline.start() as job:
+        for _ in range(20):
+            await asyncio.sleep(3)
+            assert job.metrics()["enrich"]["held"] <= 50
+            assert job.metrics()["slow"]["waiting"] <= 1024 + 50
+            assert pulled <= len(results) + 2 * 1024 + 60 + 2 * 1000
+        await job.stop()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_drain_gives_every_result_of_what_was_accepted(order: str) -> None:
+async def test_drain_gives_every_result_of_what_was_accepted(order: str) -> None:
     """In Beam's wrapper none came out, in Arroyo's not all."""
 
     async def call(value: int) -> int:
         await asyncio.sleep(value % 5)
         return value
 
-    async def main() -> None:
-        results: list[int] = []
-        pipeline = Pipeline()
-        enrich(pipeline.submissions(), call, order, concurrency=3).to(results)
-        async with pipeline.start() as job:
-            for number in range(100):
-                await job.submit(number)
-            await job.drain()
-            assert sorted(results) == list(range(100))
-
-    run_virtual(main())
+    results: list[int] = []
+    pipeline = Pipeline()
+    enrich(pipeline.submissions(), call, order, concurrency=3).to(results)
+    async with pipeline.start() as job:
+        for number in range(100):
+            await job.submit(number)
+        await job.drain()
+        assert sorted(results) == list(range(100))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_stop_and_start_again_gives_every_result_once(order: str) -> None:
+async def test_stop_and_start_again_gives_every_result_once(order: str) -> None:
     async def call(value: int) -> int:
         await asyncio.sleep(value % 5)
         return value
 
-    async def main() -> None:
-        results: list[int] = []
-        snapshot: Any = None
-        for seconds in (1, 2, 3, 5, None):
-            pipeline = Pipeline()
-            source = pipeline.source(list(range(200)), name="source")
-            enrich(source, call, order, concurrency=3).to(results, name="results")
-            async with pipeline.start(snapshot=snapshot) as job:
-                if seconds is None:
-                    await job.wait()
-                else:
-                    await asyncio.sleep(seconds)
-                    snapshot = await job.stop()
-        assert sorted(results) == list(range(200))
-        if order == "ordered":
-            assert results == sorted(results)
-
-    run_virtual(main())
+    results: list[int] = []
+    snapshot: Any = None
+    for seconds in (1, 2, 3, 5, None):
+        pipeline = Pipeline()
+        source = pipeline.source(list(range(200)), name="source")
+        enrich(source, call, order, concurrency=3).to(results, name="results")
+        async with pipeline.start(snapshot=snapshot) as job:
+            if seconds is None:
+                await job.wait()
+            else:
+                await asyncio.sleep(seconds)
+                snapshot = await job.stop()
+    assert sorted(results) == list(range(200))
+    if order == "ordered":
+        assert results == sorted(results)
 
 
 class Odd(BaseException):
@@ -142,7 +131,7 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("error", [LookupError("none"), asyncio.CancelledError(), Odd()], ids=repr)
 @pytest.mark.parametrize("suspends", [False, True])
-def test_failure_of_a_call_is_raised_once_and_names_step_and_element(
+async def test_failure_of_a_call_is_raised_once_and_names_step_and_element(
     error: BaseException, suspends: bool
 ) -> None:
     """PyFlink hangs on a CancelledError; streamz logs the error and goes on without the element."""
@@ -154,22 +143,19 @@ def test_failure_of_a_call_is_raised_once_and_names_step_and_element(
             raise error
         return value
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        results: list[int] = []
-        pipeline.source(range(100)).async_map(call, name="enrich").to(results)
-        with pytest.raises(UserFunctionError) as raised:
-            await pipeline.run()
-        assert (raised.value.step, raised.value.element) == ("enrich", 7)
-        assert raised.value.__cause__ is error
-        assert results == list(range(len(results)))
-        assert len(asyncio.all_tasks()) == 1
-
-    run_virtual(main())
+    pipeline = Pipeline()
+    results: list[int] = []
+    pipeline.source(range(100)).async_map(call, name="enrich").to(results)
+    with pytest.raises(UserFunctionError) as raised:
+        await pipeline.run()
+    assert (raised.value.step, raised.value.element) == ("enrich", 7)
+    assert raised.value.__cause__ is error
+    assert results == list(range(len(results)))
+    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize("error", [LookupError("none"), asyncio.CancelledError(), Odd()], ids=repr)
-def test_failure_of_a_plain_step_behind_it_fails_the_job_too(error: BaseException) -> None:
+async def test_failure_of_a_plain_step_behind_it_fails_the_job_too(error: BaseException) -> None:
     async def call(value: int) -> int:
         return value
 
@@ -178,13 +164,10 @@ def test_failure_of_a_plain_step_behind_it_fails_the_job_too(error: BaseExceptio
             raise error
         return value
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        results: list[int] = []
-        pipeline.source(range(100)).async_map(call).map(check, name="check").to(results)
-        with pytest.raises(UserFunctionError) as raised:
-            await pipeline.run()
-        assert (raised.value.step, raised.value.element) == ("check", 7)
-        assert raised.value.__cause__ is error
-
-    run_virtual(main())
+    pipeline = Pipeline()
+    results: list[int] = []
+    pipeline.source(range(100)).async_map(call).map(check, name="check").to(results)
+    with pytest.raises(UserFunctionError) as raised:
+        await pipeline.run()
+    assert (raised.value.step, raised.value.element) == ("check", 7)
+    assert raised.value.__cause__ is error

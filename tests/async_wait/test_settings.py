@@ -18,8 +18,9 @@ from asyncstream.async_wait import (
 )
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.testing.loop import run_virtual
 from tests.async_wait.rig import Rig, Service
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 async def call(value: Any) -> Any:
@@ -47,13 +48,10 @@ class Client(AsyncFunction[Any, Any]):
 @pytest.mark.parametrize(
     "function", [call, functools.partial(call), Callable(), Client(), Client().invoke], ids=repr
 )
-def test_async_functions_of_every_form_are_called(function: Any) -> None:
-    async def main() -> None:
-        async with Rig(function) as rig:
-            rig.feed(1, 2)
-            assert await rig.finish() == [1, 2]
-
-    run_virtual(main())
+async def test_async_functions_of_every_form_are_called(function: Any) -> None:
+    async with Rig(function) as rig:
+        rig.feed(1, 2)
+        assert await rig.finish() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -121,48 +119,42 @@ def test_timeout_may_be_a_timedelta() -> None:
     assert AsyncWaitSettings(call, timeout=timeout).timeout == 1.5
 
 
-def test_counters_add_up() -> None:
-    async def main() -> None:
-        service = Service()
-        options: dict[str, Any] = {"on_error": "route", "on_timeout": "skip", "timeout": 10}
-        async with Rig(service, concurrency=3, buffer=4, flat=True, order="unordered", **options) as rig:
-            await rig.put(*range(8))
-            started = {"elements_in": 8, "results_out": 0, "failed": 0, "timed_out": 0, "skipped": 0}
-            now = {"running": 3, "most_running": 3, "overdue": 0, "held": 3}
-            assert rig.counts == {**started, **now, "waiting": 5}
-            await service.answer_with(0, [1, 2, 3])
-            await service.answer_with(1, [])
-            await service.answer_with(2, LookupError())
-            assert rig.counts == {
-                **started,
-                **now,
-                "results_out": 3,
-                "failed": 1,
-                "waiting": 2,
-            }
-            await asyncio.sleep(11)
-            assert rig.counts["timed_out"] == rig.counts["skipped"] == 3
-            assert (rig.counts["running"], rig.counts["waiting"]) == (2, 0)
-
-    run_virtual(main())
+async def test_counters_add_up() -> None:
+    service = Service()
+    options: dict[str, Any] = {"on_error": "route", "on_timeout": "skip", "timeout": 10}
+    async with Rig(service, concurrency=3, buffer=4, flat=True, order="unordered", **options) as rig:
+        await rig.put(*range(8))
+        started = {"elements_in": 8, "results_out": 0, "failed": 0, "timed_out": 0, "skipped": 0}
+        now = {"running": 3, "most_running": 3, "overdue": 0, "held": 3}
+        assert rig.counts == {**started, **now, "waiting": 5}
+        await service.answer_with(0, [1, 2, 3])
+        await service.answer_with(1, [])
+        await service.answer_with(2, LookupError())
+        assert rig.counts == {
+            **started,
+            **now,
+            "results_out": 3,
+            "failed": 1,
+            "waiting": 2,
+        }
+        await asyncio.sleep(11)
+        assert rig.counts["timed_out"] == rig.counts["skipped"] == 3
+        assert (rig.counts["running"], rig.counts["waiting"]) == (2, 0)
 
 
-def test_counters_count_calls_that_never_suspend_like_all_others() -> None:
-    async def main() -> None:
-        async with Rig(call, concurrency=2) as rig:
-            rig.operator.process_batch(range(1000), None)
-            await rig.finish()
-            assert rig.counts == {
-                "elements_in": 1000,
-                "results_out": 1000,
-                "failed": 0,
-                "timed_out": 0,
-                "skipped": 0,
-                "running": 0,
-                "most_running": 1,
-                "overdue": 0,
-                "held": 0,
-                "waiting": 0,
-            }
-
-    run_virtual(main())
+async def test_counters_count_calls_that_never_suspend_like_all_others() -> None:
+    async with Rig(call, concurrency=2) as rig:
+        rig.operator.process_batch(range(1000), None)
+        await rig.finish()
+        assert rig.counts == {
+            "elements_in": 1000,
+            "results_out": 1000,
+            "failed": 0,
+            "timed_out": 0,
+            "skipped": 0,
+            "running": 0,
+            "most_running": 1,
+            "overdue": 0,
+            "held": 0,
+            "waiting": 0,
+        }

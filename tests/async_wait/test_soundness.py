@@ -20,6 +20,8 @@ import pytest
 from asyncstream.testing.loop import run_virtual
 from tests.async_wait.rig import Rig
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 Probe = Callable[[int], Awaitable[Any]]
 
 
@@ -235,25 +237,22 @@ def test_user_code_finds_what_it_expects(probe: Probe, run: Any, isolation: str)
 
 
 @pytest.mark.parametrize("isolation", ["pool", "task"])
-def test_each_running_call_has_a_task_of_its_own_that_is_not_the_feeders(isolation: str) -> None:
-    async def main() -> None:
-        tasks = {asyncio.current_task()}
+async def test_each_running_call_has_a_task_of_its_own_that_is_not_the_feeders(isolation: str) -> None:
+    tasks = {asyncio.current_task()}
 
-        async def call(value: int) -> int:
-            tasks.add(asyncio.current_task())
-            await asyncio.sleep(1)
-            return value
+    async def call(value: int) -> int:
+        tasks.add(asyncio.current_task())
+        await asyncio.sleep(1)
+        return value
 
-        async with Rig(call, concurrency=8, isolation=isolation) as rig:
-            rig.feed(*range(8))
-            await rig.finish()
-        assert len(tasks) == 9
-
-    run_virtual(main())
+    async with Rig(call, concurrency=8, isolation=isolation) as rig:
+        rig.feed(*range(8))
+        await rig.finish()
+    assert len(tasks) == 9
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-def test_variables_left_behind_in_hundreds_of_calls_reach_no_other_element(order: str) -> None:
+async def test_variables_left_behind_in_hundreds_of_calls_reach_no_other_element(order: str) -> None:
     """After a few such calls every call gets a context of its own, and nothing is lost on the way."""
 
     async def call(value: int) -> int:
@@ -264,16 +263,13 @@ def test_variables_left_behind_in_hundreds_of_calls_reach_no_other_element(order
         assert request.get() == value
         return value
 
-    async def main() -> None:
-        async with Rig(call, concurrency=5, buffer=20, order=order) as rig:
-            rig.operator.process_batch(range(400), None)
-            assert sorted(await rig.finish()) == list(range(400))
-            assert not rig.errors
-
-    run_virtual(main())
+    async with Rig(call, concurrency=5, buffer=20, order=order) as rig:
+        rig.operator.process_batch(range(400), None)
+        assert sorted(await rig.finish()) == list(range(400))
+        assert not rig.errors
 
 
-def test_a_variable_whose_values_cannot_be_compared_is_only_another_one_left_behind() -> None:
+async def test_a_variable_whose_values_cannot_be_compared_is_only_another_one_left_behind() -> None:
     class Incomparable:
         def __eq__(self, other: object) -> bool:
             raise ValueError("the truth value is ambiguous")
@@ -286,21 +282,18 @@ def test_a_variable_whose_values_cannot_be_compared_is_only_another_one_left_beh
         matrix.set(Incomparable())
         return value
 
-    async def main() -> None:
-        reported: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-        matrix.set(Incomparable())
-        async with Rig(call, concurrency=2) as rig:
-            rig.operator.process_batch(range(50), None)
-            assert await rig.finish() == list(range(50))
-            assert not rig.errors
-        assert not reported
-
-    run_virtual(main())
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    matrix.set(Incomparable())
+    async with Rig(call, concurrency=2) as rig:
+        rig.operator.process_batch(range(50), None)
+        assert await rig.finish() == list(range(50))
+        assert not rig.errors
+    assert not reported
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
-def test_one_elements_timeout_spares_its_neighbours(order: str) -> None:
+async def test_one_elements_timeout_spares_its_neighbours(order: str) -> None:
     async def call(value: int) -> str:
         try:
             async with asyncio.timeout(0.01 if value % 3 == 0 else 10):
@@ -309,80 +302,68 @@ def test_one_elements_timeout_spares_its_neighbours(order: str) -> None:
             return f"{value} late"
         return f"{value} fine"
 
-    async def main() -> None:
-        async with Rig(call, concurrency=4, order=order) as rig:
-            rig.feed(*range(30))
-            expected = [f"{value} {'fine' if value % 3 else 'late'}" for value in range(30)]
-            assert sorted(await rig.finish()) == sorted(expected)
-
-    run_virtual(main())
+    async with Rig(call, concurrency=4, order=order) as rig:
+        rig.feed(*range(30))
+        expected = [f"{value} {'fine' if value % 3 else 'late'}" for value in range(30)]
+        assert sorted(await rig.finish()) == sorted(expected)
 
 
-def test_a_task_handle_kept_and_cancelled_later_loses_no_element_in_the_pool() -> None:
+async def test_a_task_handle_kept_and_cancelled_later_loses_no_element_in_the_pool() -> None:
     """It hits whoever uses the worker then: that element fails, visibly; nothing hangs."""
 
-    async def main() -> None:
-        handles: list[asyncio.Task[Any]] = []
+    handles: list[asyncio.Task[Any]] = []
 
-        async def call(value: int) -> int:
-            task = asyncio.current_task()
-            assert task is not None
-            handles.append(task)
-            if value == 1:
-                handles[0].cancel()
-            await asyncio.sleep(1)
-            return value
+    async def call(value: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        handles.append(task)
+        if value == 1:
+            handles[0].cancel()
+        await asyncio.sleep(1)
+        return value
 
-        async with Rig(call, concurrency=1, on_error="route") as rig:
-            rig.feed(*range(5))
-            assert await rig.finish() == [0, 2, 3, 4]
-            assert [failed.value for failed in rig.failed.values[:-1]] == [1]
-            assert isinstance(rig.failed.values[0].error, asyncio.CancelledError)
-
-    run_virtual(main())
+    async with Rig(call, concurrency=1, on_error="route") as rig:
+        rig.feed(*range(5))
+        assert await rig.finish() == [0, 2, 3, 4]
+        assert [failed.value for failed in rig.failed.values[:-1]] == [1]
+        assert isinstance(rig.failed.values[0].error, asyncio.CancelledError)
 
 
-def test_a_task_handle_kept_and_cancelled_later_hits_nobody_with_a_task_for_each_call() -> None:
-    async def main() -> None:
-        handles: list[asyncio.Task[Any]] = []
+async def test_a_task_handle_kept_and_cancelled_later_hits_nobody_with_a_task_for_each_call() -> None:
+    handles: list[asyncio.Task[Any]] = []
 
-        async def call(value: int) -> int:
-            task = asyncio.current_task()
-            assert task is not None
-            handles.append(task)
-            for handle in handles[:-1]:
-                handle.cancel()
-            await asyncio.sleep(1)
-            return value
+    async def call(value: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        handles.append(task)
+        for handle in handles[:-1]:
+            handle.cancel()
+        await asyncio.sleep(1)
+        return value
 
-        async with Rig(call, concurrency=1, isolation="task") as rig:
-            rig.feed(*range(5))
-            assert await rig.finish() == list(range(5))
-
-    run_virtual(main())
+    async with Rig(call, concurrency=1, isolation="task") as rig:
+        rig.feed(*range(5))
+        assert await rig.finish() == list(range(5))
 
 
-def test_idle_workers_cancelled_from_outside_are_replaced() -> None:
-    async def main() -> None:
-        handles: set[asyncio.Task[Any]] = set()
+async def test_idle_workers_cancelled_from_outside_are_replaced() -> None:
+    handles: set[asyncio.Task[Any]] = set()
 
-        async def call(value: int) -> int:
-            task = asyncio.current_task()
-            assert task is not None
-            handles.add(task)
-            await asyncio.sleep(1)
-            return value
+    async def call(value: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        handles.add(task)
+        await asyncio.sleep(1)
+        return value
 
-        async with Rig(call, concurrency=3) as rig:
-            rig.feed(*range(3))
-            await asyncio.sleep(2)
-            for handle in handles:
-                handle.cancel()
-            rig.feed(*range(3, 9))
-            assert await rig.finish() == list(range(9))
-            assert not rig.errors
-
-    run_virtual(main())
+    async with Rig(call, concurrency=3) as rig:
+        rig.feed(*range(3))
+        await asyncio.sleep(2)
+        for handle in handles:
+            handle.cancel()
+        rig.feed(*range(3, 9))
+        assert await rig.finish() == list(range(9))
+        assert not rig.errors
 
 
 def test_a_pending_cancellation_left_behind_does_not_reach_the_next_element() -> None:

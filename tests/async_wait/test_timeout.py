@@ -15,59 +15,55 @@ from asyncstream.operators.functions import AsyncFunction
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.async_wait.rig import Rig, Service, passes
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def never(value: Any) -> Any:
     await asyncio.Event().wait()
 
 
-def test_timed_out_call_is_cancelled_and_awaited() -> None:
-    async def main() -> None:
-        ended: list[int] = []
+async def test_timed_out_call_is_cancelled_and_awaited() -> None:
+    ended: list[int] = []
 
-        async def call(value: int) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(1)
-                ended.append(value)
-
-        async with Rig(call, timeout=10, on_timeout="skip") as rig:
-            rig.feed(1)
-            await asyncio.sleep(10.5)
-            assert (rig.counts["timed_out"], rig.counts["overdue"], ended) == (1, 1, [])
+    async def call(value: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
             await asyncio.sleep(1)
-            assert (rig.counts["overdue"], rig.counts["running"], ended) == (0, 0, [1])
+            ended.append(value)
 
-    run_virtual(main())
+    async with Rig(call, timeout=10, on_timeout="skip") as rig:
+        rig.feed(1)
+        await asyncio.sleep(10.5)
+        assert (rig.counts["timed_out"], rig.counts["overdue"], ended) == (1, 1, [])
+        await asyncio.sleep(1)
+        assert (rig.counts["overdue"], rig.counts["running"], ended) == (0, 0, [1])
 
 
 @pytest.mark.parametrize("isolation", ["pool", "task"])
-def test_place_of_a_timed_out_call_is_not_given_away_before_it_has_ended(isolation: str) -> None:
-    async def main() -> None:
-        running = most = 0
+async def test_place_of_a_timed_out_call_is_not_given_away_before_it_has_ended(isolation: str) -> None:
+    running = most = 0
 
-        async def call(value: int) -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await asyncio.sleep(5)
-            running -= 1
+    async def call(value: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+        running -= 1
 
-        async with Rig(call, concurrency=2, timeout=1, on_timeout=lambda v: v, isolation=isolation) as rig:
-            rig.feed(*range(6))
-            await asyncio.sleep(1.5)
-            assert rig.log.values == [0, 1], "the outcome does not wait for the end of the call"
-            assert await rig.finish() == list(range(6))
-            assert most == 2
-            assert asyncio.get_running_loop().time() == pytest.approx(18)
-
-    run_virtual(main())
+    async with Rig(call, concurrency=2, timeout=1, on_timeout=lambda v: v, isolation=isolation) as rig:
+        rig.feed(*range(6))
+        await asyncio.sleep(1.5)
+        assert rig.log.values == [0, 1], "the outcome does not wait for the end of the call"
+        assert await rig.finish() == list(range(6))
+        assert most == 2
+        assert asyncio.get_running_loop().time() == pytest.approx(18)
 
 
-def test_timeout_bounds_the_element_whatever_the_call_does_about_it() -> None:
+async def test_timeout_bounds_the_element_whatever_the_call_does_about_it() -> None:
     async def stubborn(value: int) -> int:
         for _ in range(5):
             try:
@@ -76,52 +72,43 @@ def test_timeout_bounds_the_element_whatever_the_call_does_about_it() -> None:
                 pass
         return value
 
-    async def main() -> None:
-        async with Rig(stubborn, concurrency=1, timeout=1, on_timeout=lambda value: -value) as rig:
-            rig.feed(7, Watermark(7))
-            await asyncio.sleep(1.1)
-            assert rig.log.values[:1] == [-7]
-            assert rig.counts["overdue"] == 1
-            assert await rig.finish() == [-7], "the late result is dropped"
-
-    run_virtual(main())
+    async with Rig(stubborn, concurrency=1, timeout=1, on_timeout=lambda value: -value) as rig:
+        rig.feed(7, Watermark(7))
+        await asyncio.sleep(1.1)
+        assert rig.log.values[:1] == [-7]
+        assert rig.counts["overdue"] == 1
+        assert await rig.finish() == [-7], "the late result is dropped"
 
 
-def test_timeout_of_one_element_fails_the_job_by_default_and_names_it() -> None:
+async def test_timeout_of_one_element_fails_the_job_by_default_and_names_it() -> None:
     """Flink: 1 at time 0, 2 at time 5; at time 11 the first has failed the job."""
 
-    async def main() -> None:
-        async with Rig(never, timeout=10) as rig:
-            rig.feed((1, 0))
-            await asyncio.sleep(5)
-            rig.feed((2, 5))
-            await asyncio.sleep(4.999)
-            assert not rig.errors
-            await asyncio.sleep(1)
-            (error,) = rig.errors
-            assert isinstance(error, UserFunctionError)
-            assert (error.step, error.element) == ("enrich", 1)
-            assert isinstance(error.__cause__, CallTimeout)
-            assert isinstance(error.__cause__, TimeoutError)
-            assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
-
-    run_virtual(main())
+    async with Rig(never, timeout=10) as rig:
+        rig.feed((1, 0))
+        await asyncio.sleep(5)
+        rig.feed((2, 5))
+        await asyncio.sleep(4.999)
+        assert not rig.errors
+        await asyncio.sleep(1)
+        (error,) = rig.errors
+        assert isinstance(error, UserFunctionError)
+        assert (error.step, error.element) == ("enrich", 1)
+        assert isinstance(error.__cause__, CallTimeout)
+        assert isinstance(error.__cause__, TimeoutError)
+        assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
 
 
-def test_hook_gives_what_stands_in_and_the_late_result_is_dropped() -> None:
-    async def main() -> None:
-        service = Service()
-        async with Rig(service, timeout=10, on_timeout=lambda value: value * 3) as rig:
-            await rig.put((1, 0))
-            await asyncio.sleep(5)
-            await rig.put((2, 5))
-            await asyncio.sleep(6)
-            assert rig.log.records == [(3, 0)]
-            assert service.cancelled == [1]
-            await service.answer(2)
-            assert rig.log.records == [(3, 0), (20, 5)]
-
-    run_virtual(main())
+async def test_hook_gives_what_stands_in_and_the_late_result_is_dropped() -> None:
+    service = Service()
+    async with Rig(service, timeout=10, on_timeout=lambda value: value * 3) as rig:
+        await rig.put((1, 0))
+        await asyncio.sleep(5)
+        await rig.put((2, 5))
+        await asyncio.sleep(6)
+        assert rig.log.records == [(3, 0)]
+        assert service.cancelled == [1]
+        await service.answer(2)
+        assert rig.log.records == [(3, 0), (20, 5)]
 
 
 class Client(AsyncFunction[int, Any]):
@@ -135,25 +122,19 @@ class Client(AsyncFunction[int, Any]):
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_timeout_method_of_an_async_function_is_the_hook_also_through_a_guard(guarded: bool) -> None:
-    async def main() -> None:
-        client: Any = Client()
-        async with Rig(retry(client, attempts=3) if guarded else client, timeout=1) as rig:
-            rig.feed(1)
-            assert await rig.finish() == ["instead of 1"]
-            assert not rig.errors
-
-    run_virtual(main())
+async def test_timeout_method_of_an_async_function_is_the_hook_also_through_a_guard(guarded: bool) -> None:
+    client: Any = Client()
+    async with Rig(retry(client, attempts=3) if guarded else client, timeout=1) as rig:
+        rig.feed(1)
+        assert await rig.finish() == ["instead of 1"]
+        assert not rig.errors
 
 
-def test_on_timeout_says_more_than_the_timeout_method() -> None:
-    async def main() -> None:
-        async with Rig(Client(), timeout=1, on_timeout="skip") as rig:
-            rig.feed(1)
-            assert await rig.finish() == []
-            assert rig.counts["skipped"] == 1
-
-    run_virtual(main())
+async def test_on_timeout_says_more_than_the_timeout_method() -> None:
+    async with Rig(Client(), timeout=1, on_timeout="skip") as rig:
+        rig.feed(1)
+        assert await rig.finish() == []
+        assert rig.counts["skipped"] == 1
 
 
 def test_async_timeout_method_is_refused_when_the_step_is_built() -> None:
@@ -166,15 +147,12 @@ def test_async_timeout_method_is_refused_when_the_step_is_built() -> None:
         Rig(Wrong(), timeout=1)
 
 
-def test_hook_that_gives_nothing_gives_none_and_blocks_nobody() -> None:
+async def test_hook_that_gives_nothing_gives_none_and_blocks_nobody() -> None:
     """In Flink a handler that does not complete the element leaves it in the queue for ever."""
 
-    async def main() -> None:
-        async with Rig(never, timeout=1, on_timeout=lambda value: None) as rig:
-            rig.feed(1, 2)
-            assert await rig.finish() == [None, None]
-
-    run_virtual(main())
+    async with Rig(never, timeout=1, on_timeout=lambda value: None) as rig:
+        rig.feed(1, 2)
+        assert await rig.finish() == [None, None]
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "route"])
@@ -210,7 +188,7 @@ def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: Excep
     ],
     ids=repr,
 )
-def test_hook_that_raises_no_exception_ends_the_job(
+async def test_hook_that_raises_no_exception_ends_the_job(
     is_method: bool, on_error: str, error: BaseException
 ) -> None:
     """A hook is a plain function: nobody cancels it, and what is no `Exception` is of no element."""
@@ -228,201 +206,165 @@ def test_hook_that_raises_no_exception_ends_the_job(
         else Rig(never, timeout=1, on_timeout=hook, on_error=on_error)
     )
 
-    async def main() -> None:
-        async with rig:
-            rig.feed(1, 2)
-            await asyncio.sleep(5)
-            (failure,) = rig.errors
-            assert isinstance(failure, UserFunctionError)
-            assert (failure.step, failure.element, failure.__cause__) == ("enrich", 1, error)
-            assert rig.counts["skipped"] == 0
-            assert not rig.failed.records
-            assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
-
-    run_virtual(main())
+    async with rig:
+        rig.feed(1, 2)
+        await asyncio.sleep(5)
+        (failure,) = rig.errors
+        assert isinstance(failure, UserFunctionError)
+        assert (failure.step, failure.element, failure.__cause__) == ("enrich", 1, error)
+        assert rig.counts["skipped"] == 0
+        assert not rig.failed.records
+        assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-def test_routed_element_says_what_happened_and_when(order: str) -> None:
-    async def main() -> None:
-        async with Rig(never, timeout=2, on_timeout="route", order=order) as rig:
-            began_ms = rig.operator.context.clock.now_ms()
-            rig.feed(("x", 7), Watermark(8))
-            await rig.finish()
-            (call, timestamp), watermark, _ = rig.timed_out.records
-            assert (call.value, call.attempts, call.timestamp, timestamp) == ("x", 1, 7, 7)
-            assert isinstance(call.error, CallTimeout)
-            assert call.last_ms - call.first_ms == 2000
-            assert call.last_ms >= began_ms
-            assert watermark == Watermark(8)
-            assert rig.failed.values[:1] == [Watermark(8)]
-
-    run_virtual(main())
+async def test_routed_element_says_what_happened_and_when(order: str) -> None:
+    async with Rig(never, timeout=2, on_timeout="route", order=order) as rig:
+        began_ms = rig.operator.context.clock.now_ms()
+        rig.feed(("x", 7), Watermark(8))
+        await rig.finish()
+        (call, timestamp), watermark, _ = rig.timed_out.records
+        assert (call.value, call.attempts, call.timestamp, timestamp) == ("x", 1, 7, 7)
+        assert isinstance(call.error, CallTimeout)
+        assert call.last_ms - call.first_ms == 2000
+        assert call.last_ms >= began_ms
+        assert watermark == Watermark(8)
+        assert rig.failed.values[:1] == [Watermark(8)]
 
 
-def test_no_timer_is_left_after_the_last_call() -> None:
-    async def main() -> None:
-        service = Service()
-        hooked: list[Any] = []
-        async with Rig(service, timeout=10, on_timeout=hooked.append) as rig:
-            await rig.put(1, 2)
-            await service.answer(1, 2)
-            await asyncio.sleep(100)
-            assert hooked == []
-            assert rig.counts["timed_out"] == 0
-
-    run_virtual(main())
+async def test_no_timer_is_left_after_the_last_call() -> None:
+    service = Service()
+    hooked: list[Any] = []
+    async with Rig(service, timeout=10, on_timeout=hooked.append) as rig:
+        await rig.put(1, 2)
+        await service.answer(1, 2)
+        await asyncio.sleep(100)
+        assert hooked == []
+        assert rig.counts["timed_out"] == 0
 
 
-def test_call_that_ended_in_time_is_not_timed_out_although_the_loop_comes_to_it_late() -> None:
+async def test_call_that_ended_in_time_is_not_timed_out_although_the_loop_comes_to_it_late() -> None:
     """FLINK-22573."""
 
-    async def main() -> None:
-        service = Service()
-        loop = asyncio.get_running_loop()
-        async with Rig(service, timeout=10, on_timeout=lambda value: "too late") as rig:
-            await rig.put(1)
-            loop.call_at(10 - 1e-4, lambda: service.running[1].set_result("in time"))
-            assert await rig.finish() == ["in time"]
-
-    run_virtual(main())
+    service = Service()
+    loop = asyncio.get_running_loop()
+    async with Rig(service, timeout=10, on_timeout=lambda value: "too late") as rig:
+        await rig.put(1)
+        loop.call_at(10 - 1e-4, lambda: service.running[1].set_result("in time"))
+        assert await rig.finish() == ["in time"]
 
 
-def test_time_runs_per_element_not_per_worker() -> None:
+async def test_time_runs_per_element_not_per_worker() -> None:
     """A worker takes the next element when a call ends; each has its whole time."""
 
     async def call(value: int) -> int:
         await asyncio.sleep(0.9)
         return value
 
-    async def main() -> None:
-        async with Rig(call, concurrency=2, timeout=1) as rig:
-            rig.feed(*range(20))
-            assert await rig.finish() == list(range(20))
-            assert not rig.errors
-
-    run_virtual(main())
+    async with Rig(call, concurrency=2, timeout=1) as rig:
+        rig.feed(*range(20))
+        assert await rig.finish() == list(range(20))
+        assert not rig.errors
 
 
-def test_time_of_an_element_does_not_run_while_it_waits_in_the_inbox() -> None:
+async def test_time_of_an_element_does_not_run_while_it_waits_in_the_inbox() -> None:
     async def call(value: int) -> int:
         await asyncio.sleep(0.9)
         return value
 
-    async def main() -> None:
-        async with Rig(call, concurrency=1, buffer=1, timeout=1) as rig:
-            rig.feed(*range(10))
-            assert await rig.finish() == list(range(10))
-
-    run_virtual(main())
+    async with Rig(call, concurrency=1, buffer=1, timeout=1) as rig:
+        rig.feed(*range(10))
+        assert await rig.finish() == list(range(10))
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-def test_deadlines_of_ended_calls_do_not_pile_up_behind_a_slow_one(order: str) -> None:
+async def test_deadlines_of_ended_calls_do_not_pile_up_behind_a_slow_one(order: str) -> None:
     async def call(value: int) -> int:
         await asyncio.sleep(3000 if value == 0 else 0.001)
         return value
 
-    async def main() -> None:
-        async with Rig(call, concurrency=2, buffer=10_000, timeout=3600, order=order) as rig:
-            rig.operator.process_batch(range(5000), None)
-            deadlines = rig.operator._deadlines
-            assert deadlines is not None
-            most = 0
-            for _ in range(100):
-                await asyncio.sleep(0.1)
-                most = max(most, len(deadlines._entries))
-            assert 0 < most <= 4 * 2 + 64 + 2
-            assert sorted(await rig.finish()) == list(range(5000))
-
-    run_virtual(main())
+    async with Rig(call, concurrency=2, buffer=10_000, timeout=3600, order=order) as rig:
+        rig.operator.process_batch(range(5000), None)
+        deadlines = rig.operator._deadlines
+        assert deadlines is not None
+        most = 0
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            most = max(most, len(deadlines._entries))
+        assert 0 < most <= 4 * 2 + 64 + 2
+        assert sorted(await rig.finish()) == list(range(5000))
 
 
-def test_deadlines_are_met_in_the_midst_of_other_traffic() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        began: dict[int, float] = {}
-        bounded: list[float] = []
+async def test_deadlines_are_met_in_the_midst_of_other_traffic() -> None:
+    loop = asyncio.get_running_loop()
+    began: dict[int, float] = {}
+    bounded: list[float] = []
 
-        async def call(value: int) -> int:
-            began[value] = loop.time()
-            await asyncio.sleep(60 if value % 10 == 3 else (value % 7) / 10)
-            return value
+    async def call(value: int) -> int:
+        began[value] = loop.time()
+        await asyncio.sleep(60 if value % 10 == 3 else (value % 7) / 10)
+        return value
 
-        def hook(value: int) -> int:
-            bounded.append(loop.time() - began[value])
-            return value
+    def hook(value: int) -> int:
+        bounded.append(loop.time() - began[value])
+        return value
 
-        async with Rig(call, concurrency=5, timeout=1, on_timeout=hook) as rig:
-            rig.operator.process_batch(range(500), None)
-            assert await rig.finish() == list(range(500))
-        assert len(bounded) == 50
-        assert bounded == pytest.approx([1.0] * 50, abs=0.001)
-
-    run_virtual(main())
+    async with Rig(call, concurrency=5, timeout=1, on_timeout=hook) as rig:
+        rig.operator.process_batch(range(500), None)
+        assert await rig.finish() == list(range(500))
+    assert len(bounded) == 50
+    assert bounded == pytest.approx([1.0] * 50, abs=0.001)
 
 
-def test_no_attempt_is_made_after_the_timeout_of_a_retried_call() -> None:
+async def test_no_attempt_is_made_after_the_timeout_of_a_retried_call() -> None:
     """FLINK-38082: every attempt fails after 0.5 s, time for one and a half of them."""
 
-    async def main() -> None:
-        attempts: list[int] = []
+    attempts: list[int] = []
 
-        async def call(value: int) -> None:
-            attempts.append(value)
-            await asyncio.sleep(0.501)
-            raise OSError("down")
+    async def call(value: int) -> None:
+        attempts.append(value)
+        await asyncio.sleep(0.501)
+        raise OSError("down")
 
-        guarded = retry(call, attempts=6, wait_initial=0.1, wait_jitter=0)
-        async with Rig(guarded, timeout=1, on_timeout=lambda value: -1) as rig:
-            rig.feed((1, 1), (2, 2))
-            assert await rig.finish() == [-1, -1]
-            await asyncio.sleep(60)
-            assert sorted(attempts) == [1, 1, 2, 2]
-
-    run_virtual(main())
+    guarded = retry(call, attempts=6, wait_initial=0.1, wait_jitter=0)
+    async with Rig(guarded, timeout=1, on_timeout=lambda value: -1) as rig:
+        rig.feed((1, 1), (2, 2))
+        assert await rig.finish() == [-1, -1]
+        await asyncio.sleep(60)
+        assert sorted(attempts) == [1, 1, 2, 2]
 
 
-def test_cancellation_in_the_midst_of_a_retrys_pause_gives_exactly_one_outcome() -> None:
+async def test_cancellation_in_the_midst_of_a_retrys_pause_gives_exactly_one_outcome() -> None:
     """FLINK-40456: the timeout passes while the next attempt is being scheduled."""
 
-    async def main() -> None:
-        async def call(value: int) -> None:
-            await asyncio.sleep(0.5)
-            raise OSError("down")
+    async def call(value: int) -> None:
+        await asyncio.sleep(0.5)
+        raise OSError("down")
 
-        guarded = retry(call, attempts=2, wait_initial=0.5, wait_jitter=0)
-        async with Rig(guarded, timeout=1, on_timeout=lambda value: "timeout", on_error="route") as rig:
-            rig.feed(*range(4))
-            results = await rig.finish()
-            assert len(results) + len(rig.failed.values[:-1]) == 4
-
-    run_virtual(main())
+    guarded = retry(call, attempts=2, wait_initial=0.5, wait_jitter=0)
+    async with Rig(guarded, timeout=1, on_timeout=lambda value: "timeout", on_error="route") as rig:
+        rig.feed(*range(4))
+        results = await rig.finish()
+        assert len(results) + len(rig.failed.values[:-1]) == 4
 
 
-def test_timed_out_element_in_a_flat_map_gives_any_number_of_results() -> None:
-    async def main() -> None:
-        async with Rig(never, flat=True, timeout=1, on_timeout=lambda value: [value] * value) as rig:
-            rig.feed(0, 1, 2)
-            assert await rig.finish() == [1, 2, 2]
-
-    run_virtual(main())
+async def test_timed_out_element_in_a_flat_map_gives_any_number_of_results() -> None:
+    async with Rig(never, flat=True, timeout=1, on_timeout=lambda value: [value] * value) as rig:
+        rig.feed(0, 1, 2)
+        assert await rig.finish() == [1, 2, 2]
 
 
-def test_timeout_and_result_in_the_same_pass_give_one_outcome() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        service = Service()
-        async with Rig(service, concurrency=3, timeout=1, on_timeout=lambda value: "timeout") as rig:
-            await rig.put(1, 2, 3)
-            for value in (1, 2, 3):
-                loop.call_at(1.0, lambda value=value: service.running[value].set_result("result"))  # type: ignore[misc]
-            await passes(30)
-            outcomes = await rig.finish()
-            assert len(outcomes) == 3
-            assert rig.counts["timed_out"] == outcomes.count("timeout")
-
-    run_virtual(main())
+async def test_timeout_and_result_in_the_same_pass_give_one_outcome() -> None:
+    loop = asyncio.get_running_loop()
+    service = Service()
+    async with Rig(service, concurrency=3, timeout=1, on_timeout=lambda value: "timeout") as rig:
+        await rig.put(1, 2, 3)
+        for value in (1, 2, 3):
+            loop.call_at(1.0, lambda value=value: service.running[value].set_result("result"))  # type: ignore[misc]
+        await passes(30)
+        outcomes = await rig.finish()
+        assert len(outcomes) == 3
+        assert rig.counts["timed_out"] == outcomes.count("timeout")
 
 
 class CoarseLoop(VirtualTimeLoop):

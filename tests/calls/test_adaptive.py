@@ -9,8 +9,9 @@ import pytest
 
 from asyncstream.calls import AdaptiveLimit, adaptive_concurrency, retry
 from asyncstream.errors import HttpError, PipelineError
-from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Server:
@@ -46,135 +47,102 @@ async def load(guarded: Any, workers: int, calls: int) -> None:
     await asyncio.gather(*(work() for _ in range(workers)))
 
 
-def test_limit_grows_by_one_for_each_round_of_good_answers() -> None:
-    async def main() -> None:
-        limit = AdaptiveLimit(least=1, most=50, start=4)
-        await load(adaptive_concurrency(Server(1000), limit=limit), workers=50, calls=1)
-        # rounds of 4, 5, 6, … calls
-        assert limit.limit in range(10, 12)
-
-    run_virtual(main())
+async def test_limit_grows_by_one_for_each_round_of_good_answers() -> None:
+    limit = AdaptiveLimit(least=1, most=50, start=4)
+    await load(adaptive_concurrency(Server(1000), limit=limit), workers=50, calls=1)
+    # rounds of 4, 5, 6, … calls
+    assert limit.limit in range(10, 12)
 
 
-def test_limit_stays_between_its_floor_and_its_ceiling() -> None:
-    async def main() -> None:
-        server = Server(1000)
-        limit = AdaptiveLimit(least=2, most=6)
-        await load(adaptive_concurrency(server, limit=limit), workers=20, calls=20)
-        assert limit.limit == server.most_running == 6
-        failing = adaptive_concurrency(Flaky(999, HttpError("/", 503, "", retryable=True)), limit=limit)
-        for _ in range(20):
-            with pytest.raises(HttpError):
-                await failing(1)
-            await asyncio.sleep(1)
-        assert limit.limit == 2
-
-    run_virtual(main())
+async def test_limit_stays_between_its_floor_and_its_ceiling() -> None:
+    server = Server(1000)
+    limit = AdaptiveLimit(least=2, most=6)
+    await load(adaptive_concurrency(server, limit=limit), workers=20, calls=20)
+    assert limit.limit == server.most_running == 6
+    failing = adaptive_concurrency(Flaky(999, HttpError("/", 503, "", retryable=True)), limit=limit)
+    for _ in range(20):
+        with pytest.raises(HttpError):
+            await failing(1)
+        await asyncio.sleep(1)
+    assert limit.limit == 2
 
 
-def test_unused_limit_does_not_grow() -> None:
-    async def main() -> None:
-        limit = AdaptiveLimit(most=100, start=10)
-        await load(adaptive_concurrency(Server(1000), limit=limit), workers=2, calls=50)
-        assert limit.limit == 10
-
-    run_virtual(main())
+async def test_unused_limit_does_not_grow() -> None:
+    limit = AdaptiveLimit(most=100, start=10)
+    await load(adaptive_concurrency(Server(1000), limit=limit), workers=2, calls=50)
+    assert limit.limit == 10
 
 
-def test_many_failures_of_one_round_cut_the_limit_once() -> None:
-    async def main() -> None:
-        service = Flaky(8, HttpError("/", 429, "", retryable=True), takes=0.1)
-        limit = AdaptiveLimit(most=100, start=8, decrease=0.5)
-        guarded = adaptive_concurrency(service, limit=limit)
-        await asyncio.gather(*(guarded(number) for number in range(8)), return_exceptions=True)
-        assert (limit.limit, limit.cuts) == (4, 1)
-
-    run_virtual(main())
+async def test_many_failures_of_one_round_cut_the_limit_once() -> None:
+    service = Flaky(8, HttpError("/", 429, "", retryable=True), takes=0.1)
+    limit = AdaptiveLimit(most=100, start=8, decrease=0.5)
+    guarded = adaptive_concurrency(service, limit=limit)
+    await asyncio.gather(*(guarded(number) for number in range(8)), return_exceptions=True)
+    assert (limit.limit, limit.cuts) == (4, 1)
 
 
-def test_other_errors_leave_the_limit_alone() -> None:
-    async def main() -> None:
-        limit = AdaptiveLimit(start=8)
-        guarded = adaptive_concurrency(Flaky(8, KeyError()), limit=limit)
-        await asyncio.gather(*(guarded(number) for number in range(8)), return_exceptions=True)
-        assert (limit.limit, limit.cuts) == (8, 0)
-
-    run_virtual(main())
+async def test_other_errors_leave_the_limit_alone() -> None:
+    limit = AdaptiveLimit(start=8)
+    guarded = adaptive_concurrency(Flaky(8, KeyError()), limit=limit)
+    await asyncio.gather(*(guarded(number) for number in range(8)), return_exceptions=True)
+    assert (limit.limit, limit.cuts) == (8, 0)
 
 
-def test_limit_finds_what_a_server_that_refuses_can_take() -> None:
-    async def main() -> None:
-        server = Server(20, refuses=True)
-        limit = AdaptiveLimit(most=200)
-        guarded = retry(adaptive_concurrency(server, limit=limit), attempts=50, timeout=None)
-        await load(guarded, workers=100, calls=50)
-        assert 10 <= limit.limit <= 25
-        assert server.refused < 500  # of 5,000 calls; a fixed limit of 100 would be refused most
-
-    run_virtual(main())
+async def test_limit_finds_what_a_server_that_refuses_can_take() -> None:
+    server = Server(20, refuses=True)
+    limit = AdaptiveLimit(most=200)
+    guarded = retry(adaptive_concurrency(server, limit=limit), attempts=50, timeout=None)
+    await load(guarded, workers=100, calls=50)
+    assert 10 <= limit.limit <= 25
+    assert server.refused < 500  # of 5,000 calls; a fixed limit of 100 would be refused most
 
 
 @pytest.mark.parametrize(("method", "latency"), [("aimd", 0.15), ("gradient", None)])
-def test_limit_finds_what_a_server_that_slows_down_can_take(
+async def test_limit_finds_what_a_server_that_slows_down_can_take(
     method: Literal["aimd", "gradient"], latency: float | None
 ) -> None:
-    async def main() -> None:
-        server = Server(20)
-        limit = AdaptiveLimit(most=200, start=5, method=method, latency=latency)
-        await load(adaptive_concurrency(server, limit=limit), workers=200, calls=50)
-        assert 15 <= limit.limit <= 60
-
-    run_virtual(main())
+    server = Server(20)
+    limit = AdaptiveLimit(most=200, start=5, method=method, latency=latency)
+    await load(adaptive_concurrency(server, limit=limit), workers=200, calls=50)
+    assert 15 <= limit.limit <= 60
 
 
-def test_call_that_is_cancelled_after_long_is_a_sign_of_overload() -> None:
-    async def main() -> None:
-        limit = AdaptiveLimit(start=8, latency=1, decrease=0.5)
-        guarded = adaptive_concurrency(Flaky(0, takes=100), limit=limit)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2):
-                await guarded(1)
-        assert (limit.limit, limit.in_flight) == (4, 0)
-
-    run_virtual(main())
+async def test_call_that_is_cancelled_after_long_is_a_sign_of_overload() -> None:
+    limit = AdaptiveLimit(start=8, latency=1, decrease=0.5)
+    guarded = adaptive_concurrency(Flaky(0, takes=100), limit=limit)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2):
+            await guarded(1)
+    assert (limit.limit, limit.in_flight) == (4, 0)
 
 
-def test_limit_outside_a_retry_sees_each_attempt() -> None:
-    async def main() -> None:
-        service = Flaky(2, HttpError("/", 429, "", retryable=True))
-        guarded = adaptive_concurrency(retry(service), start=16, decrease=0.5)
-        assert await guarded(1) == 1
-        assert guarded.metrics()["concurrency_limit"] == 4
-
-    run_virtual(main())
+async def test_limit_outside_a_retry_sees_each_attempt() -> None:
+    service = Flaky(2, HttpError("/", 429, "", retryable=True))
+    guarded = adaptive_concurrency(retry(service), start=16, decrease=0.5)
+    assert await guarded(1) == 1
+    assert guarded.metrics()["concurrency_limit"] == 4
 
 
-def test_cancelled_caller_gives_its_place_to_the_next() -> None:
-    async def main() -> None:
-        limit = AdaptiveLimit(least=1, most=1)
-        guarded = adaptive_concurrency(Flaky(0, takes=1), limit=limit)
-        callers = [asyncio.create_task(guarded(number)) for number in range(3)]
-        await asyncio.sleep(0.5)
-        callers[1].cancel()
-        callers[0].cancel()
-        assert await callers[2] == 2
-        assert (limit.in_flight, limit.waited) == (0, 2)
-
-    run_virtual(main())
+async def test_cancelled_caller_gives_its_place_to_the_next() -> None:
+    limit = AdaptiveLimit(least=1, most=1)
+    guarded = adaptive_concurrency(Flaky(0, takes=1), limit=limit)
+    callers = [asyncio.create_task(guarded(number)) for number in range(3)]
+    await asyncio.sleep(0.5)
+    callers[1].cancel()
+    callers[0].cancel()
+    assert await callers[2] == 2
+    assert (limit.in_flight, limit.waited) == (0, 2)
 
 
-def test_callers_are_let_in_first_come_first_served() -> None:
+async def test_callers_are_let_in_first_come_first_served() -> None:
     order: list[int] = []
 
     async def note(value: int) -> None:
         order.append(value)
         await asyncio.sleep(1)
 
-    async def main() -> None:
-        guarded = adaptive_concurrency(note, most=2, start=2)
-        await asyncio.gather(*(guarded(number) for number in range(6)))
-
-    run_virtual(main())
+    guarded = adaptive_concurrency(note, most=2, start=2)
+    await asyncio.gather(*(guarded(number) for number in range(6)))
     assert order == [0, 1, 2, 3, 4, 5]
 
 

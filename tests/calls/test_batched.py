@@ -13,6 +13,8 @@ from asyncstream.errors import PipelineError
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import now_ms
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Doubler:
     """Doubles lists of numbers; `calls` tells when it was called, and with what."""
@@ -43,19 +45,16 @@ def test_full_batch_is_sent_at_once_and_the_rest_when_its_time_is_up() -> None:
     assert service.calls == [(0, [0, 1, 2]), (50, [3, 4])]
 
 
-def test_time_runs_from_the_first_element_of_each_batch() -> None:
+async def test_time_runs_from_the_first_element_of_each_batch() -> None:
     service = Doubler()
 
-    async def main() -> None:
-        guarded = batched(service, size=10, wait=0.1)
+    guarded = batched(service, size=10, wait=0.1)
 
-        async def later(value: int, delay: float) -> None:
-            await asyncio.sleep(delay)
-            assert await guarded(value) == value * 2
+    async def later(value: int, delay: float) -> None:
+        await asyncio.sleep(delay)
+        assert await guarded(value) == value * 2
 
-        await asyncio.gather(later(1, 0), later(2, 0.2), later(3, 0.25))
-
-    run_virtual(main())
+    await asyncio.gather(later(1, 0), later(2, 0.2), later(3, 0.25))
     assert service.calls == [(100, [1]), (300, [2, 3])]
 
 
@@ -67,16 +66,13 @@ def test_batch_of_one_does_not_wait() -> None:
     assert run_virtual(main()) == 0
 
 
-def test_timer_of_a_batch_that_was_full_does_not_send_the_next() -> None:
+async def test_timer_of_a_batch_that_was_full_does_not_send_the_next() -> None:
     service = Doubler()
 
-    async def main() -> None:
-        guarded = batched(service, size=2, wait=0.1)
-        first = asyncio.gather(guarded(1), guarded(2))
-        await asyncio.sleep(0.05)
-        await asyncio.gather(first, guarded(3))
-
-    run_virtual(main())
+    guarded = batched(service, size=2, wait=0.1)
+    first = asyncio.gather(guarded(1), guarded(2))
+    await asyncio.sleep(0.05)
+    await asyncio.gather(first, guarded(3))
     assert service.calls == [(0, [1, 2]), (150, [3])]
 
 
@@ -120,95 +116,77 @@ def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
     assert [type(result) for result in results] == [ZeroDivisionError, ZeroDivisionError, float, float]
 
 
-def test_element_cancelled_before_the_batch_is_sent_is_not_in_it() -> None:
+async def test_element_cancelled_before_the_batch_is_sent_is_not_in_it() -> None:
     service = Doubler()
 
-    async def main() -> None:
-        guarded = batched(service, size=10, wait=0.1)
-        leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
-        await asyncio.sleep(0.05)
-        leaver.cancel()
-        assert await other == 4
-
-    run_virtual(main())
+    guarded = batched(service, size=10, wait=0.1)
+    leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
+    await asyncio.sleep(0.05)
+    leaver.cancel()
+    assert await other == 4
     assert service.calls == [(100, [2])]
 
 
-def test_batch_that_all_have_left_is_not_sent() -> None:
+async def test_batch_that_all_have_left_is_not_sent() -> None:
     service = Doubler()
 
-    async def main() -> None:
-        guarded = batched(service, size=10, wait=0.1)
-        leaver = asyncio.create_task(guarded(1))
-        await asyncio.sleep(0.05)
-        leaver.cancel()
-        await asyncio.sleep(0.01)
-        assert await guarded(2) == 4
-
-    run_virtual(main())
+    guarded = batched(service, size=10, wait=0.1)
+    leaver = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.05)
+    leaver.cancel()
+    await asyncio.sleep(0.01)
+    assert await guarded(2) == 4
     assert service.calls == [(160, [2])]
 
 
-def test_element_cancelled_while_the_batch_runs_leaves_the_rest() -> None:
+async def test_element_cancelled_while_the_batch_runs_leaves_the_rest() -> None:
     service = Doubler(takes=1)
 
-    async def main() -> None:
-        guarded = batched(service, size=2)
-        leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
-        await asyncio.sleep(0.5)
-        leaver.cancel()
-        assert await other == 4
-
-    run_virtual(main())
+    guarded = batched(service, size=2)
+    leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
+    await asyncio.sleep(0.5)
+    leaver.cancel()
+    assert await other == 4
     assert (len(service.calls), service.cancelled) == (1, 0)
 
 
-def test_batch_is_cancelled_when_all_have_left_it() -> None:
+async def test_batch_is_cancelled_when_all_have_left_it() -> None:
     service = Doubler(takes=100)
 
-    async def main() -> None:
-        guarded = batched(service, size=2)
-        callers = [asyncio.create_task(guarded(number)) for number in range(2)]
-        await asyncio.sleep(0.5)
-        for caller in callers:
-            caller.cancel()
-        await asyncio.wait(callers)
-        assert service.cancelled == 1
-        assert now_ms() == 500
-
-    run_virtual(main())
+    guarded = batched(service, size=2)
+    callers = [asyncio.create_task(guarded(number)) for number in range(2)]
+    await asyncio.sleep(0.5)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.wait(callers)
+    assert service.cancelled == 1
+    assert now_ms() == 500
 
 
-def test_close_ends_the_batches_under_way() -> None:
+async def test_close_ends_the_batches_under_way() -> None:
     service = Doubler(takes=100)
 
-    async def main() -> None:
-        guarded = batched(service, size=1)
-        caller = asyncio.create_task(guarded(1))
-        await asyncio.sleep(0.5)
-        await guarded.close()
-        await asyncio.wait([caller])
-        assert service.cancelled == 1
-
-    run_virtual(main())
+    guarded = batched(service, size=1)
+    caller = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.5)
+    await guarded.close()
+    await asyncio.wait([caller])
+    assert service.cancelled == 1
 
 
-def test_close_sends_no_batch_that_is_still_open() -> None:
+async def test_close_sends_no_batch_that_is_still_open() -> None:
     service = Doubler()
 
-    async def main() -> None:
-        guarded = batched(service, size=10, wait=1)
-        caller = asyncio.create_task(guarded(1))
-        await asyncio.sleep(0.5)
-        await guarded.close()
-        await asyncio.wait([caller])
-        assert now_ms() == 500
-
-    run_virtual(main())
+    guarded = batched(service, size=10, wait=1)
+    caller = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.5)
+    await guarded.close()
+    await asyncio.wait([caller])
+    assert now_ms() == 500
     assert service.calls == []
 
 
-def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
+async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
     service = Doubler()
     failures = [OSError()]
 
@@ -218,25 +196,19 @@ def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
             raise failures.pop()
         return await service(values)
 
-    async def main() -> None:
-        guarded = cached(batched(flaky, size=2))
-        assert await asyncio.gather(*(guarded(number) for number in (1, 2))) == [2, 4]
-        assert await guarded(1) == 2
-
-    run_virtual(main())
+    guarded = cached(batched(flaky, size=2))
+    assert await asyncio.gather(*(guarded(number) for number in (1, 2))) == [2, 4]
+    assert await guarded(1) == 2
     assert service.calls == [(100, [1, 2])]
 
 
-def test_decorator_and_counters() -> None:
+async def test_decorator_and_counters() -> None:
     @batched(size=2, wait=0.01)
     async def negate(values: list[int]) -> list[int]:
         return [-value for value in values]
 
-    async def main() -> None:
-        assert await asyncio.gather(*(negate(number) for number in (1, 2, 3))) == [-1, -2, -3]
-        assert negate.metrics() == {"batches": 2, "batched": 3}
-
-    run_virtual(main())
+    assert await asyncio.gather(*(negate(number) for number in (1, 2, 3))) == [-1, -2, -3]
+    assert negate.metrics() == {"batches": 2, "batched": 3}
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"wait": -1}, {"wait": "long"}])

@@ -27,6 +27,8 @@ from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 GUARDS: dict[str, Callable[[Any], Guard[Any, Any]]] = {
     "retry": retry(),
     "rate_limit": rate_limit(rate=5),
@@ -62,15 +64,12 @@ class Plain(AsyncFunction[int, int]):
 
 
 @each_guard
-def test_guard_opens_calls_and_closes_the_function_inside(guard: Any) -> None:
+async def test_guard_opens_calls_and_closes_the_function_inside(guard: Any) -> None:
     client = Client()
 
-    async def main() -> None:
-        async with guard(client) as guarded:
-            assert await guarded.invoke(3) == 6
-            assert await guarded(4) == 8
-
-    run_virtual(main())
+    async with guard(client) as guarded:
+        assert await guarded.invoke(3) == 6
+        assert await guarded(4) == 8
     assert client.log == ["open", "invoke 3", "invoke 4", "close"]
 
 
@@ -215,7 +214,7 @@ def test_timeout_hook_of_a_batch_function_is_asked_with_a_batch() -> None:
     assert batched(Many()).timeout(5) == -5
 
 
-def test_background_tasks_end_when_they_are_stopped() -> None:
+async def test_background_tasks_end_when_they_are_stopped() -> None:
     ended = []
 
     async def work() -> None:
@@ -225,12 +224,9 @@ def test_background_tasks_end_when_they_are_stopped() -> None:
             await asyncio.sleep(1)  # an end that takes time
             ended.append(True)
 
-    async def main() -> None:
-        background = Background()
-        background.start(work())
-        background.start(work())
-        await asyncio.sleep(1)
-        await background.stop()
-        assert len(ended) == 2
-
-    run_virtual(main())
+    background = Background()
+    background.start(work())
+    background.start(work())
+    await asyncio.sleep(1)
+    await background.stop()
+    assert len(ended) == 2

@@ -44,7 +44,7 @@ class Held:
             assert await asyncio.to_thread(self.entered.acquire, True, PATIENCE)
 
 
-def test_calls_run_in_threads_at_once_and_no_more_than_asked_for() -> None:
+async def test_calls_run_in_threads_at_once_and_no_more_than_asked_for() -> None:
     together = threading.Barrier(4, timeout=PATIENCE)
     held = Held()
 
@@ -52,60 +52,51 @@ def test_calls_run_in_threads_at_once_and_no_more_than_asked_for() -> None:
         together.wait()
         return value
 
-    async def main() -> None:
-        async with in_threads(meet, threads=4) as call:
-            assert await asyncio.gather(*map(call, range(8))) == list(range(8))
-        async with in_threads(held, threads=3) as call:
-            calls = [asyncio.create_task(call(number)) for number in range(9)]
-            await held.until_inside(3)
-            held.released.set()
-            assert await asyncio.gather(*calls) == list(range(0, 18, 2))
-        assert held.most == 3
-
-    asyncio.run(main())
+    async with in_threads(meet, threads=4) as call:
+        assert await asyncio.gather(*map(call, range(8))) == list(range(8))
+    async with in_threads(held, threads=3) as call:
+        calls = [asyncio.create_task(call(number)) for number in range(9)]
+        await held.until_inside(3)
+        held.released.set()
+        assert await asyncio.gather(*calls) == list(range(0, 18, 2))
+    assert held.most == 3
 
 
-def test_limiter_is_shared() -> None:
+async def test_limiter_is_shared() -> None:
     held = Held()
 
-    async def main() -> None:
-        limiter = anyio.CapacityLimiter(2)
-        first, second = in_threads(held, threads=limiter), in_threads(held, threads=limiter)
-        assert (first.threads, second.threads) == (2, 2)
-        calls = [asyncio.create_task(call(1)) for call in (first, second, first, second)]
-        await held.until_inside(2)
-        assert (limiter.borrowed_tokens, held.inside) == (2, 2)
-        held.released.set()
-        await asyncio.gather(*calls)
-        assert (limiter.borrowed_tokens, held.most) == (0, 2)
-
-    asyncio.run(main())
+    limiter = anyio.CapacityLimiter(2)
+    first, second = in_threads(held, threads=limiter), in_threads(held, threads=limiter)
+    assert (first.threads, second.threads) == (2, 2)
+    calls = [asyncio.create_task(call(1)) for call in (first, second, first, second)]
+    await held.until_inside(2)
+    assert (limiter.borrowed_tokens, held.inside) == (2, 2)
+    held.released.set()
+    await asyncio.gather(*calls)
+    assert (limiter.borrowed_tokens, held.most) == (0, 2)
 
 
-def test_cancelled_call_keeps_its_thread_until_the_function_returns() -> None:
+async def test_cancelled_call_keeps_its_thread_until_the_function_returns() -> None:
     held = Held()
 
-    async def main() -> None:
-        call = in_threads(held, threads=1)
-        first, second, third = (asyncio.create_task(call(number)) for number in range(3))
-        await held.until_inside(1)
-        first.cancel()
-        second.cancel()  # it waits for its thread, and is never called
-        await asyncio.wait({second}, timeout=PATIENCE)
-        assert second.cancelled()
-        first.cancel()
-        await asyncio.sleep(0)
-        assert not first.done()
-        held.released.set()
-        assert await third == 4
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert (held.done, held.most) == (2, 1)
-
-    asyncio.run(main())
+    call = in_threads(held, threads=1)
+    first, second, third = (asyncio.create_task(call(number)) for number in range(3))
+    await held.until_inside(1)
+    first.cancel()
+    second.cancel()  # it waits for its thread, and is never called
+    await asyncio.wait({second}, timeout=PATIENCE)
+    assert second.cancelled()
+    first.cancel()
+    await asyncio.sleep(0)
+    assert not first.done()
+    held.released.set()
+    assert await third == 4
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (held.done, held.most) == (2, 1)
 
 
-def test_function_may_ask_whether_it_is_still_wanted() -> None:
+async def test_function_may_ask_whether_it_is_still_wanted() -> None:
     entered, go_on, seen = threading.Event(), threading.Event(), []
 
     def looks(value: int) -> None:
@@ -118,20 +109,17 @@ def test_function_may_ask_whether_it_is_still_wanted() -> None:
             seen.append(type(error))
             raise
 
-    async def main() -> None:
-        task = asyncio.create_task(in_threads(looks, threads=1)(1))
-        assert await asyncio.to_thread(entered.wait, PATIENCE)
-        task.cancel()
-        await asyncio.sleep(0)
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert seen == [asyncio.CancelledError]
-
-    asyncio.run(main())
+    task = asyncio.create_task(in_threads(looks, threads=1)(1))
+    assert await asyncio.to_thread(entered.wait, PATIENCE)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [asyncio.CancelledError]
 
 
-def test_thread_sees_context_variables_and_reaches_the_loop() -> None:
+async def test_thread_sees_context_variables_and_reaches_the_loop() -> None:
     variable: ContextVar[str] = ContextVar("variable")
 
     async def in_the_loop(value: int) -> tuple[int, bool]:
@@ -141,14 +129,11 @@ def test_thread_sees_context_variables_and_reaches_the_loop() -> None:
         assert threading.current_thread() is not threading.main_thread()
         return variable.get(), anyio.from_thread.run(in_the_loop, value)
 
-    async def main() -> None:
-        variable.set("mine")
-        assert await in_threads(call)(7) == ("mine", (7, True))
-
-    asyncio.run(main())
+    variable.set("mine")
+    assert await in_threads(call)(7) == ("mine", (7, True))
 
 
-def test_guards_go_around_it() -> None:
+async def test_guards_go_around_it() -> None:
     tries: list[int] = []
 
     def fails_twice(value: int) -> str:
@@ -157,36 +142,27 @@ def test_guards_go_around_it() -> None:
             raise ConnectionError("gone")
         return f"answer {value}"
 
-    async def main() -> None:
-        ask = cached(single_flight(retry(in_threads(fails_twice, threads=2), wait_initial=0.0)), ttl=60)
-        async with ask:
-            assert {await ask(1), await ask(1)} == {"answer 1"}
-        assert tries == [1, 2, 3]
-
-    asyncio.run(main())
+    ask = cached(single_flight(retry(in_threads(fails_twice, threads=2), wait_initial=0.0)), ttl=60)
+    async with ask:
+        assert {await ask(1), await ask(1)} == {"answer 1"}
+    assert tries == [1, 2, 3]
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), asyncio.CancelledError(), TimeoutError()])
-def test_error_of_the_function_is_that_of_the_call(error: BaseException) -> None:
+async def test_error_of_the_function_is_that_of_the_call(error: BaseException) -> None:
     def fails(value: int) -> None:
         raise error
 
-    async def main() -> None:
-        with pytest.raises(type(error)):
-            await in_threads(fails, threads=1)(1)
-
-    asyncio.run(main())
+    with pytest.raises(type(error)):
+        await in_threads(fails, threads=1)(1)
 
 
-def test_stop_iteration_is_an_error_like_any_other() -> None:
+async def test_stop_iteration_is_an_error_like_any_other() -> None:
     def ends(values: list[int]) -> int:
         return next(iter(values))
 
-    async def main() -> None:
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await in_threads(ends, threads=1)([])
-
-    asyncio.run(main())
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_threads(ends, threads=1)([])
 
 
 def test_serves_one_event_loop_after_the_other_and_another_process() -> None:
@@ -199,15 +175,12 @@ def test_serves_one_event_loop_after_the_other_and_another_process() -> None:
     assert sent.threads == 3
 
 
-def test_end_of_the_event_loop_waits_for_no_thread() -> None:
+async def test_end_of_the_event_loop_waits_for_no_thread() -> None:
     held = Held()
 
-    async def main() -> None:
-        task = asyncio.create_task(in_threads(held, threads=1)(1))
-        await held.until_inside(1)
-        assert not task.done()  # and it is left running
-
-    asyncio.run(main())
+    task = asyncio.create_task(in_threads(held, threads=1)(1))
+    await held.until_inside(1)
+    assert not task.done()  # and it is left running
     assert held.done == 0
     held.released.set()
 
@@ -237,12 +210,9 @@ def test_what_is_no_such_function_or_number_is_refused(make: Any, text: str) -> 
         make()
 
 
-def test_coroutine_that_comes_out_is_refused() -> None:
+async def test_coroutine_that_comes_out_is_refused() -> None:
     def calls(value: int) -> object:
         return gives_later(value)
 
-    async def main() -> None:
-        with pytest.raises(TypeError, match="without in_threads"):
-            await in_threads(calls, threads=1)(1)
-
-    asyncio.run(main())
+    with pytest.raises(TypeError, match="without in_threads"):
+        await in_threads(calls, threads=1)(1)

@@ -16,6 +16,8 @@ from asyncstream.errors import PipelineError
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky, now_ms
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 def starts(calls: int, **options: Any) -> list[int]:
     """When so many calls that are asked for at once begin."""
@@ -59,28 +61,22 @@ def test_weights_count() -> None:
     assert starts(4, rate=10, weight=lambda number: 4.0) == [0, 0, 1000, 1000]
 
 
-def test_heavy_call_is_not_overtaken_by_light_ones() -> None:
+async def test_heavy_call_is_not_overtaken_by_light_ones() -> None:
     order: list[int] = []
 
     async def note(weight: int) -> None:
         order.append(weight)
 
-    async def main() -> None:
-        guarded = rate_limit(note, rate=10, weight=float)
-        await asyncio.gather(*(guarded(weight) for weight in (8, 9, 1, 2)))
-
-    run_virtual(main())
+    guarded = rate_limit(note, rate=10, weight=float)
+    await asyncio.gather(*(guarded(weight) for weight in (8, 9, 1, 2)))
     assert order == [8, 9, 1, 2]
 
 
-def test_weight_that_never_fits_is_refused() -> None:
-    async def main() -> None:
-        with pytest.raises(PipelineError, match="never fits"):
-            await RateLimiter(5).acquire(6)
-        with pytest.raises(PipelineError, match="never fits"):
-            await rate_limit(Flaky(0), rate=5, weight=6)(1)
-
-    run_virtual(main())
+async def test_weight_that_never_fits_is_refused() -> None:
+    with pytest.raises(PipelineError, match="never fits"):
+        await RateLimiter(5).acquire(6)
+    with pytest.raises(PipelineError, match="never fits"):
+        await rate_limit(Flaky(0), rate=5, weight=6)(1)
 
 
 def test_cancelled_caller_gives_its_place_to_the_next() -> None:
@@ -97,26 +93,20 @@ def test_cancelled_caller_gives_its_place_to_the_next() -> None:
     assert run_virtual(main()) == 1000
 
 
-def test_limiter_is_shared_by_several_functions() -> None:
+async def test_limiter_is_shared_by_several_functions() -> None:
     one, two = Flaky(0), Flaky(0)
 
-    async def main() -> None:
-        limiter = RateLimiter(2)
-        guarded = rate_limit(one, limiter=limiter), rate_limit(two, limiter=limiter)
-        await asyncio.gather(*(guarded[number % 2](number) for number in range(6)))
-
-    run_virtual(main())
+    limiter = RateLimiter(2)
+    guarded = rate_limit(one, limiter=limiter), rate_limit(two, limiter=limiter)
+    await asyncio.gather(*(guarded[number % 2](number) for number in range(6)))
     assert sorted(one.times + two.times) == [0, 0, 1000, 1000, 2000, 2000]
 
 
-def test_aiolimiter_is_accepted() -> None:
+async def test_aiolimiter_is_accepted() -> None:
     service = Flaky(0)
 
-    async def main() -> None:
-        guarded = rate_limit(service, limiter=aiolimiter.AsyncLimiter(2, 1))
-        await asyncio.gather(*(guarded(number) for number in range(4)))
-
-    run_virtual(main())
+    guarded = rate_limit(service, limiter=aiolimiter.AsyncLimiter(2, 1))
+    await asyncio.gather(*(guarded(number) for number in range(4)))
     assert service.times == [0, 0, 500, 1000]
 
 
@@ -167,15 +157,12 @@ def test_call_without_weight_never_waits() -> None:
     assert starts(3, rate=1, weight=0) == [0, 0, 0]
 
 
-def test_call_within_the_rate_does_not_suspend() -> None:
-    async def main() -> None:
-        limiter = RateLimiter(1)
-        with pytest.raises(StopIteration):
-            limiter.acquire().send(None)
-        assert not limiter.try_acquire()
-        assert limiter.waited == 0
-
-    run_virtual(main())
+async def test_call_within_the_rate_does_not_suspend() -> None:
+    limiter = RateLimiter(1)
+    with pytest.raises(StopIteration):
+        limiter.acquire().send(None)
+    assert not limiter.try_acquire()
+    assert limiter.waited == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from asyncstream.errors import CircuitOpen, PipelineError, RetriesExhausted
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky, now_ms
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Refused(Exception):
     retryable = False
@@ -64,24 +66,21 @@ def test_added_jitter_stays_within_the_ceiling() -> None:
     assert times == [0, 300, 700, 1300]
 
 
-def test_two_interleaved_elements_back_off_independently() -> None:
+async def test_two_interleaved_elements_back_off_independently() -> None:
     times: dict[str, list[int]] = {"a": [], "b": []}
 
     async def fail(value: str) -> None:
         times[value].append(now_ms())
         raise OSError
 
-    async def main() -> None:
-        guarded = retry(fail, attempts=4, wait_jitter=0)
+    guarded = retry(fail, attempts=4, wait_jitter=0)
 
-        async def later(value: str, delay: float) -> None:
-            await asyncio.sleep(delay)
-            with pytest.raises(RetriesExhausted):
-                await guarded(value)
+    async def later(value: str, delay: float) -> None:
+        await asyncio.sleep(delay)
+        with pytest.raises(RetriesExhausted):
+            await guarded(value)
 
-        await asyncio.gather(later("a", 0), later("b", 0.05))
-
-    run_virtual(main())
+    await asyncio.gather(later("a", 0), later("b", 0.05))
     assert times == {"a": [0, 100, 300, 700], "b": [50, 150, 350, 750]}
 
 
@@ -110,16 +109,13 @@ def test_gives_up_at_once_when_the_next_attempt_would_be_too_late() -> None:
     assert run_virtual(main()) == 0
 
 
-def test_cancellation_ends_the_waiting_and_no_attempt_follows() -> None:
+async def test_cancellation_ends_the_waiting_and_no_attempt_follows() -> None:
     service = Flaky(99)
 
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.25):
-                await retry(service, wait_jitter=0)(1)
-        await asyncio.sleep(60)
-
-    run_virtual(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.25):
+            await retry(service, wait_jitter=0)(1)
+    await asyncio.sleep(60)
     assert service.times == [0, 100]
 
 
@@ -130,18 +126,15 @@ def test_only_the_errors_asked_for_are_retried() -> None:
     assert len(schedule(1, ConnectionResetError(), on=(KeyError, OSError), wait_jitter=0)[0]) == 2
 
 
-def test_error_that_ends_the_retries_tells_at_which_attempt() -> None:
+async def test_error_that_ends_the_retries_tells_at_which_attempt() -> None:
     errors = iter([OSError(), Refused()])
 
     async def fail(value: int) -> None:
         raise next(errors)
 
-    async def main() -> None:
-        with pytest.raises(Refused) as caught:
-            await retry(fail)(1)
-        assert getattr(caught.value, "attempts", None) == 2
-
-    run_virtual(main())
+    with pytest.raises(Refused) as caught:
+        await retry(fail)(1)
+    assert getattr(caught.value, "attempts", None) == 2
 
 
 def test_error_that_calls_itself_final_is_not_retried() -> None:
@@ -170,16 +163,13 @@ def test_refused_result_is_tried_again() -> None:
     assert run_virtual(main()) == (7, 300)
 
 
-def test_result_that_is_refused_to_the_end_raises() -> None:
+async def test_result_that_is_refused_to_the_end_raises() -> None:
     async def empty(value: int) -> None:
         return None
 
-    async def main() -> None:
-        with pytest.raises(RetriesExhausted, match="2 attempts") as caught:
-            await retry(empty, attempts=2, on_result=lambda result: result is None)(1)
-        assert caught.value.__cause__ is None
-
-    run_virtual(main())
+    with pytest.raises(RetriesExhausted, match="2 attempts") as caught:
+        await retry(empty, attempts=2, on_result=lambda result: result is None)(1)
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("asked", [3, 3.0, "3", timedelta(seconds=3), "Sun, 06 Nov 1994 08:49:37 GMT"])
@@ -271,15 +261,12 @@ def test_counters_tell_retries_recoveries_and_defeats() -> None:
     assert run_virtual(main()) == {"retries": 2, "recovered": 1, "retries_exhausted": 0}
 
 
-def test_first_attempt_that_succeeds_does_not_suspend() -> None:
+async def test_first_attempt_that_succeeds_does_not_suspend() -> None:
     coroutine = retry(Flaky(0)).invoke(5)
 
-    async def main() -> None:
-        with pytest.raises(StopIteration) as caught:
-            coroutine.send(None)
-        assert caught.value.value == 5
-
-    run_virtual(main())
+    with pytest.raises(StopIteration) as caught:
+        coroutine.send(None)
+    assert caught.value.value == 5
 
 
 @pytest.mark.parametrize(

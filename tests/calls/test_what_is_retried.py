@@ -15,6 +15,8 @@ from asyncstream.operators.failures import attempts_of
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 @dataclass(frozen=True)
 class Frozen(Exception):
@@ -125,40 +127,34 @@ def state_of(breaker: Breaker) -> CircuitState:
     return breaker.state
 
 
-def test_programming_error_neither_opens_nor_closes_a_circuit() -> None:
-    async def main() -> None:
-        breaker = Breaker(failures=2, open_for=1)
-        wrong = circuit_breaker(Flaky(9, TypeError("x")), breaker=breaker)
-        for _ in range(5):
-            with pytest.raises(TypeError):
-                await wrong(1)
-            assert state_of(breaker) is CircuitState.CLOSED
-        down = circuit_breaker(Flaky(2), breaker=breaker)
-        for _ in range(2):
-            with pytest.raises(OSError, match="down"):
-                await down(1)
-        assert state_of(breaker) is CircuitState.OPEN
-        with pytest.raises(TypeError):  # the probe says nothing, so the next call is one again
+async def test_programming_error_neither_opens_nor_closes_a_circuit() -> None:
+    breaker = Breaker(failures=2, open_for=1)
+    wrong = circuit_breaker(Flaky(9, TypeError("x")), breaker=breaker)
+    for _ in range(5):
+        with pytest.raises(TypeError):
             await wrong(1)
-        assert state_of(breaker) is CircuitState.HALF_OPEN
-        assert await down(1) == 1
         assert state_of(breaker) is CircuitState.CLOSED
-
-    run_virtual(main())
-
-
-def test_predicate_of_a_circuit_that_fails_takes_no_place_for_good() -> None:
-    async def main() -> None:
-        def choose(error: Exception) -> bool:
-            if not error.args:
-                raise RuntimeError("bad predicate")
-            return True
-
-        breaker = Breaker(failures=1, open_for=1, on=choose)
+    down = circuit_breaker(Flaky(2), breaker=breaker)
+    for _ in range(2):
         with pytest.raises(OSError, match="down"):
-            await circuit_breaker(Flaky(1), breaker=breaker)(1)
-        with pytest.raises(RuntimeError, match="bad predicate"):
-            await circuit_breaker(Flaky(1, ValueError()), breaker=breaker)(1)
-        assert await circuit_breaker(Flaky(0), breaker=breaker)(1) == 1
+            await down(1)
+    assert state_of(breaker) is CircuitState.OPEN
+    with pytest.raises(TypeError):  # the probe says nothing, so the next call is one again
+        await wrong(1)
+    assert state_of(breaker) is CircuitState.HALF_OPEN
+    assert await down(1) == 1
+    assert state_of(breaker) is CircuitState.CLOSED
 
-    run_virtual(main())
+
+async def test_predicate_of_a_circuit_that_fails_takes_no_place_for_good() -> None:
+    def choose(error: Exception) -> bool:
+        if not error.args:
+            raise RuntimeError("bad predicate")
+        return True
+
+    breaker = Breaker(failures=1, open_for=1, on=choose)
+    with pytest.raises(OSError, match="down"):
+        await circuit_breaker(Flaky(1), breaker=breaker)(1)
+    with pytest.raises(RuntimeError, match="bad predicate"):
+        await circuit_breaker(Flaky(1, ValueError()), breaker=breaker)(1)
+    assert await circuit_breaker(Flaky(0), breaker=breaker)(1) == 1

@@ -15,7 +15,8 @@ from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state, parts_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Holder, Lease
-from asyncstream.testing.loop import run_virtual
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 async def lease_of(store: MemoryStore) -> Lease:
@@ -39,74 +40,56 @@ async def filled(*numbers: int) -> tuple[MemoryStore, History]:
     return store, History(store, JsonCodec())
 
 
-def test_newest_is_read() -> None:
-    async def main() -> None:
-        _, history = await filled(1, 2, 10)
+async def test_newest_is_read() -> None:
+    _, history = await filled(1, 2, 10)
+    found = await history.read_newest()
+    assert found is not None
+    assert (found[0].id, found[1], history.newest) == (10, {"step": 10}, 10)
+
+
+async def test_empty_store_has_none() -> None:
+    _, history = await filled()
+    assert await history.read_newest() is None
+    assert history.newest == 0
+
+
+async def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    store, history = await filled(1, 2, 3)
+    store._kept[3] = store._kept[3][:-1]
+    with caplog.at_level(logging.WARNING):
         found = await history.read_newest()
-        assert found is not None
-        assert (found[0].id, found[1], history.newest) == (10, {"step": 10}, 10)
-
-    run_virtual(main())
-
-
-def test_empty_store_has_none() -> None:
-    async def main() -> None:
-        _, history = await filled()
-        assert await history.read_newest() is None
-        assert history.newest == 0
-
-    run_virtual(main())
+    assert found is not None
+    assert found[0].id == 2
+    assert history.newest == 3, "its number is not used again"
+    assert "checkpoint 3 is damaged" in caplog.text
 
 
-def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store, history = await filled(1, 2, 3)
-        store._kept[3] = store._kept[3][:-1]
-        with caplog.at_level(logging.WARNING):
-            found = await history.read_newest()
-        assert found is not None
-        assert found[0].id == 2
-        assert history.newest == 3, "its number is not used again"
-        assert "checkpoint 3 is damaged" in caplog.text
-
-    run_virtual(main())
+async def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
+    store, history = await filled(1, 2)
+    for number in (1, 2):
+        store._kept[number] = b""
+    with pytest.raises(CheckpointError, match="every checkpoint"):
+        await history.read_newest()
+    with pytest.raises(DamagedCheckpoint, match="checkpoint 2 is damaged"):
+        await history.read(2)
 
 
-def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
-    async def main() -> None:
-        store, history = await filled(1, 2)
-        for number in (1, 2):
-            store._kept[number] = b""
-        with pytest.raises(CheckpointError, match="every checkpoint"):
-            await history.read_newest()
-        with pytest.raises(DamagedCheckpoint, match="checkpoint 2 is damaged"):
-            await history.read(2)
-
-    run_virtual(main())
+async def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
+    store, history = await filled(1, 2)
+    head, rest = store._kept[2][:22], store._kept[2][54:]
+    head = head[:8] + b"\xff\xff" + head[10:]
+    store._kept[2] = head + blake2b(head + rest, digest_size=32).digest() + rest
+    with pytest.raises(CheckpointError, match="newer version"):
+        await history.read_newest()
 
 
-def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
-    async def main() -> None:
-        store, history = await filled(1, 2)
-        head, rest = store._kept[2][:22], store._kept[2][54:]
-        head = head[:8] + b"\xff\xff" + head[10:]
-        store._kept[2] = head + blake2b(head + rest, digest_size=32).digest() + rest
-        with pytest.raises(CheckpointError, match="newer version"):
-            await history.read_newest()
-
-    run_virtual(main())
-
-
-def test_old_ones_are_let_go() -> None:
-    async def main() -> None:
-        store, history = await filled(1, 2, 3, 4)
-        lease = await lease_of(store)
-        await history.let_go(lease, 2)
-        assert await store.numbers() == [3, 4]
-        await history.let_go(lease, 5)
-        assert await store.numbers() == [3, 4]
-
-    run_virtual(main())
+async def test_old_ones_are_let_go() -> None:
+    store, history = await filled(1, 2, 3, 4)
+    lease = await lease_of(store)
+    await history.let_go(lease, 2)
+    assert await store.numbers() == [3, 4]
+    await history.let_go(lease, 5)
+    assert await store.numbers() == [3, 4]
 
 
 # ---------------------------------------------------------------------- parts
@@ -126,100 +109,85 @@ class Counting(MemoryStore):
         await super().put(lease, part, data)
 
 
-def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_next_run() -> None:
-    async def main() -> None:
-        store = Counting()
-        for run in range(2):
-            history = History(store, JsonCodec())
-            lease = await lease_of(store)
-            await history.clean(lease)
-            for number in (1, 2, 3):
-                await write(history, lease, 10 * run + number, BIG)
-            await store.release(lease)
-        assert len(store.put_names) == 1
-        assert (await history.read(13))[1] == (await history.read(1))[1] == {"step": BIG}
-
-    run_virtual(main())
-
-
-def test_part_is_deleted_with_the_last_manifest_that_names_it() -> None:
-    async def main() -> None:
-        store = Counting()
+async def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_next_run() -> None:
+    store = Counting()
+    for run in range(2):
         history = History(store, JsonCodec())
         lease = await lease_of(store)
-        for number, state in enumerate((BIG, BIG, "b" + BIG, "c" + BIG), 1):
-            await write(history, lease, number, state)
-        assert await store.parts() == store.put_names
-        await history.let_go(lease, 3)
-        assert await store.parts() == store.put_names
-        await history.let_go(lease, 2)
-        assert await store.parts() == store.put_names[1:]
-        await write(history, lease, 5, BIG)
-        assert len(store.put_names) == 4, "it was gone, so it is written again"
-        assert (await history.read(5))[1] == {"step": BIG}
-
-    run_virtual(main())
+        await history.clean(lease)
+        for number in (1, 2, 3):
+            await write(history, lease, 10 * run + number, BIG)
+        await store.release(lease)
+    assert len(store.put_names) == 1
+    assert (await history.read(13))[1] == (await history.read(1))[1] == {"step": BIG}
 
 
-def test_part_whose_manifest_was_not_committed_is_written_anew() -> None:
-    async def main() -> None:
-        store = Counting()
-        history = History(store, JsonCodec())
-        lease = await lease_of(store)
+async def test_part_is_deleted_with_the_last_manifest_that_names_it() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    for number, state in enumerate((BIG, BIG, "b" + BIG, "c" + BIG), 1):
+        await write(history, lease, number, state)
+    assert await store.parts() == store.put_names
+    await history.let_go(lease, 3)
+    assert await store.parts() == store.put_names
+    await history.let_go(lease, 2)
+    assert await store.parts() == store.put_names[1:]
+    await write(history, lease, 5, BIG)
+    assert len(store.put_names) == 4, "it was gone, so it is written again"
+    assert (await history.read(5))[1] == {"step": BIG}
 
-        async def fail(lease: Lease, number: int, manifest: bytes) -> None:
-            raise OSError("not brought to the disk")
 
-        commit, store.commit = store.commit, fail  # type: ignore[method-assign]
-        with pytest.raises(OSError, match="not brought"):
-            await write(history, lease, 1, BIG)
-        store.commit = commit  # type: ignore[method-assign]
-        await write(history, lease, 2, BIG)
-        assert len(store.put_names) == 2
+async def test_part_whose_manifest_was_not_committed_is_written_anew() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
 
-    run_virtual(main())
+    async def fail(lease: Lease, number: int, manifest: bytes) -> None:
+        raise OSError("not brought to the disk")
+
+    commit, store.commit = store.commit, fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="not brought"):
+        await write(history, lease, 1, BIG)
+    store.commit = commit  # type: ignore[method-assign]
+    await write(history, lease, 2, BIG)
+    assert len(store.put_names) == 2
 
 
 @pytest.mark.parametrize("damage", ["lost", "changed"])
-def test_checkpoint_with_a_damaged_part_leads_to_the_one_before(
+async def test_checkpoint_with_a_damaged_part_leads_to_the_one_before(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        store = Counting()
-        history = History(store, JsonCodec())
-        lease = await lease_of(store)
-        await write(history, lease, 1, BIG)
-        await write(history, lease, 2, "b" + BIG)
-        name = store.put_names[-1]
-        if damage == "lost":
-            del store._parts[name]
-        else:
-            store._parts[name] = store._parts[name][:-1] + b"?"
-        found = await History(store, JsonCodec()).read_newest()
-        assert found is not None
-        assert found[0].id == 1
-        assert "checkpoint 2 is damaged" in caplog.text
-
-    run_virtual(main())
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    await write(history, lease, 1, BIG)
+    await write(history, lease, 2, "b" + BIG)
+    name = store.put_names[-1]
+    if damage == "lost":
+        del store._parts[name]
+    else:
+        store._parts[name] = store._parts[name][:-1] + b"?"
+    found = await History(store, JsonCodec()).read_newest()
+    assert found is not None
+    assert found[0].id == 1
+    assert "checkpoint 2 is damaged" in caplog.text
 
 
-def test_orphans_are_cleaned_at_the_start_but_not_what_a_damaged_manifest_may_need() -> None:
-    async def main() -> None:
-        store = Counting()
-        history = History(store, JsonCodec())
-        lease = await lease_of(store)
-        await write(history, lease, 1, BIG)
-        await write(history, lease, 2, "b" + BIG)
-        await store.put(lease, "orphan-1", b"left behind")
-        whole, store._kept[2] = store._kept[2], b"damaged"
-        await store.release(lease)
-        history = History(store, JsonCodec())
-        lease = await lease_of(store)
-        await history.clean(lease)
-        assert len(await store.parts()) == 3, "the damaged manifest could be mended"
-        store._kept[2] = whole
-        history = History(store, JsonCodec())
-        await history.clean(lease)
-        assert await store.parts() == store.put_names[:2]
-
-    run_virtual(main())
+async def test_orphans_are_cleaned_at_the_start_but_not_what_a_damaged_manifest_may_need() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    await write(history, lease, 1, BIG)
+    await write(history, lease, 2, "b" + BIG)
+    await store.put(lease, "orphan-1", b"left behind")
+    whole, store._kept[2] = store._kept[2], b"damaged"
+    await store.release(lease)
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    await history.clean(lease)
+    assert len(await store.parts()) == 3, "the damaged manifest could be mended"
+    store._kept[2] = whole
+    history = History(store, JsonCodec())
+    await history.clean(lease)
+    assert await store.parts() == store.put_names[:2]

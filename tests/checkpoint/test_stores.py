@@ -37,88 +37,78 @@ async def lease_of(store: CheckpointStore, seconds: float = 30.0) -> Lease:
     return await store.acquire(Holder.here(0), seconds)
 
 
-def test_store_gives_back_what_it_was_given(store: CheckpointStore) -> None:
-    async def main() -> None:
-        assert await store.numbers() == []
-        assert await store.parts() == []
-        lease = await lease_of(store)
-        for number in (3, 1, 10):
-            await store.commit(lease, number, b"%d" % number)
-            await store.put(lease, f"part-of-{number}", b"part %d" % number)
-        assert await store.numbers() == [1, 3, 10]
-        assert sorted(await store.parts()) == ["part-of-1", "part-of-10", "part-of-3"]
-        assert await store.read(3) == b"3"
-        assert await store.read("part-of-3") == b"part 3"
-        for _ in range(2):
-            await store.delete(lease, [3], ["part-of-1"])
-        assert await store.numbers() == [1, 10]
-        assert sorted(await store.parts()) == ["part-of-10", "part-of-3"]
-        with pytest.raises(CheckpointError, match="no checkpoint 3"):
-            await store.read(3)
-        with pytest.raises(CheckpointError, match="part-of-1"):
-            await store.read("part-of-1")
-
-    asyncio.run(main())
+async def test_store_gives_back_what_it_was_given(store: CheckpointStore) -> None:
+    assert await store.numbers() == []
+    assert await store.parts() == []
+    lease = await lease_of(store)
+    for number in (3, 1, 10):
+        await store.commit(lease, number, b"%d" % number)
+        await store.put(lease, f"part-of-{number}", b"part %d" % number)
+    assert await store.numbers() == [1, 3, 10]
+    assert sorted(await store.parts()) == ["part-of-1", "part-of-10", "part-of-3"]
+    assert await store.read(3) == b"3"
+    assert await store.read("part-of-3") == b"part 3"
+    for _ in range(2):
+        await store.delete(lease, [3], ["part-of-1"])
+    assert await store.numbers() == [1, 10]
+    assert sorted(await store.parts()) == ["part-of-10", "part-of-3"]
+    with pytest.raises(CheckpointError, match="no checkpoint 3"):
+        await store.read(3)
+    with pytest.raises(CheckpointError, match="part-of-1"):
+        await store.read("part-of-1")
 
 
-def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> None:
-    async def main() -> None:
-        lease = await lease_of(store)
-        for data in (b"old", b"new"):
-            await store.commit(lease, 1, data)
-            await store.put(lease, "part", data)
-        assert await store.read(1) == await store.read("part") == b"new"
-
-    asyncio.run(main())
+async def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> None:
+    lease = await lease_of(store)
+    for data in (b"old", b"new"):
+        await store.commit(lease, 1, data)
+        await store.put(lease, "part", data)
+    assert await store.read(1) == await store.read("part") == b"new"
 
 
 # ---------------------------------------------------------------------- the lease
 
 
-def test_lease_is_given_to_one_and_says_who_has_it(store: CheckpointStore) -> None:
-    async def main() -> None:
-        holder = Holder.here(0)
-        enter(holder, lambda: True)
-        assert await store.holder() is None
-        lease = await store.acquire(holder, 30.0)
-        assert await store.holder() == lease
-        with pytest.raises(LeaseHeld, match=rf"process {os.getpid()} on .*, since 1970"):
-            await lease_of(store)
-        await store.renew(lease, 60.0)
-        await store.release(lease)
-        following = await lease_of(store)
-        assert (following.number, following.place) == (lease.number + 1, lease.place)
-        leave(holder)
-
-    asyncio.run(main())
+async def test_lease_is_given_to_one_and_says_who_has_it(store: CheckpointStore) -> None:
+    holder = Holder.here(0)
+    enter(holder, lambda: True)
+    assert await store.holder() is None
+    lease = await store.acquire(holder, 30.0)
+    assert await store.holder() == lease
+    with pytest.raises(LeaseHeld, match=rf"process {os.getpid()} on .*, since 1970"):
+        await lease_of(store)
+    await store.renew(lease, 60.0)
+    await store.release(lease)
+    following = await lease_of(store)
+    assert (following.number, following.place) == (lease.number + 1, lease.place)
+    leave(holder)
 
 
 @pytest.mark.parametrize("how", ["dead", "silent"])
-def test_who_was_followed_can_write_and_delete_nothing_any_more(store: CheckpointStore, how: str) -> None:
-    async def main() -> None:
-        holder = Holder.here(0)
-        enter(holder, lambda: how == "silent")
-        old = await store.acquire(holder, 30.0 if how == "dead" else 1e-9)
-        await store.commit(old, 1, b"1")
-        new = await lease_of(store)
-        for write in (
-            store.commit(old, 2, b"2"),
-            store.put(old, "part", b"2"),
-            store.delete(old, [1], []),
-            store.delete(old, [], []),
-            store.renew(old, 30.0),
-        ):
-            with pytest.raises(LeaseLost, match="taken over by process"):
-                await write
-        await store.release(old)
-        assert (await store.holder()) == new
-        assert await store.numbers() == [1]
-        assert await store.parts() == []
-        await store.commit(new, 2, b"new 2")
-        assert await store.read(2) == b"new 2"
-        leave(holder)
-
-    asyncio.run(main())
+async def test_who_was_followed_can_write_and_delete_nothing_any_more(
+    store: CheckpointStore, how: str
+) -> None:
+    holder = Holder.here(0)
+    enter(holder, lambda: how == "silent")
+    old = await store.acquire(holder, 30.0 if how == "dead" else 1e-9)
+    await store.commit(old, 1, b"1")
+    new = await lease_of(store)
+    for write in (
+        store.commit(old, 2, b"2"),
+        store.put(old, "part", b"2"),
+        store.delete(old, [1], []),
+        store.delete(old, [], []),
+        store.renew(old, 30.0),
+    ):
+        with pytest.raises(LeaseLost, match="taken over by process"):
+            await write
+    await store.release(old)
+    assert (await store.holder()) == new
+    assert await store.numbers() == [1]
+    assert await store.parts() == []
+    await store.commit(new, 2, b"new 2")
+    assert await store.read(2) == b"new 2"
+    leave(holder)
 
 
 def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None:
@@ -138,18 +128,15 @@ def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None
         asyncio.run(main(MAKE[name](tmp_path)))
 
 
-def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_path: Path) -> None:
+async def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_path: Path) -> None:
     """A process was stopped between its last look at the lease and the moment its manifest got its name."""
 
-    async def main() -> None:
-        store = DirectoryStore(tmp_path)
-        await store.commit(await lease_of(store), 1, b"1")
-        new = await lease_of(store)
-        (tmp_path / "00000002.checkpoint").write_bytes(b"late")
-        await store.commit(new, 2, b"new")
-        assert await store.read(2) == b"new"
-
-    asyncio.run(main())
+    store = DirectoryStore(tmp_path)
+    await store.commit(await lease_of(store), 1, b"1")
+    new = await lease_of(store)
+    (tmp_path / "00000002.checkpoint").write_bytes(b"late")
+    await store.commit(new, 2, b"new")
+    assert await store.read(2) == b"new"
 
 
 @pytest.mark.parametrize("what", ["manifest", "part", "renewal"])
@@ -189,31 +176,25 @@ def test_what_had_no_name_when_another_followed_never_gets_one(
     asyncio.run(main())
 
 
-def test_lease_that_was_torn_does_not_bring_its_number_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = DirectoryStore(tmp_path)
-        lease = await lease_of(store)
-        (tmp_path / f"lease-{lease.number:08}").write_bytes(b"{")
-        assert (await lease_of(store)).number == lease.number + 1
-
-    asyncio.run(main())
+async def test_lease_that_was_torn_does_not_bring_its_number_back(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    (tmp_path / f"lease-{lease.number:08}").write_bytes(b"{")
+    assert (await lease_of(store)).number == lease.number + 1
 
 
 # ---------------------------------------------------------------------- the directory
 
 
-def test_directory_holds_nothing_but_whole_checkpoints(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = DirectoryStore(tmp_path / "kept")
-        lease = await lease_of(store)
-        await store.commit(lease, 7, b"x" * 1000)
-        await store.put(lease, "abc-1", b"x" * 1000)
-
-    asyncio.run(main())
+async def test_directory_holds_nothing_but_whole_checkpoints(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "kept")
+    lease = await lease_of(store)
+    await store.commit(lease, 7, b"x" * 1000)
+    await store.put(lease, "abc-1", b"x" * 1000)
     assert sorted(os.listdir(tmp_path / "kept")) == ["00000007.checkpoint", "lease-00000001", "part-abc-1"]
 
 
-def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(tmp_path: Path) -> None:
+async def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     mine = ["notes.txt", "x.checkpoint", "x.unfinished"]
     for name in (
@@ -224,31 +205,25 @@ def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(tmp_pat
     ):
         (tmp_path / name).write_text("mine or half")
 
-    async def main() -> None:
-        lease = await lease_of(store)
-        await store.commit(lease, 3, b"3")
-        assert await store.numbers() == [3]
-        assert await store.parts() == []
-        await store.delete(lease, [3], [])
-
-    asyncio.run(main())
+    lease = await lease_of(store)
+    await store.commit(lease, 3, b"3")
+    assert await store.numbers() == [3]
+    assert await store.parts() == []
+    await store.delete(lease, [3], [])
     assert sorted(os.listdir(tmp_path)) == ["lease-00000001", *mine]
 
 
-def test_directory_that_went_away_is_made_again_by_the_next_job(tmp_path: Path) -> None:
+async def test_directory_that_went_away_is_made_again_by_the_next_job(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "kept")
 
-    async def main() -> None:
-        lease = await lease_of(store)
-        await store.commit(lease, 1, b"1")
-        shutil.rmtree(tmp_path / "kept")
-        assert await store.numbers() == []
-        with pytest.raises(LeaseLost):
-            await store.commit(lease, 2, b"2")
-        await store.commit(await lease_of(store), 2, b"2")
-        assert await store.numbers() == [2]
-
-    asyncio.run(main())
+    lease = await lease_of(store)
+    await store.commit(lease, 1, b"1")
+    shutil.rmtree(tmp_path / "kept")
+    assert await store.numbers() == []
+    with pytest.raises(LeaseLost):
+        await store.commit(lease, 2, b"2")
+    await store.commit(await lease_of(store), 2, b"2")
+    assert await store.numbers() == [2]
 
 
 @pytest.mark.parametrize("nth", [0, 1])
@@ -350,16 +325,13 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
         asyncio.run(History(store, JsonCodec()).read_newest())
 
 
-def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
-    async def main() -> None:
-        for table in ("one", "two"):
-            store = SqliteStore(tmp_path / "file", table=table)
-            assert await store.numbers() == []
-            await store.commit(await lease_of(store), 1, table.encode())
-        for table in ("one", "two"):
-            assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
-
-    asyncio.run(main())
+async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
+    for table in ("one", "two"):
+        store = SqliteStore(tmp_path / "file", table=table)
+        assert await store.numbers() == []
+        await store.commit(await lease_of(store), 1, table.encode())
+    for table in ("one", "two"):
+        assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
 
 
 @pytest.mark.parametrize(

@@ -62,75 +62,57 @@ async def lives(sink: TransactionalSink[Any], position: Any, before: int, after:
 
 
 @KINDS
-def test_what_was_written_behind_the_position_is_cut_off(path: Path, kind: str) -> None:
-    async def main() -> None:
-        position = await lives(MAKE[kind](path), None, 2, 3)
-        assert content(path) == HEAD[kind] + 5 * LINE[kind]
-        position = await lives(MAKE[kind](path), position, 1, 4)
-        await lives(MAKE[kind](path), position, 0, 0)
-        assert content(path) == HEAD[kind] + 3 * LINE[kind]
-
-    asyncio.run(main())
+async def test_what_was_written_behind_the_position_is_cut_off(path: Path, kind: str) -> None:
+    position = await lives(MAKE[kind](path), None, 2, 3)
+    assert content(path) == HEAD[kind] + 5 * LINE[kind]
+    position = await lives(MAKE[kind](path), position, 1, 4)
+    await lives(MAKE[kind](path), position, 0, 0)
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
 
 
 @KINDS
-def test_crash_before_the_first_checkpoint_leaves_nothing_in_the_way(path: Path, kind: str) -> None:
-    async def main() -> None:
-        for _ in range(2):
-            position = await lives(MAKE[kind](path), None, 0, 0)
-            assert content(path) == b""
-        await lives(MAKE[kind](path), position, 1, 0)
-        assert content(path) == HEAD[kind] + LINE[kind]
-
-    asyncio.run(main())
+async def test_crash_before_the_first_checkpoint_leaves_nothing_in_the_way(path: Path, kind: str) -> None:
+    for _ in range(2):
+        position = await lives(MAKE[kind](path), None, 0, 0)
+        assert content(path) == b""
+    await lives(MAKE[kind](path), position, 1, 0)
+    assert content(path) == HEAD[kind] + LINE[kind]
 
 
 @KINDS
-def test_position_at_the_beginning_cuts_off_everything(path: Path, kind: str) -> None:
-    async def main() -> None:
-        position = await lives(MAKE[kind](path), None, 0, 5)
-        await lives(MAKE[kind](path), position, 1, 0)
-        assert content(path) == HEAD[kind] + LINE[kind]
-
-    asyncio.run(main())
+async def test_position_at_the_beginning_cuts_off_everything(path: Path, kind: str) -> None:
+    position = await lives(MAKE[kind](path), None, 0, 5)
+    await lives(MAKE[kind](path), position, 1, 0)
+    assert content(path) == HEAD[kind] + LINE[kind]
 
 
 @KINDS
-def test_file_that_was_there_is_refused_at_the_first_start_only(path: Path, kind: str) -> None:
-    async def main() -> None:
-        put(path, HEAD[kind] + LINE[kind])
-        with pytest.raises(SinkError, match="exists"):
-            await MAKE[kind](path).recover(None)
-        position = await lives(MAKE[kind](path, existing="append"), None, 1, 1)
-        await lives(MAKE[kind](path), position, 1, 0)
-        assert content(path) == HEAD[kind] + 3 * LINE[kind]
-
-    asyncio.run(main())
+async def test_file_that_was_there_is_refused_at_the_first_start_only(path: Path, kind: str) -> None:
+    put(path, HEAD[kind] + LINE[kind])
+    with pytest.raises(SinkError, match="exists"):
+        await MAKE[kind](path).recover(None)
+    position = await lives(MAKE[kind](path, existing="append"), None, 1, 1)
+    await lives(MAKE[kind](path), position, 1, 0)
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
 
 
 @KINDS
-def test_overwriting_is_for_the_first_start_only(path: Path, kind: str) -> None:
-    async def main() -> None:
-        put(path, b"something else")
-        position = await lives(MAKE[kind](path, existing="overwrite"), None, 1, 1)
-        await lives(MAKE[kind](path, existing="overwrite"), position, 1, 0)
-        assert content(path) == HEAD[kind] + 2 * LINE[kind]
-
-    asyncio.run(main())
+async def test_overwriting_is_for_the_first_start_only(path: Path, kind: str) -> None:
+    put(path, b"something else")
+    position = await lives(MAKE[kind](path, existing="overwrite"), None, 1, 1)
+    await lives(MAKE[kind](path, existing="overwrite"), position, 1, 0)
+    assert content(path) == HEAD[kind] + 2 * LINE[kind]
 
 
 @KINDS
-def test_file_that_has_become_shorter_is_refused(path: Path, kind: str) -> None:
-    async def main() -> None:
-        position = await lives(MAKE[kind](path), None, 5, 0)
-        put(path, LINE[kind])
-        with pytest.raises(SinkError, match="at the checkpoint"):
-            await MAKE[kind](path).recover(position)
-        remove(path)
-        with pytest.raises(SinkError):
-            await MAKE[kind](path).recover(position)
-
-    asyncio.run(main())
+async def test_file_that_has_become_shorter_is_refused(path: Path, kind: str) -> None:
+    position = await lives(MAKE[kind](path), None, 5, 0)
+    put(path, LINE[kind])
+    with pytest.raises(SinkError, match="at the checkpoint"):
+        await MAKE[kind](path).recover(position)
+    remove(path)
+    with pytest.raises(SinkError):
+        await MAKE[kind](path).recover(position)
 
 
 # ---------------------------------------------------------------------- what is ahead, and what is foreign
@@ -158,15 +140,14 @@ def test_new_beginning_is_refused_unless_it_is_said_what_becomes_of_the_results(
 
 
 @KINDS
-def test_checkpoints_of_an_earlier_run_do_not_cut_off_what_a_later_one_wrote(path: Path, kind: str) -> None:
-    async def main() -> None:
-        position = await lives(MAKE[kind](path), None, 1, 0)
-        await lives(MAKE[kind](path, existing="overwrite"), None, 3, 0)
-        with pytest.raises(SinkError, match="store=, restore="):
-            await MAKE[kind](path).recover(position)
-        assert content(path) == HEAD[kind] + 3 * LINE[kind]
-
-    asyncio.run(main())
+async def test_checkpoints_of_an_earlier_run_do_not_cut_off_what_a_later_one_wrote(
+    path: Path, kind: str
+) -> None:
+    position = await lives(MAKE[kind](path), None, 1, 0)
+    await lives(MAKE[kind](path, existing="overwrite"), None, 3, 0)
+    with pytest.raises(SinkError, match="store=, restore="):
+        await MAKE[kind](path).recover(position)
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
 
 
 FOREIGN: dict[str, Callable[[Path], Any]] = {
@@ -213,84 +194,72 @@ def for_lease(sink: TransactionalSink[Any], number: int, place: str = "place") -
 
 
 @KINDS
-def test_sink_that_was_followed_cannot_damage_what_its_follower_writes(path: Path, kind: str) -> None:
-    async def main() -> None:
-        old, new = for_lease(MAKE[kind](path), 1), for_lease(MAKE[kind](path), 2)
-        await old.recover(None)
-        await old.write([ROW] * 2, None)
-        position = await old.prepare(1)
-        await old.write([ROW] * 100, None)
-        await new.recover(position)
-        await new.write([ROW], None)
-        await old.write([{"n": 666}] * 100, None)  # it does not know yet
-        for work in (old.prepare(2), old.commit(1)):
-            with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
-                await work
-        with pytest.raises(SinkBroken, match="taken over"):
-            await old.can_recover(position)
-        await old.close()
-        await new.prepare(2)
-        await new.close()
-        assert content(path) == HEAD[kind] + 3 * LINE[kind]
-
-    asyncio.run(main())
+async def test_sink_that_was_followed_cannot_damage_what_its_follower_writes(path: Path, kind: str) -> None:
+    old, new = for_lease(MAKE[kind](path), 1), for_lease(MAKE[kind](path), 2)
+    await old.recover(None)
+    await old.write([ROW] * 2, None)
+    position = await old.prepare(1)
+    await old.write([ROW] * 100, None)
+    await new.recover(position)
+    await new.write([ROW], None)
+    await old.write([{"n": 666}] * 100, None)  # it does not know yet
+    for work in (old.prepare(2), old.commit(1)):
+        with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
+            await work
+    with pytest.raises(SinkBroken, match="taken over"):
+        await old.can_recover(position)
+    await old.close()
+    await new.prepare(2)
+    await new.close()
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
 
 
 @KINDS
-def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path, kind: str) -> None:
-    async def main() -> None:
-        first, second = for_lease(MAKE[kind](path), 1, "here"), for_lease(MAKE[kind](path), 9, "there")
-        await first.recover(None)
-        for ask in (second.can_recover, second.recover):
-            with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
-                await ask(None)
-        without = MAKE[kind](path, existing="append")
-        with pytest.raises(SinkError, match="written by another process"):
-            await without.open()
-        await first.close()
-        await second.recover(None)
-        await second.close()
-
-    asyncio.run(main())
+async def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path, kind: str) -> None:
+    first, second = for_lease(MAKE[kind](path), 1, "here"), for_lease(MAKE[kind](path), 9, "there")
+    await first.recover(None)
+    for ask in (second.can_recover, second.recover):
+        with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
+            await ask(None)
+    without = MAKE[kind](path, existing="append")
+    with pytest.raises(SinkError, match="written by another process"):
+        await without.open()
+    await first.close()
+    await second.recover(None)
+    await second.close()
 
 
 @KINDS
-def test_file_that_is_moved_away_while_it_is_written_ends_the_job(path: Path, kind: str) -> None:
-    async def main() -> None:
-        sink = MAKE[kind](path)
-        await sink.recover(None)
-        await sink.write([ROW], None)
-        path.rename(path.with_suffix(".1"))  # noqa: ASYNC240
-        with pytest.raises(SinkBroken, match="moved or replaced"):
-            await sink.prepare(1)
-        await sink.close()
-
-    asyncio.run(main())
+async def test_file_that_is_moved_away_while_it_is_written_ends_the_job(path: Path, kind: str) -> None:
+    sink = MAKE[kind](path)
+    await sink.recover(None)
+    await sink.write([ROW], None)
+    path.rename(path.with_suffix(".1"))  # noqa: ASYNC240
+    with pytest.raises(SinkBroken, match="moved or replaced"):
+        await sink.prepare(1)
+    await sink.close()
 
 
 # ---------------------------------------------------------------------- a disk that fails
 
 
 @KINDS
-def test_what_was_not_brought_to_the_disk_is_not_believed_at_the_second_try(
+async def test_what_was_not_brought_to_the_disk_is_not_believed_at_the_second_try(
     path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        sink = MAKE[kind](path)
-        await sink.recover(None)
-        position = await sink.prepare(1)
-        await sink.write([ROW], None)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", broken)
-            with pytest.raises(SinkBroken, match=r"Input/output error.*written again"):
-                await sink.prepare(2)
-        with pytest.raises(SinkBroken, match="Input/output error"):
-            await sink.prepare(3)
-        await sink.close()
-        await lives(MAKE[kind](path), position, 2, 0)
-        assert content(path) == HEAD[kind] + 2 * LINE[kind]
-
-    asyncio.run(main())
+    sink = MAKE[kind](path)
+    await sink.recover(None)
+    position = await sink.prepare(1)
+    await sink.write([ROW], None)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", broken)
+        with pytest.raises(SinkBroken, match=r"Input/output error.*written again"):
+            await sink.prepare(2)
+    with pytest.raises(SinkBroken, match="Input/output error"):
+        await sink.prepare(3)
+    await sink.close()
+    await lives(MAKE[kind](path), position, 2, 0)
+    assert content(path) == HEAD[kind] + 2 * LINE[kind]
 
 
 def broken(file: int) -> None:

@@ -19,6 +19,8 @@ from asyncstream.codec import JsonCodec
 from asyncstream.errors import PipelineError
 from asyncstream.testing.loop import run_virtual
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 CODEC = JsonCodec()
 
 
@@ -168,24 +170,21 @@ def test_file_that_has_lost_what_was_not_read_is_warned_of(
 
 
 @BOTH
-def test_file_that_is_cut_while_it_is_read_is_no_end_of_input(
+async def test_file_that_is_cut_while_it_is_read_is_no_end_of_input(
     tmp_path: Path, make: Any, text: Callable[..., str]
 ) -> None:
     path = tmp_path / "in"
     path.write_text(text(TWENTY))
 
-    async def main() -> None:
-        source = make(path)
-        await source.open()
+    source = make(path)
+    await source.open()
+    await source.read()
+    os.truncate(path, 30)
+    with pytest.raises(SourceError, match="was cut to 30 bytes"):
         await source.read()
-        os.truncate(path, 30)
-        with pytest.raises(SourceError, match="was cut to 30 bytes"):
-            await source.read()
-        with pytest.raises(SourceError, match="was cut to 30 bytes"):
-            source.position()
-        await source.close()
-
-    run_virtual(main())
+    with pytest.raises(SourceError, match="was cut to 30 bytes"):
+        source.position()
+    await source.close()
 
 
 # -- a last line without an end
@@ -227,30 +226,27 @@ def test_unfinished_last_line_is_read_once_it_is_whole(tmp_path: Path, case: str
 
 @pytest.mark.parametrize("case", ["csv_number", "json_that_is_valid"])
 @pytest.mark.parametrize("within_a_run", [True, False])
-def test_line_that_was_taken_as_a_whole_and_goes_on_is_an_error(
+async def test_line_that_was_taken_as_a_whole_and_goes_on_is_an_error(
     tmp_path: Path, case: str, within_a_run: bool
 ) -> None:
     make, before, after, _ = UNFINISHED[case]
     path = tmp_path / "in"
     path.write_bytes(before)
 
-    async def main() -> None:
+    source = make(path)
+    await source.open()
+    assert await source.read() is not None
+    position = source.position()
+    with path.open("ab") as file:
+        file.write(after)
+    if not within_a_run:
+        await source.close()
         source = make(path)
         await source.open()
-        assert await source.read() is not None
-        position = source.position()
-        with path.open("ab") as file:
-            file.write(after)
-        if not within_a_run:
-            await source.close()
-            source = make(path)
-            await source.open()
-            await source.seek(position)
-        with pytest.raises(SourceError, match=r"line \d: it was read as a whole line.*complete=False"):
-            await source.read()
-        await source.close()
-
-    run_virtual(main())
+        await source.seek(position)
+    with pytest.raises(SourceError, match=r"line \d: it was read as a whole line.*complete=False"):
+        await source.read()
+    await source.close()
 
 
 @pytest.mark.parametrize(

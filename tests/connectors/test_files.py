@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import tracemalloc
@@ -96,21 +95,19 @@ def test_json_file_without_values_is_the_end_of_input(tmp_path: Path, data: byte
     assert read_all(JsonLinesSource(lines_of(tmp_path / "in.jsonl", data))) == ([], [], [])
 
 
-def test_malformed_json_line_fails_after_the_lines_before_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("virtual_time")
+async def test_malformed_json_line_fails_after_the_lines_before_it(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "in.jsonl", '1\n\n2\n{"a":\n3\n')
 
-    async def main() -> None:
-        source = JsonLinesSource(path)
-        await source.open()
-        batch = await source.read()
-        assert batch is not None
-        assert batch.values == [1, 2]
-        for _ in range(2):
-            with pytest.raises(SourceError, match=r"in\.jsonl, line 4: not JSON: .*, at character"):
-                await source.read()
-        await source.close()
-
-    run_virtual(main())
+    source = JsonLinesSource(path)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [1, 2]
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"in\.jsonl, line 4: not JSON: .*, at character"):
+            await source.read()
+    await source.close()
 
 
 def test_malformed_json_lines_are_rejected(tmp_path: Path) -> None:
@@ -352,21 +349,18 @@ def test_csv_takes_the_columns_of_the_first_element_if_none_are_given(tmp_path: 
     assert path.read_text() == ""
 
 
-def test_csv_goes_on_with_the_columns_of_its_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        path = tmp_path / "out.csv"
-        sink = CsvSink(path)
-        await sink.recover(None)
-        await sink.write([{"b": 1, "a": "x\ny"}], None)
-        position = await sink.prepare(1)
-        await sink.write([{"b": 2, "a": 2}], None)
-        await sink.close()
-        await sink.recover(position)
-        await sink.write([{"a": 3, "b": 4}], None)
-        await sink.close()
-        assert path.read_text() == 'b,a\n1,"x\ny"\n4,3\n'
-
-    asyncio.run(main())
+async def test_csv_goes_on_with_the_columns_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    sink = CsvSink(path)
+    await sink.recover(None)
+    await sink.write([{"b": 1, "a": "x\ny"}], None)
+    position = await sink.prepare(1)
+    await sink.write([{"b": 2, "a": 2}], None)
+    await sink.close()
+    await sink.recover(position)
+    await sink.write([{"a": 3, "b": 4}], None)
+    await sink.close()
+    assert path.read_text() == 'b,a\n1,"x\ny"\n4,3\n'
 
 
 @given(st.lists(st.dictionaries(st.just("a"), st.text(st.characters(exclude_categories=["Cs"]))), max_size=5))
@@ -431,20 +425,18 @@ def test_missing_directory_is_told_on_opening(tmp_path: Path) -> None:
             write_all(JsonLinesSink(tmp_path / "no" / "out.jsonl", existing=existing))
 
 
-def test_flush_makes_lines_visible(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("virtual_time")
+async def test_flush_makes_lines_visible(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
 
-    async def main() -> None:
-        sink = JsonLinesSink(path)
-        await sink.open()
-        await sink.write([1], None)
-        assert path.stat().st_size == 0
-        await sink.flush()
-        assert json.loads(path.read_text()) == 1
-        await sink.close()
-        await sink.close()
-
-    run_virtual(main())
+    sink = JsonLinesSink(path)
+    await sink.open()
+    await sink.write([1], None)
+    assert path.stat().st_size == 0
+    await sink.flush()
+    assert json.loads(path.read_text()) == 1
+    await sink.close()
+    await sink.close()
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:

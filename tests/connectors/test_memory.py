@@ -12,6 +12,8 @@ from asyncstream.connectors import CallbackSink, Items, ListSink
 from asyncstream.errors import PipelineError, SourceError, UserFunctionError
 from asyncstream.testing.loop import run_virtual
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def opened(source: Items[Any]) -> Items[Any]:
     await source.open()
@@ -42,70 +44,52 @@ async def at_once(n: int) -> AsyncIterator[int]:
         yield i
 
 
-def test_sequence_comes_in_batches() -> None:
-    async def main() -> None:
-        source = await opened(Items(range(5), batch=2))
-        assert source.position() == 0
-        assert await batches(source) == [[0, 1], [2, 3], [4]]
-        assert source.position() == 5
-        assert await source.read() is None
-
-    run_virtual(main())
+async def test_sequence_comes_in_batches() -> None:
+    source = await opened(Items(range(5), batch=2))
+    assert source.position() == 0
+    assert await batches(source) == [[0, 1], [2, 3], [4]]
+    assert source.position() == 5
+    assert await source.read() is None
 
 
-def test_sequence_goes_on_after_the_position() -> None:
-    async def main() -> None:
-        first = await opened(Items([1, 2, 3, 4, 5], batch=2))
-        await first.read()
-        second = await opened(Items([1, 2, 3, 4, 5], batch=2))
-        await second.seek(first.position() or 0)
-        assert await batches(second) == [[3, 4], [5]]
-        assert second.position() == 5
-
-    run_virtual(main())
+async def test_sequence_goes_on_after_the_position() -> None:
+    first = await opened(Items([1, 2, 3, 4, 5], batch=2))
+    await first.read()
+    second = await opened(Items([1, 2, 3, 4, 5], batch=2))
+    await second.seek(first.position() or 0)
+    assert await batches(second) == [[3, 4], [5]]
+    assert second.position() == 5
 
 
-def test_sequence_can_be_read_again() -> None:
-    async def main() -> None:
-        source = Items("ab")
-        for _ in range(2):
-            await source.open()
-            assert await batches(source) == [["a", "b"]]
-            await source.close()
-
-    run_virtual(main())
+async def test_sequence_can_be_read_again() -> None:
+    source = Items("ab")
+    for _ in range(2):
+        await source.open()
+        assert await batches(source) == [["a", "b"]]
+        await source.close()
 
 
-def test_none_and_falsy_elements_are_elements() -> None:
-    async def main() -> None:
-        assert await batches(await opened(Items([None, 0, ""]))) == [[None, 0, ""]]
-        assert await batches(await opened(Items([]))) == []
-
-    run_virtual(main())
+async def test_none_and_falsy_elements_are_elements() -> None:
+    assert await batches(await opened(Items([None, 0, ""]))) == [[None, 0, ""]]
+    assert await batches(await opened(Items([]))) == []
 
 
 @pytest.mark.parametrize("items", [iter([1, 2]), {1, 2}, at_once(2)])
-def test_what_is_no_sequence_has_no_position_and_cannot_seek(items: Any) -> None:
-    async def main() -> None:
-        source = await opened(Items(items))
-        assert source.position() is None
-        with pytest.raises(SourceError, match=r"cannot go on at element 1 of a .*: only of a sequence"):
-            await source.seek(1)
-        await source.close()
-
-    run_virtual(main())
+async def test_what_is_no_sequence_has_no_position_and_cannot_seek(items: Any) -> None:
+    source = await opened(Items(items))
+    assert source.position() is None
+    with pytest.raises(SourceError, match=r"cannot go on at element 1 of a .*: only of a sequence"):
+        await source.seek(1)
+    await source.close()
 
 
-def test_seek_behind_the_end_is_refused() -> None:
-    async def main() -> None:
-        source = await opened(Items(deque([1])))
-        with pytest.raises(SourceError, match="cannot go on at element 2 of 1"):
-            await source.seek(2)
-
-    run_virtual(main())
+async def test_seek_behind_the_end_is_refused() -> None:
+    source = await opened(Items(deque([1])))
+    with pytest.raises(SourceError, match="cannot go on at element 2 of 1"):
+        await source.seek(2)
 
 
-def test_elements_before_a_failing_one_are_delivered_first() -> None:
+async def test_elements_before_a_failing_one_are_delivered_first() -> None:
     def failing() -> Iterator[int]:
         yield from (1, 2)
         raise ValueError("no more")
@@ -115,22 +99,17 @@ def test_elements_before_a_failing_one_are_delivered_first() -> None:
         yield 2
         raise ValueError("no more")
 
-    async def main() -> None:
-        for items in (failing(), async_failing()):
-            source = await opened(Items(items))
-            assert await read(source) == [1, 2]
-            for _ in range(2):
-                with pytest.raises(
-                    SourceError, match="failed after 2 elements: ValueError: no more"
-                ) as caught:
-                    await source.read()
-                assert isinstance(caught.value.__cause__, ValueError)
-            await source.close()
-
-    run_virtual(main())
+    for items in (failing(), async_failing()):
+        source = await opened(Items(items))
+        assert await read(source) == [1, 2]
+        for _ in range(2):
+            with pytest.raises(SourceError, match="failed after 2 elements: ValueError: no more") as caught:
+                await source.read()
+            assert isinstance(caught.value.__cause__, ValueError)
+        await source.close()
 
 
-def test_generator_is_closed_with_the_source() -> None:
+async def test_generator_is_closed_with_the_source() -> None:
     closed = []
 
     def generate() -> Iterator[int]:
@@ -154,95 +133,74 @@ def test_generator_is_closed_with_the_source() -> None:
         finally:
             closed.append("waiting")
 
-    async def main() -> None:
-        for items in (generate(), async_generate()):
-            source = await opened(Items(items, batch=1))
-            assert await read(source) == [1]
-            await source.close()
-        source = await opened(Items(waiting()))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(source.read(), 1)
+    for items in (generate(), async_generate()):
+        source = await opened(Items(items, batch=1))
+        assert await read(source) == [1]
         await source.close()
-
-    run_virtual(main())
+    source = await opened(Items(waiting()))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(source.read(), 1)
+    await source.close()
     assert closed == ["plain", "async", "waiting"]
 
 
-def test_source_that_was_never_read_closes() -> None:
-    async def main() -> None:
-        await (await opened(Items(at_once(3)))).close()
-        await Items(at_once(3)).close()
-
-    run_virtual(main())
+async def test_source_that_was_never_read_closes() -> None:
+    await (await opened(Items(at_once(3)))).close()
+    await Items(at_once(3)).close()
 
 
-def test_failure_while_closing_is_told() -> None:
+async def test_failure_while_closing_is_told() -> None:
     async def generate() -> AsyncIterator[int]:
         try:
             yield 1
         finally:
             raise ValueError("stuck")
 
-    async def main() -> None:
-        source = await opened(Items(generate(), batch=1))
-        await source.read()
-        with pytest.raises(SourceError, match="when closed: ValueError: stuck"):
-            await source.close()
-
-    run_virtual(main())
+    source = await opened(Items(generate(), batch=1))
+    await source.read()
+    with pytest.raises(SourceError, match="when closed: ValueError: stuck"):
+        await source.close()
 
 
-def test_async_iterable_that_does_not_suspend_fills_batches() -> None:
-    async def main() -> None:
-        assert await batches(await opened(Items(at_once(5), batch=2))) == [[0, 1], [2, 3], [4]]
-        assert await batches(await opened(Items(at_once(4), batch=2))) == [[0, 1], [2, 3]]
-
-    run_virtual(main())
+async def test_async_iterable_that_does_not_suspend_fills_batches() -> None:
+    assert await batches(await opened(Items(at_once(5), batch=2))) == [[0, 1], [2, 3], [4]]
+    assert await batches(await opened(Items(at_once(4), batch=2))) == [[0, 1], [2, 3]]
 
 
-def test_async_item_is_delivered_when_it_comes() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        source = await opened(Items(every_second(3)))
-        times = []
-        while (values := await read(source)) is not None:
-            times.append((loop.time(), values))
-        assert times == [(1, [0]), (2, [1]), (3, [2])]
-
-    run_virtual(main())
+async def test_async_item_is_delivered_when_it_comes() -> None:
+    loop = asyncio.get_running_loop()
+    source = await opened(Items(every_second(3)))
+    times = []
+    while (values := await read(source)) is not None:
+        times.append((loop.time(), values))
+    assert times == [(1, [0]), (2, [1]), (3, [2])]
 
 
-def test_burst_comes_as_one_batch() -> None:
+async def test_burst_comes_as_one_batch() -> None:
     async def bursts() -> AsyncIterator[int]:
         for start in (0, 10):
             await asyncio.sleep(1)
             for i in range(start, start + 3):
                 yield i
 
-    async def main() -> None:
-        assert await batches(await opened(Items(bursts()))) == [[0, 1, 2], [10, 11, 12]]
-
-    run_virtual(main())
+    assert await batches(await opened(Items(bursts()))) == [[0, 1, 2], [10, 11, 12]]
 
 
-def test_cancelled_read_loses_no_item() -> None:
-    async def main() -> None:
-        source = await opened(Items(every_second(5)))
-        found: list[int] = []
-        for _ in range(100):
-            try:
-                values = await asyncio.wait_for(read(source), 0.3)
-            except TimeoutError:
-                continue
-            if values is None:
-                break
-            found += values
-        assert found == [0, 1, 2, 3, 4]
-
-    run_virtual(main())
+async def test_cancelled_read_loses_no_item() -> None:
+    source = await opened(Items(every_second(5)))
+    found: list[int] = []
+    for _ in range(100):
+        try:
+            values = await asyncio.wait_for(read(source), 0.3)
+        except TimeoutError:
+            continue
+        if values is None:
+            break
+        found += values
+    assert found == [0, 1, 2, 3, 4]
 
 
-def test_iterable_is_at_most_one_item_ahead_of_the_reader() -> None:
+async def test_iterable_is_at_most_one_item_ahead_of_the_reader() -> None:
     taken = []
 
     async def generate() -> AsyncIterator[int]:
@@ -251,21 +209,18 @@ def test_iterable_is_at_most_one_item_ahead_of_the_reader() -> None:
             taken.append(i)
             yield i
 
-    async def main() -> None:
-        source = await opened(Items(generate()))
-        await asyncio.sleep(10)
-        assert taken == []
-        assert await read(source) == [0]
-        await asyncio.sleep(10)
-        assert taken == [0, 1]
-        assert await read(source) == [1]
-        assert await read(source) == [2]
-        await source.close()
-
-    run_virtual(main())
+    source = await opened(Items(generate()))
+    await asyncio.sleep(10)
+    assert taken == []
+    assert await read(source) == [0]
+    await asyncio.sleep(10)
+    assert taken == [0, 1]
+    assert await read(source) == [1]
+    assert await read(source) == [2]
+    await source.close()
 
 
-def test_endless_iterable_that_does_not_suspend_is_held_to_the_batch() -> None:
+async def test_endless_iterable_that_does_not_suspend_is_held_to_the_batch() -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[int]:
@@ -274,15 +229,12 @@ def test_endless_iterable_that_does_not_suspend_is_held_to_the_batch() -> None:
             taken += 1
             yield taken
 
-    async def main() -> None:
-        source = await opened(Items(endless(), batch=10))
-        for _ in range(3):
-            assert len(await read(source) or []) == 10
-            await asyncio.sleep(1)
-        assert taken <= 31
-        await source.close()
-
-    run_virtual(main())
+    source = await opened(Items(endless(), batch=10))
+    for _ in range(3):
+        assert len(await read(source) or []) == 10
+        await asyncio.sleep(1)
+    assert taken <= 31
+    await source.close()
 
 
 def test_async_iterable_runs_in_one_task_and_context() -> None:
@@ -303,58 +255,46 @@ def test_async_iterable_runs_in_one_task_and_context() -> None:
     run_virtual(main())
 
 
-def test_cancellation_from_inside_the_iterable_is_not_the_end_of_input() -> None:
+async def test_cancellation_from_inside_the_iterable_is_not_the_end_of_input() -> None:
     async def generate() -> AsyncIterator[int]:
         yield 1
         raise asyncio.CancelledError
 
-    async def main() -> None:
-        source = await opened(Items(generate()))
-        assert await read(source) == [1]
-        with pytest.raises(SourceError, match="cancelled from inside"):
-            await source.read()
-        await source.close()
-
-    run_virtual(main())
+    source = await opened(Items(generate()))
+    assert await read(source) == [1]
+    with pytest.raises(SourceError, match="cancelled from inside"):
+        await source.read()
+    await source.close()
 
 
-def test_list_sink_keeps_the_order() -> None:
-    async def main() -> None:
-        found: list[int] = []
-        sink = ListSink(found)
-        await sink.write([1, 2], None)
-        await sink.write((3,), [7])
-        assert found == [1, 2, 3]
-
-    run_virtual(main())
+async def test_list_sink_keeps_the_order() -> None:
+    found: list[int] = []
+    sink = ListSink(found)
+    await sink.write([1, 2], None)
+    await sink.write((3,), [7])
+    assert found == [1, 2, 3]
 
 
-def test_callback_may_be_plain_or_async() -> None:
+async def test_callback_may_be_plain_or_async() -> None:
     found: list[int] = []
 
     async def slowly(value: int) -> None:
         await asyncio.sleep(1)
         found.append(value)
 
-    async def main() -> None:
-        for callback in (found.append, slowly, lambda value: slowly(value)):
-            await CallbackSink(callback).write([1, 2], None)
-
-    run_virtual(main())
+    for callback in (found.append, slowly, lambda value: slowly(value)):
+        await CallbackSink(callback).write([1, 2], None)
     assert found == [1, 2] * 3
 
 
-def test_failing_callback_is_named_with_the_element() -> None:
+async def test_failing_callback_is_named_with_the_element() -> None:
     def refuse_two(value: int) -> None:
         if value == 2:
             raise ValueError("two")
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match=r"refuse_two': ValueError: two, on element 2") as caught:
-            await CallbackSink(refuse_two).write([1, 2, 3], None)
-        assert caught.value.element == 2
-
-    run_virtual(main())
+    with pytest.raises(UserFunctionError, match=r"refuse_two': ValueError: two, on element 2") as caught:
+        await CallbackSink(refuse_two).write([1, 2, 3], None)
+    assert caught.value.element == 2
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:

@@ -62,23 +62,20 @@ def test_rows_come_as_dicts_in_order(path: Path) -> None:
     assert found == [value(n) for n in range(25)]
 
 
-def test_reading_goes_on_behind_a_position(path: Path) -> None:
+async def test_reading_goes_on_behind_a_position(path: Path) -> None:
     filled(path, 25)
 
-    async def main() -> None:
-        source = SqliteSource(path, "t", batch=10)
-        await source.open()
-        await source.read()
-        position = source.position()
-        await source.close()
-        await source.open()
-        await source.seek(position)
-        batch = await source.read()
-        assert batch is not None
-        assert batch.values[0] == value(10)
-        await source.close()
-
-    asyncio.run(main())
+    source = SqliteSource(path, "t", batch=10)
+    await source.open()
+    await source.read()
+    position = source.position()
+    await source.close()
+    await source.open()
+    await source.seek(position)
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values[0] == value(10)
+    await source.close()
 
 
 async def seek(path: Path, position: int) -> list[Any]:
@@ -191,111 +188,93 @@ async def write(to: SqliteSink, *numbers: int) -> None:
     await to.write([value(number) for number in numbers], None)
 
 
-def test_results_show_when_they_are_committed(path: Path) -> None:
-    async def main() -> None:
-        to = sink(path)
-        await to.recover(None)
-        await write(to, 1, 2)
-        await to.prepare(1)
-        await write(to, 3)
-        assert rows(path) == []
-        await to.commit(1)
-        assert rows(path) == [(1, "x1"), (2, "x2")]
-        await to.prepare(2)
-        await to.commit(2)
-        assert rows(path) == [(1, "x1"), (2, "x2"), (3, "x3")]
-        await to.close()
-
-    asyncio.run(main())
+async def test_results_show_when_they_are_committed(path: Path) -> None:
+    to = sink(path)
+    await to.recover(None)
+    await write(to, 1, 2)
+    await to.prepare(1)
+    await write(to, 3)
+    assert rows(path) == []
+    await to.commit(1)
+    assert rows(path) == [(1, "x1"), (2, "x2")]
+    await to.prepare(2)
+    await to.commit(2)
+    assert rows(path) == [(1, "x1"), (2, "x2"), (3, "x3")]
+    await to.close()
 
 
-def test_epoch_that_was_not_committed_goes_with_the_next(path: Path) -> None:
-    async def main() -> None:
-        to = sink(path)
-        await to.recover(None)
-        await write(to, 1)
-        await to.prepare(1)
-        await write(to, 2)
-        await to.prepare(2)
-        await to.commit(2)
-        assert len(rows(path)) == 2
-        await to.close()
-
-    asyncio.run(main())
+async def test_epoch_that_was_not_committed_goes_with_the_next(path: Path) -> None:
+    to = sink(path)
+    await to.recover(None)
+    await write(to, 1)
+    await to.prepare(1)
+    await write(to, 2)
+    await to.prepare(2)
+    await to.commit(2)
+    assert len(rows(path)) == 2
+    await to.close()
 
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("times", [1, 3])
-def test_recovered_to_a_prepared_position_it_holds_what_came_before(
+async def test_recovered_to_a_prepared_position_it_holds_what_came_before(
     path: Path, committed: bool, times: int
 ) -> None:
-    async def main() -> None:
-        to = sink(path)
-        await to.recover(None)
-        await write(to, 1, 2)
-        position = await to.prepare(1)
-        if committed:
-            await to.commit(1)
-        await write(to, 3)
-        await to.close()
-        for _ in range(times):
-            to = sink(path)
-            await to.recover(position)
-            await to.close()
-        assert rows(path) == [(1, "x1"), (2, "x2")]
-        assert rows(path, "SELECT count(*) FROM t__staged") == [(0,)]
-
-    asyncio.run(main())
-
-
-def test_recovered_to_the_position_before_it_takes_back_what_was_prepared(path: Path) -> None:
-    async def main() -> None:
-        to = sink(path)
-        await to.recover(None)
-        await write(to, 1)
-        position = await to.prepare(1)
+    to = sink(path)
+    await to.recover(None)
+    await write(to, 1, 2)
+    position = await to.prepare(1)
+    if committed:
         await to.commit(1)
-        await write(to, 2)
-        await to.prepare(2)
-        await to.close()
+    await write(to, 3)
+    await to.close()
+    for _ in range(times):
         to = sink(path)
         await to.recover(position)
-        await write(to, 5)
-        await to.prepare(3)
-        await to.commit(3)
         await to.close()
-        assert rows(path) == [(1, "x1"), (5, "x5")]
-
-    asyncio.run(main())
-
-
-def test_it_refuses_to_go_behind_what_was_committed(path: Path) -> None:
-    async def main() -> None:
-        to = sink(path)
-        await to.recover(None)
-        await write(to, 1)
-        early = await to.prepare(1)
-        await to.commit(1)
-        await write(to, 2)
-        await to.prepare(2)
-        await to.commit(2)
-        await to.close()
-        to = sink(path)
-        with pytest.raises(SinkError, match="later checkpoint"):
-            await to.recover(early)
-        await to.close()
-
-    asyncio.run(main())
+    assert rows(path) == [(1, "x1"), (2, "x2")]
+    assert rows(path, "SELECT count(*) FROM t__staged") == [(0,)]
 
 
-def test_it_refuses_another_database(path: Path) -> None:
-    async def main() -> None:
-        to = sink(path)
-        with pytest.raises(SinkError, match="the same database"):
-            await to.recover(7)
-        await to.close()
+async def test_recovered_to_the_position_before_it_takes_back_what_was_prepared(path: Path) -> None:
+    to = sink(path)
+    await to.recover(None)
+    await write(to, 1)
+    position = await to.prepare(1)
+    await to.commit(1)
+    await write(to, 2)
+    await to.prepare(2)
+    await to.close()
+    to = sink(path)
+    await to.recover(position)
+    await write(to, 5)
+    await to.prepare(3)
+    await to.commit(3)
+    await to.close()
+    assert rows(path) == [(1, "x1"), (5, "x5")]
 
-    asyncio.run(main())
+
+async def test_it_refuses_to_go_behind_what_was_committed(path: Path) -> None:
+    to = sink(path)
+    await to.recover(None)
+    await write(to, 1)
+    early = await to.prepare(1)
+    await to.commit(1)
+    await write(to, 2)
+    await to.prepare(2)
+    await to.commit(2)
+    await to.close()
+    to = sink(path)
+    with pytest.raises(SinkError, match="later checkpoint"):
+        await to.recover(early)
+    await to.close()
+
+
+async def test_it_refuses_another_database(path: Path) -> None:
+    to = sink(path)
+    with pytest.raises(SinkError, match="the same database"):
+        await to.recover(7)
+    await to.close()
 
 
 def run_anew(path: Path, **options: Any) -> None:
@@ -388,71 +367,62 @@ def test_it_goes_back_as_many_checkpoints_as_are_kept(
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
+async def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
     path: Path, is_committed: bool
 ) -> None:
     """The newest was damaged, a job went on from the one before, and then the newest was mended."""
 
-    async def main() -> None:
-        to = sink(path)
-        to.writer = Writer(LEASE, 3, "refuse")
-        await to.recover(None)
-        [early] = await epochs(to, [value(1)])
-        await write(to, 2)
-        mended = await to.prepare(7)
-        if is_committed:
-            await to.commit(7)
-        await to.close()
-        await to.recover(early)
-        await epochs(to, [value(3)])
-        for _ in range(2):
-            with pytest.raises(SinkError, match="took them back"):
-                await to.can_recover(mended)
-        await to.close()
-        assert rows(path) == [(1, "x1"), (3, "x3")]
-
-    asyncio.run(main())
+    to = sink(path)
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    [early] = await epochs(to, [value(1)])
+    await write(to, 2)
+    mended = await to.prepare(7)
+    if is_committed:
+        await to.commit(7)
+    await to.close()
+    await to.recover(early)
+    await epochs(to, [value(3)])
+    for _ in range(2):
+        with pytest.raises(SinkError, match="took them back"):
+            await to.can_recover(mended)
+    await to.close()
+    assert rows(path) == [(1, "x1"), (3, "x3")]
 
 
-def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: Path) -> None:
+async def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: Path) -> None:
     """A crash takes rows back, and the next checkpoint comes before any row is written anew."""
 
-    async def main() -> None:
-        to = sink(path)
-        to.writer = Writer(LEASE, 3, "refuse")
-        await to.recover(None)
-        [early] = await epochs(to, [value(1)])
-        await write(to, 2)
-        void = await to.prepare(7)
-        await to.close()
-        await to.recover(early)
-        [after] = await epochs(to, [])
-        await to.close()
-        assert after != void
-        await to.can_recover(after)
-        await to.recover(after)
-        await to.close()
-        with pytest.raises(SinkError, match="took them back"):
-            await to.can_recover(void)
-        assert rows(path) == [(1, "x1")]
-
-    asyncio.run(main())
+    to = sink(path)
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    [early] = await epochs(to, [value(1)])
+    await write(to, 2)
+    void = await to.prepare(7)
+    await to.close()
+    await to.recover(early)
+    [after] = await epochs(to, [])
+    await to.close()
+    assert after != void
+    await to.can_recover(after)
+    await to.recover(after)
+    await to.close()
+    with pytest.raises(SinkError, match="took them back"):
+        await to.can_recover(void)
+    assert rows(path) == [(1, "x1")]
 
 
-def test_table_without_rowid_cannot_go_back_and_says_so(path: Path) -> None:
+async def test_table_without_rowid_cannot_go_back_and_says_so(path: Path) -> None:
     execute(path, "CREATE TABLE t (n PRIMARY KEY, name) WITHOUT ROWID")
 
-    async def main() -> None:
-        to = sink(path)
-        to.writer = Writer(LEASE, 3, "refuse")
-        await to.recover(None)
-        early, late = await epochs(to, [value(1)], [value(2)])
-        await to.close()
-        with pytest.raises(SinkError, match="later checkpoint"):
-            await to.can_recover(early)
-        await to.can_recover(late)
-
-    asyncio.run(main())
+    to = sink(path)
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    early, late = await epochs(to, [value(1)], [value(2)])
+    await to.close()
+    with pytest.raises(SinkError, match="later checkpoint"):
+        await to.can_recover(early)
+    await to.can_recover(late)
 
 
 def test_asking_changes_nothing(path: Path) -> None:
@@ -474,7 +444,7 @@ def test_asking_changes_nothing(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_database_of_an_earlier_version_is_gone_on_with(path: Path) -> None:
+async def test_database_of_an_earlier_version_is_gone_on_with(path: Path) -> None:
     execute(
         path,
         "CREATE TABLE t (n, name)",
@@ -485,16 +455,13 @@ def test_database_of_an_earlier_version_is_gone_on_with(path: Path) -> None:
         "INSERT INTO t__staged VALUES (2, 2, 'x2')",
     )
 
-    async def main() -> None:
-        to = sink(path)
-        with pytest.raises(SinkError, match="later checkpoint"):
-            await to.can_recover(None)
-        await to.recover(2)
-        await epochs(to, [value(3)])
-        await to.close()
-        assert rows(path) == [(1, "x1"), (2, "x2"), (3, "x3")]
-
-    asyncio.run(main())
+    to = sink(path)
+    with pytest.raises(SinkError, match="later checkpoint"):
+        await to.can_recover(None)
+    await to.recover(2)
+    await epochs(to, [value(3)])
+    await to.close()
+    assert rows(path) == [(1, "x1"), (2, "x2"), (3, "x3")]
 
 
 # ---------------------------------------------------------------------- one writer
@@ -506,63 +473,54 @@ def lease_of(number: int, place: str = "place") -> Lease:
     return Lease(number, place, holder, 0)
 
 
-def test_job_that_was_followed_writes_nothing_more(path: Path) -> None:
-    async def main() -> None:
-        old, new = sink(path), sink(path)
-        old.writer = Writer(lease_of(1), 3, "refuse")
-        new.writer = Writer(lease_of(2), 3, "refuse")
-        await old.recover(None)
-        await write(old, 1)
-        position = await old.prepare(1)
-        await new.recover(position)
-        for work in (write(old, 2), old.prepare(2), old.commit(1)):
-            with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
-                await work
-        with pytest.raises(SinkBroken, match="taken over"):
-            await old.can_recover(position)
-        await old.close()
-        await epochs(new, [value(3)])
-        await new.close()
-        assert rows(path) == [(1, "x1"), (3, "x3")]
-
-    asyncio.run(main())
+async def test_job_that_was_followed_writes_nothing_more(path: Path) -> None:
+    old, new = sink(path), sink(path)
+    old.writer = Writer(lease_of(1), 3, "refuse")
+    new.writer = Writer(lease_of(2), 3, "refuse")
+    await old.recover(None)
+    await write(old, 1)
+    position = await old.prepare(1)
+    await new.recover(position)
+    for work in (write(old, 2), old.prepare(2), old.commit(1)):
+        with pytest.raises(SinkBroken, match=r"taken over by process \d+"):
+            await work
+    with pytest.raises(SinkBroken, match="taken over"):
+        await old.can_recover(position)
+    await old.close()
+    await epochs(new, [value(3)])
+    await new.close()
+    assert rows(path) == [(1, "x1"), (3, "x3")]
 
 
-def test_job_that_was_followed_by_one_that_has_ended_does_not_come_back(path: Path) -> None:
+async def test_job_that_was_followed_by_one_that_has_ended_does_not_come_back(path: Path) -> None:
     """It was stopped after it had decided where to go on from, and before it did."""
 
-    async def main() -> None:
-        old, new = sink(path), sink(path)
-        old.writer = Writer(lease_of(1), 3, "allow_behind")
-        new.writer = Writer(lease_of(2), 3, "refuse")
-        await old.can_recover(None)
-        await new.recover(None)
-        await epochs(new, [value(1)])
-        await new.close()
-        with pytest.raises(SinkBroken, match="taken over by process"):
-            await old.recover(None)
-        await old.close()
-        assert rows(path) == [(1, "x1")]
-
-    asyncio.run(main())
+    old, new = sink(path), sink(path)
+    old.writer = Writer(lease_of(1), 3, "allow_behind")
+    new.writer = Writer(lease_of(2), 3, "refuse")
+    await old.can_recover(None)
+    await new.recover(None)
+    await epochs(new, [value(1)])
+    await new.close()
+    with pytest.raises(SinkBroken, match="taken over by process"):
+        await old.recover(None)
+    await old.close()
+    assert rows(path) == [(1, "x1")]
 
 
-def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path) -> None:
-    async def main() -> None:
-        first, second = sink(path), sink(path)
-        first.writer = Writer(lease_of(1, "here"), 3, "refuse")
-        second.writer = Writer(lease_of(9, "there"), 3, "refuse")
-        await first.recover(None)
-        for ask in (second.can_recover, second.recover):
-            with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
-                await ask(None)
-        await second.close()
-        await epochs(first, [])
-        await first.close()
-        await second.recover(None)
-        await second.close()
-
-    asyncio.run(main())
+async def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path) -> None:
+    first, second = sink(path), sink(path)
+    first.writer = Writer(lease_of(1, "here"), 3, "refuse")
+    second.writer = Writer(lease_of(9, "there"), 3, "refuse")
+    await first.recover(None)
+    for ask in (second.can_recover, second.recover):
+        with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
+            await ask(None)
+    await second.close()
+    await epochs(first, [])
+    await first.close()
+    await second.recover(None)
+    await second.close()
 
 
 def test_two_sinks_share_a_database(path: Path) -> None:

@@ -94,18 +94,16 @@ def test_timestamps_of_an_extractor_are_warned_of_once(
     assert sum(result.value for result in found) == len(times)
 
 
-def test_job_that_continues_another_warns_no_second_time(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        pipeline = Pipeline()
-        stream = pipeline.source(range(SECONDS, SECONDS + 5), name="in")
-        stream.event_time(lambda time: time, NoWatermarks(), name="time").to([], name="out")
-        async with pipeline.start() as job:
-            await asyncio.sleep(0.01)
-            snapshot = await job.stop()
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_job_that_continues_another_warns_no_second_time(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = Pipeline()
+    stream = pipeline.source(range(SECONDS, SECONDS + 5), name="in")
+    stream.event_time(lambda time: time, NoWatermarks(), name="time").to([], name="out")
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.01)
+        snapshot = await job.stop()
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
     assert len(warnings(caplog)) == 1
 
 

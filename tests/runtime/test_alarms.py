@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,97 +33,81 @@ def no_failure(error: BaseException) -> None:
     raise AssertionError(error)
 
 
-def test_alarm_goes_off_when_its_millisecond_has_passed() -> None:
-    async def main() -> None:
-        alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
-        alarms.wake(sleeper, 1000)
-        await asyncio.sleep(5)
-        assert sleeper.woken == [(1000, 1.001)]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_alarm_goes_off_when_its_millisecond_has_passed() -> None:
+    alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
+    alarms.wake(sleeper, 1000)
+    await asyncio.sleep(5)
+    assert sleeper.woken == [(1000, 1.001)]
 
 
-def test_alarm_that_is_overdue_goes_off_in_the_next_pass() -> None:
-    async def main() -> None:
-        await asyncio.sleep(5)
-        alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
-        alarms.wake(sleeper, 1000)
-        assert sleeper.woken == []
-        await asyncio.sleep(0.0001)
-        assert sleeper.woken == [(4999, 5.0)]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_alarm_that_is_overdue_goes_off_in_the_next_pass() -> None:
+    await asyncio.sleep(5)
+    alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
+    alarms.wake(sleeper, 1000)
+    assert sleeper.woken == []
+    await asyncio.sleep(0.0001)
+    assert sleeper.woken == [(4999, 5.0)]
 
 
-def test_sooner_request_replaces_a_later_one_and_a_later_one_does_nothing() -> None:
-    async def main() -> None:
-        alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
-        for at_ms in (500, 300, 400):
-            alarms.wake(sleeper, at_ms)
-        await asyncio.sleep(5)
-        assert sleeper.woken == [(300, 0.301)]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_sooner_request_replaces_a_later_one_and_a_later_one_does_nothing() -> None:
+    alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
+    for at_ms in (500, 300, 400):
+        alarms.wake(sleeper, at_ms)
+    await asyncio.sleep(5)
+    assert sleeper.woken == [(300, 0.301)]
 
 
-def test_operators_due_together_are_woken_by_one_timer() -> None:
-    async def main() -> None:
-        alarms, sleepers = Alarms(VirtualClock(), no_failure), [Sleeper(), Sleeper(), Sleeper()]
-        for at_ms, sleeper in zip((200, 100, 200), sleepers, strict=True):
-            alarms.wake(sleeper, at_ms)
-        await asyncio.sleep(5)
-        assert [sleeper.woken for sleeper in sleepers] == [[(200, 0.201)], [(100, 0.101)], [(200, 0.201)]]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_operators_due_together_are_woken_by_one_timer() -> None:
+    alarms, sleepers = Alarms(VirtualClock(), no_failure), [Sleeper(), Sleeper(), Sleeper()]
+    for at_ms, sleeper in zip((200, 100, 200), sleepers, strict=True):
+        alarms.wake(sleeper, at_ms)
+    await asyncio.sleep(5)
+    assert [sleeper.woken for sleeper in sleepers] == [[(200, 0.201)], [(100, 0.101)], [(200, 0.201)]]
 
 
-def test_operator_may_ask_again_while_it_is_woken() -> None:
-    async def main() -> None:
-        alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
-        sleeper.then = lambda now_ms: alarms.wake(sleeper, now_ms + 10) if now_ms < 130 else None
-        alarms.wake(sleeper, 100)
-        await asyncio.sleep(5)
-        assert [now_ms for now_ms, _ in sleeper.woken] == [100, 110, 120, 130]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_operator_may_ask_again_while_it_is_woken() -> None:
+    alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
+    sleeper.then = lambda now_ms: alarms.wake(sleeper, now_ms + 10) if now_ms < 130 else None
+    alarms.wake(sleeper, 100)
+    await asyncio.sleep(5)
+    assert [now_ms for now_ms, _ in sleeper.woken] == [100, 110, 120, 130]
 
 
-def test_alarm_waits_for_a_clock_that_lags_behind_the_loop() -> None:
-    async def main() -> None:
-        clock = ManualClock(0)
-        alarms, sleeper = Alarms(clock, no_failure), Sleeper()
-        alarms.wake(sleeper, 1000)
-        await asyncio.sleep(10)
-        assert sleeper.woken == []
-        clock.set_ms(1001)
-        await asyncio.sleep(10)
-        assert [now_ms for now_ms, _ in sleeper.woken] == [1000]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_alarm_waits_for_a_clock_that_lags_behind_the_loop() -> None:
+    clock = ManualClock(0)
+    alarms, sleeper = Alarms(clock, no_failure), Sleeper()
+    alarms.wake(sleeper, 1000)
+    await asyncio.sleep(10)
+    assert sleeper.woken == []
+    clock.set_ms(1001)
+    await asyncio.sleep(10)
+    assert [now_ms for now_ms, _ in sleeper.woken] == [1000]
 
 
-def test_error_of_an_operator_is_reported_once() -> None:
-    async def main() -> None:
-        errors: list[BaseException] = []
-        alarms, sleeper = Alarms(VirtualClock(), errors.append), Sleeper()
-        sleeper.then = boom
-        alarms.wake(sleeper, 100)
-        await asyncio.sleep(5)
-        assert [type(error) for error in errors] == [Boom]
-        assert len(sleeper.woken) == 1
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_error_of_an_operator_is_reported_once() -> None:
+    errors: list[BaseException] = []
+    alarms, sleeper = Alarms(VirtualClock(), errors.append), Sleeper()
+    sleeper.then = boom
+    alarms.wake(sleeper, 100)
+    await asyncio.sleep(5)
+    assert [type(error) for error in errors] == [Boom]
+    assert len(sleeper.woken) == 1
 
 
-def test_cancelled_alarms_wake_nobody() -> None:
-    async def main() -> None:
-        alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
-        alarms.wake(sleeper, 100)
-        alarms.cancel()
-        await asyncio.sleep(5)
-        assert sleeper.woken == []
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_cancelled_alarms_wake_nobody() -> None:
+    alarms, sleeper = Alarms(VirtualClock(), no_failure), Sleeper()
+    alarms.wake(sleeper, 100)
+    alarms.cancel()
+    await asyncio.sleep(5)
+    assert sleeper.woken == []
 
 
 @settings(max_examples=30, deadline=None)

@@ -14,6 +14,8 @@ from asyncstream import Items, Pipeline
 from asyncstream.runtime.aio.endpoints import SINK_LIMIT
 from tests.runtime.parts import run, sleeping
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 ONE_BATCH = 1000  # what `Items` reads at most
 ONE_INBOX = 1024
 
@@ -156,20 +158,16 @@ def test_burst_waits_in_one_inbox_and_holds_what_follows(into: str) -> None:
     assert 2 <= taken <= 3  # 12,000 elements of one millisecond are 1.2 bursts
 
 
-def test_submissions_are_held_by_a_slow_step() -> None:
+async def test_submissions_are_held_by_a_slow_step() -> None:
     pipeline = Pipeline()
     pipeline.submissions(limit=10).async_map(sleeping(1), concurrency=1, buffer=1).discard()
     accepted = 0
 
-    async def main() -> None:
-        nonlocal accepted
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10), pipeline.start() as job:
-                while True:
-                    await job.submit(accepted)
-                    accepted += 1
-
-    run(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10), pipeline.start() as job:
+            while True:
+                await job.submit(accepted)
+                accepted += 1
     assert 1000 < accepted <= ONE_INBOX + 3 * 10 + 12
 
 

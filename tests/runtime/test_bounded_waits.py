@@ -12,8 +12,9 @@ import pytest
 
 from asyncstream import AsyncFunction, AsyncStreamError, Pipeline, Sink, Source, SourceBatch
 from asyncstream.elements import Timestamps
-from asyncstream.testing.loop import run_virtual
-from tests.runtime.parts import Boom, boom, run
+from tests.runtime.parts import Boom, boom
+
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
 
 class Hang:
@@ -117,58 +118,52 @@ MOMENTS = [
 @pytest.mark.parametrize("ends", ["stop", "error", "drain"])
 @pytest.mark.parametrize("ignores", [0, 1, 2, 1000])
 @pytest.mark.parametrize(("part", "moment"), MOMENTS)
-def test_job_ends_whatever_hangs(part: str, moment: str, ignores: int, ends: str) -> None:
+async def test_job_ends_whatever_hangs(part: str, moment: str, ignores: int, ends: str) -> None:
     if ends == "drain" and moment in ("call", "write", "flush"):
         pytest.skip("draining is to wait for these")
     if ends == "error" and moment == "flush":
         pytest.skip("there is no time for it")
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        error: BaseException | None = None
-        try:
-            async with pipeline_with(part, Hang(moment, ignores)).start() as job:
-                await asyncio.sleep(1)
-                if ends == "stop":
-                    await job.stop(timeout=2)
-                elif ends == "error":
-                    boom()
-        except (AsyncStreamError, Boom) as caught:
-            error = caught
-        assert loop.time() < 40
-        deaf = ignores == 1000
-        if deaf or moment == "close":
-            assert job.error is not None
-            assert "'bad'" in str(job.error)
-        if ends != "error" and (deaf or moment == "close"):
-            assert error is job.error
-        await end_left_tasks()
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    error: BaseException | None = None
+    try:
+        async with pipeline_with(part, Hang(moment, ignores)).start() as job:
+            await asyncio.sleep(1)
+            if ends == "stop":
+                await job.stop(timeout=2)
+            elif ends == "error":
+                boom()
+    except (AsyncStreamError, Boom) as caught:
+        error = caught
+    assert loop.time() < 40
+    deaf = ignores == 1000
+    if deaf or moment == "close":
+        assert job.error is not None
+        assert "'bad'" in str(job.error)
+    if ends != "error" and (deaf or moment == "close"):
+        assert error is job.error
+    await end_left_tasks()
 
 
 @pytest.mark.parametrize("ignores", [0, 1000])
 @pytest.mark.parametrize("part", ["source", "call", "sink"])
-def test_step_that_does_not_open_is_named_and_its_job_ends(
+async def test_step_that_does_not_open_is_named_and_its_job_ends(
     part: str, ignores: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with pytest.raises(AsyncStreamError, match=r"step 'bad': .*it did not open within 60 s"):
-            async with pipeline_with(part, Hang("open", ignores)).start(open_timeout=60):
-                pass
-        assert 60 <= loop.time() < 90
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5), pipeline_with(part, Hang("open", ignores)).start():
-                pass
-        assert loop.time() < 120
-        await end_left_tasks()
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    with pytest.raises(AsyncStreamError, match=r"step 'bad': .*it did not open within 60 s"):
+        async with pipeline_with(part, Hang("open", ignores)).start(open_timeout=60):
+            pass
+    assert 60 <= loop.time() < 90
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5), pipeline_with(part, Hang("open", ignores)).start():
+            pass
+    assert loop.time() < 120
+    await end_left_tasks()
     assert any("step 'bad'" in record.message for record in caplog.records)
 
 
-def test_source_that_swallows_one_cancellation_ends_with_what_it_then_gave() -> None:
+async def test_source_that_swallows_one_cancellation_ends_with_what_it_then_gave() -> None:
     class Swallows(Source[int]):
         count = 0
 
@@ -185,22 +180,16 @@ def test_source_that_swallows_one_cancellation_ends_with_what_it_then_gave() -> 
     pipeline = Pipeline()
     pipeline.source(source, name="in").to(seen, name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(3.5)
+    async with pipeline.start() as job:
+        await asyncio.sleep(3.5)
+        await job.drain()
+    assert seen == list(range(1, source.count + 1)) == [1, 2, 3, 4]
+
+
+async def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60), pipeline_with("call", Hang("call")).start() as job:
+            await asyncio.sleep(1)
             await job.drain()
-        assert seen == list(range(1, source.count + 1)) == [1, 2, 3, 4]
-
-    run(main())
-
-
-def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(60), pipeline_with("call", Hang("call")).start() as job:
-                await asyncio.sleep(1)
-                await job.drain()
-
-    run(main())
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["pipeline 'pipeline' takes in no more, and has waited 30 s for: 'bad'"]

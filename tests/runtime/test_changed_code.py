@@ -40,7 +40,6 @@ from asyncstream.windowing import (
     Min,
     Trigger,
 )
-from tests.runtime.parts import run
 
 EVENTS = [{"k": "ab"[n % 2], "t": n * 100, "x": 1, "y": n} for n in range(20)]
 
@@ -105,31 +104,25 @@ SWAPPED = {name: SAME[name] for name in reversed(SAME)}
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("assigner", KINDS, ids=repr)
-def test_aggregates_are_found_by_name(assigner: Any, snapshot: bool) -> None:
-    async def main() -> None:
-        first, second = windows(assigner, **SAME), windows(assigner, **SWAPPED)
-        assert await two_runs(first, second, snapshot=snapshot) == await one_run(second)
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_aggregates_are_found_by_name(assigner: Any, snapshot: bool) -> None:
+    first, second = windows(assigner, **SAME), windows(assigner, **SWAPPED)
+    assert await two_runs(first, second, snapshot=snapshot) == await one_run(second)
 
 
 @pytest.mark.parametrize("assigner", KINDS, ids=repr)
-def test_an_aggregate_that_is_gone_takes_nothing_along(assigner: Any) -> None:
-    async def main() -> None:
-        second = windows(assigner, total=Sum("y"), high=Max("y"))
-        assert await two_runs(windows(assigner, **SAME), second) == await one_run(second)
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_an_aggregate_that_is_gone_takes_nothing_along(assigner: Any) -> None:
+    second = windows(assigner, total=Sum("y"), high=Max("y"))
+    assert await two_runs(windows(assigner, **SAME), second) == await one_run(second)
 
 
 @pytest.mark.parametrize("assigner", [TumblingWindows(2), SessionWindows(1)], ids=repr)
-def test_a_new_aggregate_starts_from_nothing(assigner: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        second = windows(assigner, first=First("y"), mean=Mean("y"), **SAME)
-        results = {result.key: result.value for result in await two_runs(windows(assigner, **SAME), second)}
-        assert results["a"] == {"first": 12, "mean": 15.0, "n": 10, "total": 90, "low": 0, "high": 18}
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_new_aggregate_starts_from_nothing(assigner: Any, caplog: pytest.LogCaptureFixture) -> None:
+    second = windows(assigner, first=First("y"), mean=Mean("y"), **SAME)
+    results = {result.key: result.value for result in await two_runs(windows(assigner, **SAME), second)}
+    assert results["a"] == {"first": 12, "mean": 15.0, "n": 10, "total": 90, "low": 0, "high": 18}
     assert "'first', 'mean' are new and start from nothing" in caplog.text
 
 
@@ -193,24 +186,21 @@ BASE = windows(TumblingWindows(2), n=Count(), total=Sum("x"))
     ],
 )
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_the_state_of_something_else_is_refused(first: Step, second: Step, snapshot: bool) -> None:
-    async def main() -> None:
-        with pytest.raises(CheckpointError, match=r"'w' has changed .* was .* and is "):
-            await two_runs(first, second, snapshot=snapshot)
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_the_state_of_something_else_is_refused(first: Step, second: Step, snapshot: bool) -> None:
+    with pytest.raises(CheckpointError, match=r"'w' has changed .* was .* and is "):
+        await two_runs(first, second, snapshot=snapshot)
 
 
-def test_the_refusal_names_the_ways_out() -> None:
-    async def main() -> None:
-        other = windows(TumblingWindows(3), n=Count(), total=Sum("x"))
-        with pytest.raises(CheckpointError, match=r"migrate=.*allow_dropped=.*renamed="):
-            await two_runs(BASE, other)
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_the_refusal_names_the_ways_out() -> None:
+    other = windows(TumblingWindows(3), n=Count(), total=Sum("x"))
+    with pytest.raises(CheckpointError, match=r"migrate=.*allow_dropped=.*renamed="):
+        await two_runs(BASE, other)
 
 
-def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
     def coarser(state: Any) -> Any:
         assert {window[0] for _, window, _ in state["contents"]} == {0}
         return {
@@ -222,63 +212,56 @@ def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
             },
         }
 
-    async def main() -> None:
-        second = windows(TumblingWindows(4), n=Count(), total=Sum("x"))
-        assert await two_runs(BASE, second, migrate={"w": coarser}) == await one_run(second)
-        left = await two_runs(BASE, second, migrate={"w": lambda state: None})
-        assert [result.value["n"] for result in left] == [5, 4]
-
-    run(main())
+    second = windows(TumblingWindows(4), n=Count(), total=Sum("x"))
+    assert await two_runs(BASE, second, migrate={"w": coarser}) == await one_run(second)
+    left = await two_runs(BASE, second, migrate={"w": lambda state: None})
+    assert [result.value["n"] for result in left] == [5, 4]
 
 
-def test_a_migration_that_fails_or_has_no_step_is_refused() -> None:
-    async def main() -> None:
-        with pytest.raises(CheckpointError, match=r"migrate\['w'\] failed: ZeroDivisionError"):
-            await two_runs(BASE, BASE, migrate={"w": lambda state: 1 // 0})
-        with pytest.raises(PipelineError, match="no step 'v'"):
-            await two_runs(BASE, BASE, migrate={"v": lambda state: state})
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_that_fails_or_has_no_step_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"migrate\['w'\] failed: ZeroDivisionError"):
+        await two_runs(BASE, BASE, migrate={"w": lambda state: 1 // 0})
+    with pytest.raises(PipelineError, match="no step 'v'"):
+        await two_runs(BASE, BASE, migrate={"v": lambda state: state})
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0), (5, 1)])
 @pytest.mark.parametrize("trigger", [None, ContinuousEventTimeTrigger(1)])
-def test_allowed_lateness_may_change_and_windows_still_go(before: float, after: float, trigger: Any) -> None:
-    async def main() -> None:
-        first, second = (windows(TumblingWindows(2), late, trigger, n=Count()) for late in (before, after))
-        store, out = MemoryStore(), list[Any]()
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_allowed_lateness_may_change_and_windows_still_go(
+    before: float, after: float, trigger: Any
+) -> None:
+    first, second = (windows(TumblingWindows(2), late, trigger, n=Count()) for late in (before, after))
+    store, out = MemoryStore(), list[Any]()
 
-        def pipeline(step: Step) -> Pipeline:
-            made = Pipeline()
-            stream = made.submissions(name="in")
-            timed = stream.event_time(lambda e: e["t"], BoundedOutOfOrderness(0.001), name="t")
-            step(timed).to(out, name="out")
-            return made
+    def pipeline(step: Step) -> Pipeline:
+        made = Pipeline()
+        stream = made.submissions(name="in")
+        timed = stream.event_time(lambda e: e["t"], BoundedOutOfOrderness(0.001), name="t")
+        step(timed).to(out, name="out")
+        return made
 
-        async with pipeline(first).start(checkpoints=Checkpoints(store=store)) as job:
-            await job.submit({"k": "a", "t": 1900})
-            await job.submit({"k": "b", "t": 2100})
-            await asyncio.sleep(0.01)
-            await job.stop()
-        async with pipeline(second).start(checkpoints=Checkpoints(store=store)) as job:
-            await job.submit({"k": "a", "t": 20_000})
-            await asyncio.sleep(0.01)
-            assert job.metrics()["w"]["windows_open"] == 1
-            await job.drain()
-        ends = {(result.key, result.end_ms): result.value["n"] for result in out}
-        assert ends == {("a", 2000): 1, ("b", 4000): 1, ("a", 22_000): 1}
-
-    run(main())
+    async with pipeline(first).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit({"k": "a", "t": 1900})
+        await job.submit({"k": "b", "t": 2100})
+        await asyncio.sleep(0.01)
+        await job.stop()
+    async with pipeline(second).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit({"k": "a", "t": 20_000})
+        await asyncio.sleep(0.01)
+        assert job.metrics()["w"]["windows_open"] == 1
+        await job.drain()
+    ends = {(result.key, result.end_ms): result.value["n"] for result in out}
+    assert ends == {("a", 2000): 1, ("b", 4000): 1, ("a", 22_000): 1}
 
 
-def test_triggers_of_the_same_kinds_may_have_other_figures() -> None:
-    async def main() -> None:
-        first, second = (
-            windows(TumblingWindows(2), 0, ContinuousEventTimeTrigger(tick), n=Count()) for tick in (2, 1)
-        )
-        assert (await two_runs(first, second))[-1] == (await one_run(second))[-1]
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_triggers_of_the_same_kinds_may_have_other_figures() -> None:
+    first, second = (
+        windows(TumblingWindows(2), 0, ContinuousEventTimeTrigger(tick), n=Count()) for tick in (2, 1)
+    )
+    assert (await two_runs(first, second))[-1] == (await one_run(second))[-1]
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):
@@ -289,49 +272,45 @@ class Remembers(KeyedProcessFunction[Any, Any]):
         ctx.state(self.kept)
 
 
-def test_state_of_another_kind_is_refused_before_anything_runs() -> None:
-    async def main() -> None:
-        first, second = (
-            lambda s, state=state: s.key_by(lambda e: e["k"]).process(Remembers(state), name="p")
-            for state in (ValueDescriptor[int]("s"), ListDescriptor[int]("s"))
-        )
-        with pytest.raises(CheckpointError, match=r"s was ValueDescriptor\(\) and is ListDescriptor\(\)"):
-            await two_runs(first, second)
-        assert await two_runs(first, first) == []
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_state_of_another_kind_is_refused_before_anything_runs() -> None:
+    first, second = (
+        lambda s, state=state: s.key_by(lambda e: e["k"]).process(Remembers(state), name="p")
+        for state in (ValueDescriptor[int]("s"), ListDescriptor[int]("s"))
+    )
+    with pytest.raises(CheckpointError, match=r"s was ValueDescriptor\(\) and is ListDescriptor\(\)"):
+        await two_runs(first, second)
+    assert await two_runs(first, first) == []
 
 
-def test_the_inputs_of_a_union_find_their_watermarks_by_name() -> None:
-    async def main() -> None:
-        def pipeline(names: str, out: list[Any]) -> Pipeline:
-            made = Pipeline()
-            streams = [
-                made.submissions(name=name).event_time(
-                    lambda e: e["t"], BoundedOutOfOrderness(0.001), name=f"t{name}"
-                )
-                for name in names
-            ]
-            both = streams[0].union(*streams[1:], name="u").key_by(lambda e: e["k"])
-            both.window(TumblingWindows(1)).aggregate(n=Count(), name="w").to(out, name="out")
-            return made
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_the_inputs_of_a_union_find_their_watermarks_by_name() -> None:
+    def pipeline(names: str, out: list[Any]) -> Pipeline:
+        made = Pipeline()
+        streams = [
+            made.submissions(name=name).event_time(
+                lambda e: e["t"], BoundedOutOfOrderness(0.001), name=f"t{name}"
+            )
+            for name in names
+        ]
+        both = streams[0].union(*streams[1:], name="u").key_by(lambda e: e["k"])
+        both.window(TumblingWindows(1)).aggregate(n=Count(), name="w").to(out, name="out")
+        return made
 
-        store, out = MemoryStore(), list[Any]()
-        async with pipeline("ab", out).start(checkpoints=Checkpoints(store=store)) as job:
-            await job.submit({"k": "x", "t": 5000}, to="a")
-            await job.submit({"k": "x", "t": 500}, to="b")
-            await asyncio.sleep(0.01)
-            await job.stop()
-        async with pipeline("cba", out).start(checkpoints=Checkpoints(store=store)) as job:
-            await job.submit({"k": "x", "t": 600}, to="b")  # late, had b the watermark of a
-            await job.submit({"k": "x", "t": 700}, to="c")
-            await job.drain()
-        assert [(result.start_ms, result.value["n"]) for result in out] == [(0, 3), (5000, 1)]
-
-    run(main())
+    store, out = MemoryStore(), list[Any]()
+    async with pipeline("ab", out).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit({"k": "x", "t": 5000}, to="a")
+        await job.submit({"k": "x", "t": 500}, to="b")
+        await asyncio.sleep(0.01)
+        await job.stop()
+    async with pipeline("cba", out).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit({"k": "x", "t": 600}, to="b")  # late, had b the watermark of a
+        await job.submit({"k": "x", "t": 700}, to="c")
+        await job.drain()
+    assert [(result.start_ms, result.value["n"]) for result in out] == [(0, 3), (5000, 1)]
 
 
-def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
+async def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
 
     def pipeline(source: Any, sink: Any) -> Pipeline:
@@ -339,19 +318,16 @@ def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
         made.source(source, name="in").to(sink, name="out")
         return made
 
-    async def main() -> None:
-        def lines() -> JsonLinesSource[Any]:
-            return JsonLinesSource(tmp_path / "in.jsonl")
+    def lines() -> JsonLinesSource[Any]:
+        return JsonLinesSource(tmp_path / "in.jsonl")
 
-        def file() -> JsonLinesSink:
-            return JsonLinesSink(tmp_path / "out.jsonl")
+    def file() -> JsonLinesSink:
+        return JsonLinesSink(tmp_path / "out.jsonl")
 
-        table = SqliteSink(tmp_path / "out.db", "t", columns=["a"])
-        settings = Checkpoints(store=MemoryStore())
-        await pipeline(lines(), file()).run(checkpoints=settings)
-        with pytest.raises(CheckpointError, match=r"'in' .* source was 'JsonLinesSource' and is 'Items'"):
-            await pipeline([{"a": 1}], file()).run(checkpoints=settings)
-        with pytest.raises(CheckpointError, match=r"'out' .* sink was 'JsonLinesSink' and is 'SqliteSink'"):
-            await pipeline(lines(), table).run(checkpoints=settings)
-
-    asyncio.run(main())  # files are read in threads, which virtual time does not wait for
+    table = SqliteSink(tmp_path / "out.db", "t", columns=["a"])
+    settings = Checkpoints(store=MemoryStore())
+    await pipeline(lines(), file()).run(checkpoints=settings)
+    with pytest.raises(CheckpointError, match=r"'in' .* source was 'JsonLinesSource' and is 'Items'"):
+        await pipeline([{"a": 1}], file()).run(checkpoints=settings)
+    with pytest.raises(CheckpointError, match=r"'out' .* sink was 'JsonLinesSink' and is 'SqliteSink'"):
+        await pipeline(lines(), table).run(checkpoints=settings)

@@ -24,6 +24,8 @@ from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.testing.loop import VirtualTimeLoop
 from tests.runtime.parts import run
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 HOUR_MS = 3_600_000
 
 
@@ -65,26 +67,23 @@ def counting(out: list[Any]) -> Pipeline:
 
 
 @pytest.mark.parametrize("from_thread", [False, True])
-def test_manual_clock_that_is_moved_fires_windows_and_only_then(from_thread: bool) -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        out: list[Any] = []
-        async with counting(out).start(clock=clock) as job:
-            for minute in range(3):
-                await job.submit("a")
-                await asyncio.sleep(1000)
-                assert len(out) == minute
-                move = threading.Thread(target=clock.set_ms, args=((minute + 1) * 60_000,))
-                if from_thread:
-                    move.start()
-                    move.join()
-                else:
-                    move.run()
-                await asyncio.sleep(0.001)
-                assert out == [60_000 * (number + 1) for number in range(minute + 1)]
-            await job.stop()
-
-    run(main())
+async def test_manual_clock_that_is_moved_fires_windows_and_only_then(from_thread: bool) -> None:
+    clock = ManualClock()
+    out: list[Any] = []
+    async with counting(out).start(clock=clock) as job:
+        for minute in range(3):
+            await job.submit("a")
+            await asyncio.sleep(1000)
+            assert len(out) == minute
+            move = threading.Thread(target=clock.set_ms, args=((minute + 1) * 60_000,))
+            if from_thread:
+                move.start()
+                move.join()
+            else:
+                move.run()
+            await asyncio.sleep(0.001)
+            assert out == [60_000 * (number + 1) for number in range(minute + 1)]
+        await job.stop()
 
 
 def test_manual_clock_is_not_looked_at_when_it_stands_still() -> None:
@@ -109,106 +108,88 @@ def test_manual_clock_is_not_looked_at_when_it_stands_still() -> None:
     run(main())
 
 
-def test_clock_that_is_set_forward_is_noticed_within_a_second() -> None:
-    async def main() -> None:
-        clock = SetClock()
-        out: list[Any] = []
-        async with counting(out).start(clock=clock) as job:
-            await job.submit("a")
-            await asyncio.sleep(0.1)
-            clock.offset_ms += HOUR_MS
-            await asyncio.sleep(1.1)
-            assert len(out) == 1
-            await job.stop()
-
-    run(main())
+async def test_clock_that_is_set_forward_is_noticed_within_a_second() -> None:
+    clock = SetClock()
+    out: list[Any] = []
+    async with counting(out).start(clock=clock) as job:
+        await job.submit("a")
+        await asyncio.sleep(0.1)
+        clock.offset_ms += HOUR_MS
+        await asyncio.sleep(1.1)
+        assert len(out) == 1
+        await job.stop()
 
 
 @pytest.mark.parametrize("step_ms", [-1, -10, -HOUR_MS])
-def test_timer_takes_its_time_when_the_clock_is_set_back_meanwhile(step_ms: int) -> None:
-    async def main() -> None:
-        clock = SetClock()
-        out: list[Any] = []
-        async with after(out).start(clock=clock) as job:
-            await job.submit("a")
-            await asyncio.sleep(0.1)
-            clock.offset_ms += step_ms
-            await asyncio.sleep(0.5)
-            assert len(out) == 1
-            assert out[0][0]
-            assert 0.3 <= out[0][1] <= 0.45
-            await job.stop()
-
-    run(main())
+async def test_timer_takes_its_time_when_the_clock_is_set_back_meanwhile(step_ms: int) -> None:
+    clock = SetClock()
+    out: list[Any] = []
+    async with after(out).start(clock=clock) as job:
+        await job.submit("a")
+        await asyncio.sleep(0.1)
+        clock.offset_ms += step_ms
+        await asyncio.sleep(0.5)
+        assert len(out) == 1
+        assert out[0][0]
+        assert 0.3 <= out[0][1] <= 0.45
+        await job.stop()
 
 
 @pytest.mark.parametrize("way", ["snapshot", "checkpoints"])
-def test_timer_takes_its_time_when_the_next_job_has_a_clock_that_is_behind(way: str) -> None:
-    async def main() -> None:
-        clock = SetClock()
-        out: list[Any] = []
-        kept = Checkpoints(store=MemoryStore(), every=None)
-        first, second = after(out), after(out)
-        async with first.start(clock=clock, checkpoints=kept if way == "checkpoints" else None) as job:
-            await job.submit("a")
-            await asyncio.sleep(0.1)
-            snapshot = await job.stop()
-        clock = SetClock(9 * HOUR_MS)
-        began = asyncio.get_running_loop().time()
-        second_job = second.start(clock=clock, checkpoints=kept) if way == "checkpoints" else None
-        async with second_job or second.start(clock=clock, snapshot=snapshot) as job:
-            for function in [
-                step for step in job._run.wiring.operators.values() if hasattr(step, "_function")
-            ]:
-                function._function.began = began
-            await asyncio.sleep(0.5)
-            assert out == [(True, 0.2)]
-            await job.stop()
-
-    run(main())
+async def test_timer_takes_its_time_when_the_next_job_has_a_clock_that_is_behind(way: str) -> None:
+    clock = SetClock()
+    out: list[Any] = []
+    kept = Checkpoints(store=MemoryStore(), every=None)
+    first, second = after(out), after(out)
+    async with first.start(clock=clock, checkpoints=kept if way == "checkpoints" else None) as job:
+        await job.submit("a")
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop()
+    clock = SetClock(9 * HOUR_MS)
+    began = asyncio.get_running_loop().time()
+    second_job = second.start(clock=clock, checkpoints=kept) if way == "checkpoints" else None
+    async with second_job or second.start(clock=clock, snapshot=snapshot) as job:
+        for function in [step for step in job._run.wiring.operators.values() if hasattr(step, "_function")]:
+            function._function.began = began
+        await asyncio.sleep(0.5)
+        assert out == [(True, 0.2)]
+        await job.stop()
 
 
-def test_job_clock_never_goes_backwards_and_is_right_again_once_the_clock_is() -> None:
-    async def main() -> None:
-        clock = SetClock()
-        job = JobClock(clock)
-        job.begin()
-        shown = []
-        for step_ms in (0, -HOUR_MS, 0, -5, HOUR_MS + 5, 0, HOUR_MS, -1):
-            await asyncio.sleep(0.2)
-            clock.offset_ms += step_ms
-            shown.append(job.now_ms())
-        assert shown == sorted(shown)
-        assert shown[4] - clock.now_ms() <= 10 - HOUR_MS + 1
-        assert shown[-1] - clock.now_ms() <= 10
-
-    run(main())
+async def test_job_clock_never_goes_backwards_and_is_right_again_once_the_clock_is() -> None:
+    clock = SetClock()
+    job = JobClock(clock)
+    job.begin()
+    shown = []
+    for step_ms in (0, -HOUR_MS, 0, -5, HOUR_MS + 5, 0, HOUR_MS, -1):
+        await asyncio.sleep(0.2)
+        clock.offset_ms += step_ms
+        shown.append(job.now_ms())
+    assert shown == sorted(shown)
+    assert shown[4] - clock.now_ms() <= 10 - HOUR_MS + 1
+    assert shown[-1] - clock.now_ms() <= 10
 
 
-def test_job_in_virtual_time_takes_its_processing_time_from_the_loop() -> None:
-    async def main() -> None:
-        assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
-        out: list[Any] = []
-        async with counting(out).start() as job:
-            await job.submit("a")
-            await asyncio.sleep(61)
-            assert out == [60_000]
-            await job.stop()
-
-    run(main())
+async def test_job_in_virtual_time_takes_its_processing_time_from_the_loop() -> None:
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+    out: list[Any] = []
+    async with counting(out).start() as job:
+        await job.submit("a")
+        await asyncio.sleep(61)
+        assert out == [60_000]
+        await job.stop()
 
 
-def test_machine_that_is_set_back_does_not_hold_the_timers_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        now = SetClock()
-        monkeypatch.setattr(SystemClock, "machine_ms", lambda self: now.now_ms())
-        out: list[Any] = []
-        async with after(out).start(clock=SystemClock()) as job:
-            await job.submit("a")
-            await asyncio.sleep(0.1)
-            now.offset_ms -= HOUR_MS
-            await asyncio.sleep(0.5)
-            assert len(out) == 1
-            await job.stop()
-
-    run(main())
+async def test_machine_that_is_set_back_does_not_hold_the_timers_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = SetClock()
+    monkeypatch.setattr(SystemClock, "machine_ms", lambda self: now.now_ms())
+    out: list[Any] = []
+    async with after(out).start(clock=SystemClock()) as job:
+        await job.submit("a")
+        await asyncio.sleep(0.1)
+        now.offset_ms -= HOUR_MS
+        await asyncio.sleep(0.5)
+        assert len(out) == 1
+        await job.stop()

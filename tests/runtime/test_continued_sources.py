@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Checkpoints, Items, JobSnapshot, MemoryStore, Pipeline, SourceError, UserFunctionError
-from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import run
 
 
@@ -110,28 +109,26 @@ def test_stops_at_any_moment_lose_and_double_nothing(
     run(main())
 
 
-def test_item_taken_while_the_pipeline_is_full_is_in_the_snapshot() -> None:
-    async def main() -> None:
-        queue: asyncio.Queue[int | None] = asyncio.Queue()
-        for number in range(1100):
-            queue.put_nowait(number)
-        pipeline = Pipeline()
-        stuck = asyncio.Event()
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_item_taken_while_the_pipeline_is_full_is_in_the_snapshot() -> None:
+    queue: asyncio.Queue[int | None] = asyncio.Queue()
+    for number in range(1100):
+        queue.put_nowait(number)
+    pipeline = Pipeline()
+    stuck = asyncio.Event()
 
-        async def wait(value: int) -> int:
-            await stuck.wait()
-            return value
+    async def wait(value: int) -> int:
+        await stuck.wait()
+        return value
 
-        pipeline.source(Feed(queue), name="in").async_map(wait, name="call", concurrency=1, buffer=1).to([])
-        async with pipeline.start() as job:
-            await asyncio.sleep(0.1)
-            queue.put_nowait(1100)
-            await asyncio.sleep(0.1)
-            snapshot = await job.stop()
-        assert snapshot.sources["in"] == {"read": 1100, "taken": [1100]}
-        assert sum(entry[0] == "call" for entry in snapshot.operators["call"]) == 1100
-
-    run(main())
+    pipeline.source(Feed(queue), name="in").async_map(wait, name="call", concurrency=1, buffer=1).to([])
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        queue.put_nowait(1100)
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop()
+    assert snapshot.sources["in"] == {"read": 1100, "taken": [1100]}
+    assert sum(entry[0] == "call" for entry in snapshot.operators["call"]) == 1100
 
 
 def numbers() -> Iterator[int]:
@@ -178,19 +175,17 @@ async def stopped(pipeline: Pipeline, found: list[int], how: Any) -> JobSnapshot
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", ["snapshot", "checkpoints"])
-def test_stopped_job_is_continued_where_its_iterable_stands(kind: str, by: str) -> None:
-    async def main() -> None:
-        found: list[int] = []
-        pipeline = Pipeline()
-        pipeline.source(KINDS[kind](), name="in").to(found, name="out")
-        how: dict[str, Any] = {"checkpoints": Checkpoints(store=MemoryStore())} if by == "checkpoints" else {}
-        snapshot = await stopped(pipeline, found, how)
-        assert len(found) < 5000
-        async with pipeline.start(**(how or {"snapshot": snapshot})) as job:
-            await job.wait()
-        assert found == list(range(5000))
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_stopped_job_is_continued_where_its_iterable_stands(kind: str, by: str) -> None:
+    found: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source(KINDS[kind](), name="in").to(found, name="out")
+    how: dict[str, Any] = {"checkpoints": Checkpoints(store=MemoryStore())} if by == "checkpoints" else {}
+    snapshot = await stopped(pipeline, found, how)
+    assert len(found) < 5000
+    async with pipeline.start(**(how or {"snapshot": snapshot})) as job:
+        await job.wait()
+    assert found == list(range(5000))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,53 +213,48 @@ def test_second_run_begins_anew_or_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("make", [numbers, async_numbers])
-def test_generator_that_another_pipeline_has_read_is_refused(make: Callable[[], Any]) -> None:
-    async def main() -> None:
-        source = make()
-        for is_first in (True, False):
-            pipeline = Pipeline()
-            pipeline.source(source, name="in").to([])
-            if is_first:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_generator_that_another_pipeline_has_read_is_refused(make: Callable[[], Any]) -> None:
+    source = make()
+    for is_first in (True, False):
+        pipeline = Pipeline()
+        pipeline.source(source, name="in").to([])
+        if is_first:
+            await pipeline.run()
+        else:
+            with pytest.raises(SourceError, match="gives its elements once"):
                 await pipeline.run()
-            else:
-                with pytest.raises(SourceError, match="gives its elements once"):
-                    await pipeline.run()
-
-    run(main())
 
 
-def test_generator_of_a_run_that_failed_is_refused_in_the_next() -> None:
-    async def main() -> None:
-        def fail(value: int) -> None:
-            raise ValueError
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_generator_of_a_run_that_failed_is_refused_in_the_next() -> None:
+    def fail(value: int) -> None:
+        raise ValueError
 
-        pipeline = Pipeline()
-        pipeline.source(numbers(), name="in").to(fail)
-        with pytest.raises(UserFunctionError):
-            await pipeline.run()
-        with pytest.raises(SourceError, match="gives its elements once"):
-            await pipeline.run()
-
-    run(main())
+    pipeline = Pipeline()
+    pipeline.source(numbers(), name="in").to(fail)
+    with pytest.raises(UserFunctionError):
+        await pipeline.run()
+    with pytest.raises(SourceError, match="gives its elements once"):
+        await pipeline.run()
 
 
-def test_feed_is_read_on_by_the_run_after_a_drained_one() -> None:
-    async def main() -> None:
-        queue: asyncio.Queue[int | None] = asyncio.Queue()
-        found: list[int] = []
-        pipeline = Pipeline()
-        pipeline.source(Feed(queue), name="in").to(found)
-        for number in range(3):
-            queue.put_nowait(number)
-            async with pipeline.start():
-                await asyncio.sleep(0.01)
-        assert found == [0, 1, 2]
-        assert queue.empty()
-
-    run(main())
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_feed_is_read_on_by_the_run_after_a_drained_one() -> None:
+    queue: asyncio.Queue[int | None] = asyncio.Queue()
+    found: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source(Feed(queue), name="in").to(found)
+    for number in range(3):
+        queue.put_nowait(number)
+        async with pipeline.start():
+            await asyncio.sleep(0.01)
+    assert found == [0, 1, 2]
+    assert queue.empty()
 
 
-def test_iterable_that_ignores_its_cancellation_is_waited_for_so_long_only() -> None:
+@pytest.mark.usefixtures("virtual_time")
+async def test_iterable_that_ignores_its_cancellation_is_waited_for_so_long_only() -> None:
     async def stubborn() -> AsyncIterator[int]:
         yield 1
         for _ in range(100):
@@ -274,30 +264,25 @@ def test_iterable_that_ignores_its_cancellation_is_waited_for_so_long_only() -> 
                 continue
             yield 2
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        pipeline.source(stubborn(), name="in").to([])
-        loop = asyncio.get_running_loop()
-        with pytest.raises(SourceError, match=r"step 'in': .*ignored its cancellation"):
-            async with pipeline.start():
-                await asyncio.sleep(1)
-        assert loop.time() < 60
-
-    run_virtual(main())  # which leaves a task behind
+    pipeline = Pipeline()
+    pipeline.source(stubborn(), name="in").to([])
+    loop = asyncio.get_running_loop()
+    with pytest.raises(SourceError, match=r"step 'in': .*ignored its cancellation"):
+        async with pipeline.start():
+            await asyncio.sleep(1)
+    assert loop.time() < 60
 
 
-def test_function_that_makes_no_iterable_is_told() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_function_that_makes_no_iterable_is_told() -> None:
     def make() -> Iterable[int]:
         return 5  # type: ignore[return-value]
 
     def fail() -> Iterable[int]:
         raise ValueError("no")
 
-    async def main() -> None:
-        for function, message in ((make, "gave 5 instead of an iterable"), (fail, "ValueError: no")):
-            pipeline = Pipeline()
-            pipeline.source(function, name="in").to([])
-            with pytest.raises(SourceError, match=f"step 'in': .*{message}"):
-                await pipeline.run()
-
-    run(main())
+    for function, message in ((make, "gave 5 instead of an iterable"), (fail, "ValueError: no")):
+        pipeline = Pipeline()
+        pipeline.source(function, name="in").to([])
+        with pytest.raises(SourceError, match=f"step 'in': .*{message}"):
+            await pipeline.run()

@@ -161,22 +161,19 @@ def test_step_that_is_gone(folder: Path, store: Store) -> None:
     assert (outcomes(report)["counts"], outcomes(report)["others"]) == ("dropped", "from nothing")
 
 
-def test_who_holds_the_store_is_told_and_goes_on_holding_it(folder: Path, store: Store) -> None:
-    async def main() -> None:
-        running = Pipeline("dry")
-        running.submissions(name="in").to([], name="out")
-        async with running.start(checkpoints=Checkpoints(store=store)) as job:
-            with pytest.raises(PipelineError, match="this pipeline runs now"):
-                await running.dry_run(Checkpoints(store=store))
-            other = Pipeline("dry")
-            other.submissions(name="in").to([], name="out")
-            report = await other.dry_run(Checkpoints(store=store))
-            assert report.holder is not None
-            assert "one job at a time" in report.refusals[0]
-            assert (await other.dry_run(Checkpoints(store=store, on_held="wait"))).can_start
-            await job.checkpoint()
-
-    asyncio.run(main())
+async def test_who_holds_the_store_is_told_and_goes_on_holding_it(folder: Path, store: Store) -> None:
+    running = Pipeline("dry")
+    running.submissions(name="in").to([], name="out")
+    async with running.start(checkpoints=Checkpoints(store=store)) as job:
+        with pytest.raises(PipelineError, match="this pipeline runs now"):
+            await running.dry_run(Checkpoints(store=store))
+        other = Pipeline("dry")
+        other.submissions(name="in").to([], name="out")
+        report = await other.dry_run(Checkpoints(store=store))
+        assert report.holder is not None
+        assert "one job at a time" in report.refusals[0]
+        assert (await other.dry_run(Checkpoints(store=store, on_held="wait"))).can_start
+        await job.checkpoint()
 
 
 def test_database_that_a_crash_has_left_open_stays_as_it_was(folder: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,10 @@ from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.spec import Spec
 from asyncstream.pipeline import Stream
-from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+from asyncstream.testing.loop import VirtualTimeLoop
 from tests.runtime.parts import VirtualClock, run, sleeping
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 W = "watermark"
 ASCENDING = BoundedOutOfOrderness(0, every=0)
@@ -180,7 +183,7 @@ def test_no_element_comes_after_a_watermark_that_it_came_before(values: list[int
             assert what > watermark
 
 
-def test_windows_close_on_a_stream_that_has_fallen_silent() -> None:
+async def test_windows_close_on_a_stream_that_has_fallen_silent() -> None:
     """No further element comes, and the source has not ended: the clock closes the window."""
     seen: list[tuple[float, Any]] = []
 
@@ -189,22 +192,19 @@ def test_windows_close_on_a_stream_that_has_fallen_silent() -> None:
             yield at_ms
         await asyncio.sleep(3600)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        pipeline = Pipeline()
-        (
-            pipeline.source(events())
-            .event_time(lambda at_ms: at_ms, AscendingTimestamps())
-            .advance_when_quiet(timedelta(seconds=30))
-            .window_all(TumblingWindows(60))
-            .aggregate(n=Count())
-            .to(lambda result: seen.append((loop.time(), result.value)))
-        )
-        async with pipeline.start(clock=loop) as job:
-            await asyncio.sleep(100)
-            assert [value for _, value in seen] == [{"n": 3}]
-            await job.stop()
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    pipeline = Pipeline()
+    (
+        pipeline.source(events())
+        .event_time(lambda at_ms: at_ms, AscendingTimestamps())
+        .advance_when_quiet(timedelta(seconds=30))
+        .window_all(TumblingWindows(60))
+        .aggregate(n=Count())
+        .to(lambda result: seen.append((loop.time(), result.value)))
+    )
+    async with pipeline.start(clock=loop) as job:
+        await asyncio.sleep(100)
+        assert [value for _, value in seen] == [{"n": 3}]
+        await job.stop()
     assert 40 <= seen[0][0] <= 70  # event time was at 20 s, and the window ends at 60 s

@@ -33,6 +33,8 @@ from tests.runtime.parts import (
     sleeping,
 )
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 
 def fails_on(bad: int, error: Callable[[], BaseException] = Boom) -> Callable[[int], Any]:
     def function(value: int) -> int:
@@ -89,7 +91,9 @@ STEPS: dict[str, Callable[[Stream[int]], Stream[Any]]] = {
 
 @pytest.mark.parametrize("behind_a_wait", [False, True], ids=["", "behind_async"])
 @pytest.mark.parametrize("step", STEPS)
-def test_failure_of_a_function_names_the_step_and_carries_the_element(step: str, behind_a_wait: bool) -> None:
+async def test_failure_of_a_function_names_the_step_and_carries_the_element(
+    step: str, behind_a_wait: bool
+) -> None:
     log = Log()
     sink = LoggedSink(log)
     pipeline = Pipeline()
@@ -102,15 +106,12 @@ def test_failure_of_a_function_names_the_step_and_carries_the_element(step: str,
     end = STEPS[step](stream)
     end.to(sink)
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match=r"step 'bad': .*on element 7") as caught:
-            await pipeline.run()
-        assert caught.value.step == "bad"
-        assert caught.value.element == 7
-        assert caught.value.__cause__ is not None
-        assert caught.value.__cause__ is not caught.value
-
-    run(main())
+    with pytest.raises(UserFunctionError, match=r"step 'bad': .*on element 7") as caught:
+        await pipeline.run()
+    assert caught.value.step == "bad"
+    assert caught.value.element == 7
+    assert caught.value.__cause__ is not None
+    assert caught.value.__cause__ is not caught.value
     assert log[-2:] == ["source close", "sink close"]
     assert set(sink.values) <= set(range(1, 7))
     if step in ("map", "filter", "flat_map", "timestamp", "branch"):
@@ -118,55 +119,46 @@ def test_failure_of_a_function_names_the_step_and_carries_the_element(step: str,
 
 
 @pytest.mark.parametrize("moment", ["open", "read", "close"])
-def test_failure_of_a_source_names_it(moment: str) -> None:
+async def test_failure_of_a_source_names_it(moment: str) -> None:
     log = Log()
     sink = LoggedSink(log)
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1, 2]], fails=moment), name="bad").to(sink)
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match="step 'bad': Boom: on purpose") as caught:
-            await pipeline.run()
-        assert isinstance(caught.value.__cause__, Boom)
-
-    run(main())
+    with pytest.raises(SourceError, match="step 'bad': Boom: on purpose") as caught:
+        await pipeline.run()
+    assert isinstance(caught.value.__cause__, Boom)
     assert sink.values == ([] if moment == "open" else [1, 2])
     assert log.count("source close") == 1
     assert log.count("sink close") == 1
 
 
 @pytest.mark.parametrize("moment", ["open", "write", "flush", "close"])
-def test_failure_of_a_sink_names_it(moment: str) -> None:
+async def test_failure_of_a_sink_names_it(moment: str) -> None:
     log = Log()
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1, 2]])).to(LoggedSink(log, fails=moment), name="bad")
 
-    async def main() -> None:
-        with pytest.raises(SinkError, match="step 'bad': Boom: on purpose") as caught:
-            await pipeline.run()
-        assert isinstance(caught.value.__cause__, Boom)
-
-    run(main())
+    with pytest.raises(SinkError, match="step 'bad': Boom: on purpose") as caught:
+        await pipeline.run()
+    assert isinstance(caught.value.__cause__, Boom)
     assert log.count("sink close") == 1
 
 
 @pytest.mark.parametrize("moment", ["open", "invoke", "close"])
-def test_failure_of_an_async_function_object_names_the_step(moment: str) -> None:
+async def test_failure_of_an_async_function_object_names_the_step(moment: str) -> None:
     log = Log()
     pipeline = Pipeline()
     function = LoggedFunction(log, fails=moment)
     pipeline.source(LoggedSource(log, [[1, 2]])).async_map(function, name="bad").to(LoggedSink(log))
 
-    async def main() -> None:
-        with pytest.raises(AsyncStreamError, match="step 'bad': Boom: on purpose") as caught:
-            await pipeline.run()
-        assert isinstance(caught.value.__cause__, Boom)
-
-    run(main())
+    with pytest.raises(AsyncStreamError, match="step 'bad': Boom: on purpose") as caught:
+        await pipeline.run()
+    assert isinstance(caught.value.__cause__, Boom)
     assert log.count("call close") == 1
 
 
-def test_what_was_never_opened_is_not_closed() -> None:
+async def test_what_was_never_opened_is_not_closed() -> None:
     log = Log()
     pipeline = Pipeline()
     # opened tail first: the second sink, then the first, then the source
@@ -174,27 +166,21 @@ def test_what_was_never_opened_is_not_closed() -> None:
     stream.to(LoggedSink(log, name="first", fails="open"))
     stream.to(LoggedSink(log, name="second"))
 
-    async def main() -> None:
-        with pytest.raises(SinkError):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SinkError):
+        await pipeline.run()
     assert log == ["second open", "first open", "first close", "second close"]
 
 
-def test_failure_of_a_callback_sink_names_the_step_and_carries_the_element() -> None:
+async def test_failure_of_a_callback_sink_names_the_step_and_carries_the_element() -> None:
     pipeline = Pipeline()
     pipeline.source([1, 2, 3]).to(fails_on(2), name="bad")
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match=r"step 'bad': Boom, on element 2") as caught:
-            await pipeline.run()
-        assert (caught.value.step, caught.value.element) == ("bad", 2)
-
-    run(main())
+    with pytest.raises(UserFunctionError, match=r"step 'bad': Boom, on element 2") as caught:
+        await pipeline.run()
+    assert (caught.value.step, caught.value.element) == ("bad", 2)
 
 
-def test_failure_of_an_iterable_names_the_step() -> None:
+async def test_failure_of_an_iterable_names_the_step() -> None:
     def numbers() -> Any:
         yield 1
         boom()
@@ -203,11 +189,8 @@ def test_failure_of_an_iterable_names_the_step() -> None:
     pipeline = Pipeline()
     pipeline.source(numbers(), name="bad").to(seen)
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match=r"step 'bad': .*after 1 elements.*on purpose"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SourceError, match=r"step 'bad': .*after 1 elements.*on purpose"):
+        await pipeline.run()
     assert seen == [1]
 
 
@@ -221,15 +204,12 @@ class MuteSink(LoggedSink):
         raise Mute
 
 
-def test_error_whose_text_cannot_be_read_still_ends_the_job() -> None:
+async def test_error_whose_text_cannot_be_read_still_ends_the_job() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).to(MuteSink(Log()), name="bad")
 
-    async def main() -> None:
-        with pytest.raises(SinkError, match="step 'bad': Mute: <its message could not be read>"):
-            await asyncio.wait_for(pipeline.run(), 100)
-
-    run(main())
+    with pytest.raises(SinkError, match="step 'bad': Mute: <its message could not be read>"):
+        await asyncio.wait_for(pipeline.run(), 100)
 
 
 class Cancelling(LoggedSource):
@@ -242,41 +222,32 @@ class CancellingSink(LoggedSink):
         raise asyncio.CancelledError
 
 
-def test_cancelled_error_of_a_source_does_not_pass_for_silence() -> None:
+async def test_cancelled_error_of_a_source_does_not_pass_for_silence() -> None:
     pipeline = Pipeline()
     pipeline.source(Cancelling(Log(), []), name="bad").to([])
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match=r"'bad'.*cancelled"):
-            await asyncio.wait_for(pipeline.run(), 100)
-
-    run(main())
+    with pytest.raises(SourceError, match=r"'bad'.*cancelled"):
+        await asyncio.wait_for(pipeline.run(), 100)
 
 
-def test_cancelled_error_of_a_sink_does_not_pass_for_silence() -> None:
+async def test_cancelled_error_of_a_sink_does_not_pass_for_silence() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).to(CancellingSink(Log()), name="bad")
 
-    async def main() -> None:
-        with pytest.raises(SinkError, match=r"'bad'.*cancelled"):
-            await asyncio.wait_for(pipeline.run(), 100)
-
-    run(main())
+    with pytest.raises(SinkError, match=r"'bad'.*cancelled"):
+        await asyncio.wait_for(pipeline.run(), 100)
 
 
 @pytest.mark.parametrize("behind_a_wait", [False, True], ids=["", "behind_async"])
-def test_cancelled_error_of_a_plain_function_ends_the_job(behind_a_wait: bool) -> None:
+async def test_cancelled_error_of_a_plain_function_ends_the_job(behind_a_wait: bool) -> None:
     pipeline = Pipeline()
     stream: Stream[int] = pipeline.source([6, 7, 8])
     if behind_a_wait:
         stream = stream.async_map(sleeping(0.001))
     stream.map(fails_on(7, asyncio.CancelledError), name="bad").to([])
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match="'bad': CancelledError, on element 7"):
-            await asyncio.wait_for(pipeline.run(), 100)
-
-    run(main())
+    with pytest.raises(UserFunctionError, match="'bad': CancelledError, on element 7"):
+        await asyncio.wait_for(pipeline.run(), 100)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -314,50 +285,41 @@ def test_interrupt_in_a_call_reaches_whoever_runs_the_loop(kind: type[BaseExcept
     assert log[-2:] == ["source close", "sink close"]
 
 
-def test_results_that_had_reached_the_sink_are_written() -> None:
+async def test_results_that_had_reached_the_sink_are_written() -> None:
     log = Log()
     sink = LoggedSink(log, delay=1)
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1], [2, 3], [4, 5], [6]])).map(fails_on(5)).to(sink)
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(UserFunctionError):
+        await pipeline.run()
     assert sink.values == [1, 2, 3, 4]
     assert log[-3:] == ["sink flush", "source close", "sink close"]
 
 
-def test_a_sink_that_hangs_after_a_failure_is_cut_off() -> None:
+async def test_a_sink_that_hangs_after_a_failure_is_cut_off() -> None:
     log = Log()
     pipeline = Pipeline()
     stream = pipeline.source(LoggedSource(log, [[1], [2]]))
     stream.to(LoggedSink(log, name="slow", delay=1e9))
     stream.map(fails_on(2)).discard()
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError):
-            await pipeline.run()
-        assert asyncio.get_running_loop().time() < 60
-
-    run(main())
+    with pytest.raises(UserFunctionError):
+        await pipeline.run()
+    assert asyncio.get_running_loop().time() < 60
     assert "slow close" in log
 
 
-def test_first_of_two_failures_is_the_one_that_is_raised() -> None:
+async def test_first_of_two_failures_is_the_one_that_is_raised() -> None:
     log = Log()
     pipeline = Pipeline()
     pipeline.source([1]).map(fails_on(1), name="first").to(LoggedSink(log, fails="close"), name="second")
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match="step 'first'"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(UserFunctionError, match="step 'first'"):
+        await pipeline.run()
 
 
-def test_one_branch_that_fails_stops_the_other() -> None:
+async def test_one_branch_that_fails_stops_the_other() -> None:
     log = Log()
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1]], name="bad", fails="read")).to(LoggedSink(log, name="a"))
@@ -372,50 +334,44 @@ def test_one_branch_that_fails_stops_the_other() -> None:
 
     pipeline.source(endless()).async_map(sleeping(1e9)).to(LoggedSink(log, name="b"))
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match="on purpose"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SourceError, match="on purpose"):
+        await pipeline.run()
     assert {"endless ended", "a close", "b close"} <= set(log)
 
 
-def test_failure_wakes_everybody_who_waits_for_the_job_and_is_raised_on_leaving() -> None:
+async def test_failure_wakes_everybody_who_waits_for_the_job_and_is_raised_on_leaving() -> None:
     pipeline = Pipeline()
     pipeline.submissions(limit=1).async_map(fails_on_async(7), concurrency=1, name="bad").results()
 
-    async def main() -> None:
-        heard: list[str] = []
+    heard: list[str] = []
 
-        async def take(job: Any) -> None:
-            try:
-                async for _ in job.results():
-                    pass
-            except UserFunctionError as error:
-                heard.append(f"results {error.element}")
+    async def take(job: Any) -> None:
+        try:
+            async for _ in job.results():
+                pass
+        except UserFunctionError as error:
+            heard.append(f"results {error.element}")
 
-        async def wait(job: Any) -> None:
-            try:
-                await job.wait()
-            except UserFunctionError as error:
-                heard.append(f"wait {error.element}")
+    async def wait(job: Any) -> None:
+        try:
+            await job.wait()
+        except UserFunctionError as error:
+            heard.append(f"wait {error.element}")
 
-        with pytest.raises(UserFunctionError) as caught:
-            async with pipeline.start() as job:
-                tasks = [asyncio.create_task(take(job)), asyncio.create_task(wait(job))]
-                await job.submit(1)
-                await job.submit(7)
-                await asyncio.gather(*tasks)
-                with pytest.raises(JobStopped, match="takes no more") as stopped:
-                    await job.submit(8)
-                assert isinstance(stopped.value.__cause__, UserFunctionError)
-        assert caught.value.element == 7
-        assert sorted(heard) == ["results 7", "wait 7"]
-
-    run(main())
+    with pytest.raises(UserFunctionError) as caught:
+        async with pipeline.start() as job:
+            tasks = [asyncio.create_task(take(job)), asyncio.create_task(wait(job))]
+            await job.submit(1)
+            await job.submit(7)
+            await asyncio.gather(*tasks)
+            with pytest.raises(JobStopped, match="takes no more") as stopped:
+                await job.submit(8)
+            assert isinstance(stopped.value.__cause__, UserFunctionError)
+    assert caught.value.element == 7
+    assert sorted(heard) == ["results 7", "wait 7"]
 
 
-def test_submit_that_waits_for_room_hears_of_the_failure() -> None:
+async def test_submit_that_waits_for_room_hears_of_the_failure() -> None:
     pipeline = Pipeline()
     never = asyncio.Event
 
@@ -428,80 +384,65 @@ def test_submit_that_waits_for_room_hears_of_the_failure() -> None:
 
     pipeline.submissions(limit=1).async_map(stuck_or_fail, concurrency=2, buffer=2).discard()
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError):
-            async with pipeline.start() as job:
-                await job.submit(7)
-                with pytest.raises(JobStopped) as stopped:
-                    for value in range(100_000):
-                        await job.submit(value)
-                assert isinstance(stopped.value.__cause__, UserFunctionError)
-
-    run(main())
+    with pytest.raises(UserFunctionError):
+        async with pipeline.start() as job:
+            await job.submit(7)
+            with pytest.raises(JobStopped) as stopped:
+                for value in range(100_000):
+                    await job.submit(value)
+            assert isinstance(stopped.value.__cause__, UserFunctionError)
 
 
-def test_error_of_the_block_stops_the_job_at_once() -> None:
+async def test_error_of_the_block_stops_the_job_at_once() -> None:
     log = Log()
     sink = LoggedSink(log)
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1, 2]])).async_map(sleeping(100)).to(sink)
 
-    async def main() -> None:
-        with pytest.raises(Boom):
-            async with pipeline.start():
-                await asyncio.sleep(1)
-                boom()
-        assert asyncio.get_running_loop().time() == 1
-
-    run(main())
+    with pytest.raises(Boom):
+        async with pipeline.start():
+            await asyncio.sleep(1)
+            boom()
+    assert asyncio.get_running_loop().time() == 1
     assert sink.values == []
     assert log[-2:] == ["source close", "sink close"]
 
 
-def test_failure_of_the_job_comes_before_what_the_block_makes_of_it() -> None:
+async def test_failure_of_the_job_comes_before_what_the_block_makes_of_it() -> None:
     pipeline = Pipeline()
     pipeline.submissions().map(fails_on(7), name="bad").discard()
 
-    async def main() -> None:
-        with pytest.raises(UserFunctionError, match="'bad'"):
-            async with pipeline.start() as job:
-                await job.submit(7)
-                await asyncio.sleep(1)
-                await job.submit(8)  # raises JobStopped, which leaves the block
-
-    run(main())
+    with pytest.raises(UserFunctionError, match="'bad'"):
+        async with pipeline.start() as job:
+            await job.submit(7)
+            await asyncio.sleep(1)
+            await job.submit(8)  # raises JobStopped, which leaves the block
 
 
-def test_cancelling_the_task_that_runs_a_pipeline_ends_everything() -> None:
+async def test_cancelling_the_task_that_runs_a_pipeline_ends_everything() -> None:
     log = Log()
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1, 2]])).async_map(LoggedFunction(log, delay=1e9)).to(LoggedSink(log))
 
-    async def main() -> None:
-        task = asyncio.create_task(pipeline.run())
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert len(asyncio.all_tasks()) == 1
-
-    run(main())
+    task = asyncio.create_task(pipeline.run())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(asyncio.all_tasks()) == 1
     assert log[-3:] == ["source close", "call close", "sink close"]
 
 
-def test_timeout_around_a_pipeline_is_a_timeout() -> None:
+async def test_timeout_around_a_pipeline_is_a_timeout() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).async_map(sleeping(1e9)).discard()
 
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await pipeline.run()
-
-    run(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await pipeline.run()
 
 
-def test_second_cancellation_while_everything_is_closed_leaves_no_task() -> None:
+async def test_second_cancellation_while_everything_is_closed_leaves_no_task() -> None:
     log = Log()
 
     async def stubborn(value: int) -> int:
@@ -514,21 +455,18 @@ def test_second_cancellation_while_everything_is_closed_leaves_no_task() -> None
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1, 2]])).async_map(stubborn).to(LoggedSink(log))
 
-    async def main() -> None:
-        task = asyncio.create_task(pipeline.run())
-        await asyncio.sleep(1)
-        task.cancel()
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(20)
-        assert len(asyncio.all_tasks()) == 1
-        await asyncio.wait_for(Pipeline_again(pipeline), 100)
-
     async def Pipeline_again(pipeline: Pipeline) -> None:
         async with pipeline.start():
             pass
 
-    run(main())
+    task = asyncio.create_task(pipeline.run())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(20)
+    assert len(asyncio.all_tasks()) == 1
+    await asyncio.wait_for(Pipeline_again(pipeline), 100)
     assert log.count("sink close") == 2

@@ -13,6 +13,8 @@ from asyncstream import Pipeline, Source, SourceBatch, SourceError
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import run
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 
 class Abort(BaseException):
     """Slips through every `except Exception`."""
@@ -76,25 +78,22 @@ class Raising(Source[int]):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_a_source_raises_ends_the_job_and_names_the_step(kind: str, hook: str) -> None:
-    async def main() -> None:
-        snapshot = None
-        if hook == "seek":
-            async with _pipeline(Raising("", kind)).start() as job:
-                snapshot = await job.stop()
-        # of a StopIteration in a coroutine, Python itself makes a RuntimeError
-        text = r"step 'bad': .*(x|cancelled from inside|raised StopIteration)"
-        with pytest.raises(SourceError, match=text):  # noqa: PT012
-            async with _pipeline(Raising(hook, kind)).start(snapshot=snapshot) as job:
-                await asyncio.sleep(0.01)
-                if hook in ("position", "suspend"):
-                    await job.stop()
-                elif hook == "read":
-                    await job.wait()
-                else:
-                    await job.drain()
-
-    run(main())
+async def test_what_a_source_raises_ends_the_job_and_names_the_step(kind: str, hook: str) -> None:
+    snapshot = None
+    if hook == "seek":
+        async with _pipeline(Raising("", kind)).start() as job:
+            snapshot = await job.stop()
+    # of a StopIteration in a coroutine, Python itself makes a RuntimeError
+    text = r"step 'bad': .*(x|cancelled from inside|raised StopIteration)"
+    with pytest.raises(SourceError, match=text):  # noqa: PT012
+        async with _pipeline(Raising(hook, kind)).start(snapshot=snapshot) as job:
+            await asyncio.sleep(0.01)
+            if hook in ("position", "suspend"):
+                await job.stop()
+            elif hook == "read":
+                await job.wait()
+            else:
+                await job.drain()
 
 
 def _pipeline(source: Source[int]) -> Pipeline:
@@ -151,18 +150,15 @@ MAKES: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", MAKES)
-def test_what_an_iterable_raises_is_not_its_end(kind: str, make: str) -> None:
+async def test_what_an_iterable_raises_is_not_its_end(kind: str, make: str) -> None:
     if (make, kind) in {("plain", "stop_iteration"), ("async", "stop_async_iteration")}:
         pytest.skip("by the protocol, this is the end")
     found: list[int] = []
     pipeline = Pipeline()
     pipeline.source(MAKES[make](kind), name="bad").to(found)
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match="step 'bad': the iterable failed after 3 elements"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SourceError, match="step 'bad': the iterable failed after 3 elements"):
+        await pipeline.run()
     assert found == [1, 2, 3]
 
 
@@ -228,16 +224,13 @@ def _batch(*parts: Any) -> SourceBatch[Any]:
         ((1, None), r"read\(\) gave \(1, None\) instead of a SourceBatch"),
     ],
 )
-def test_wrong_batch_is_refused_and_what_came_before_it_is_kept(batch: Any, message: str) -> None:
+async def test_wrong_batch_is_refused_and_what_came_before_it_is_kept(batch: Any, message: str) -> None:
     found: list[int] = []
     pipeline = Pipeline()
     pipeline.source(Batches(SourceBatch([7, 8]), batch), name="bad").to(found)
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match=f"step 'bad': .*{message}"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SourceError, match=f"step 'bad': .*{message}"):
+        await pipeline.run()
     assert found == [7, 8]
 
 

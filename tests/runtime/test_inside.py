@@ -12,6 +12,8 @@ from asyncstream import AsyncFunction, AsyncStreamError, Checkpoints, Job, Memor
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import run, sleeping
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 METHODS: dict[str, Callable[[Job], Awaitable[Any]]] = {
     "stop": lambda job: job.stop(),
     "drain": lambda job: job.drain(),
@@ -43,7 +45,7 @@ WAYS: dict[str, Callable[[Awaitable[Any]], Awaitable[Any]]] = {
 @pytest.mark.parametrize("isolation", ["pool", "task"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("method", METHODS)
-def test_waiting_for_the_job_in_a_call_is_refused(method: str, way: str, isolation: Any) -> None:
+async def test_waiting_for_the_job_in_a_call_is_refused(method: str, way: str, isolation: Any) -> None:
     job: Job
 
     async def call(value: int) -> int:
@@ -54,23 +56,19 @@ def test_waiting_for_the_job_in_a_call_is_refused(method: str, way: str, isolati
     pipeline = Pipeline()
     pipeline.source(range(10), name="in").async_map(call, name="call", isolation=isolation).to([], name="out")
 
-    async def main() -> None:
-        nonlocal job
-        with pytest.raises(AsyncStreamError) as caught:
-            async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
-                await job.wait()
-        causes = f"{caught.value} {caught.value.__cause__!r}"
-        cause = caught.value.__cause__
-        if isinstance(cause, BaseExceptionGroup):
-            causes += str(cause.exceptions)
-        assert f"job.{method}() was called inside step 'call' of the same job" in causes
-        assert asyncio.get_running_loop().time() < 1
-
-    run(main())
+    with pytest.raises(AsyncStreamError) as caught:
+        async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+            await job.wait()
+    causes = f"{caught.value} {caught.value.__cause__!r}"
+    cause = caught.value.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        causes += str(cause.exceptions)
+    assert f"job.{method}() was called inside step 'call' of the same job" in causes
+    assert asyncio.get_running_loop().time() < 1
 
 
 @pytest.mark.parametrize("place", ["sink", "sink_function", "source", "open", "close"])
-def test_waiting_for_the_job_in_other_parts_is_refused(place: str) -> None:
+async def test_waiting_for_the_job_in_other_parts_is_refused(place: str) -> None:
     job: Job
 
     async def stop(*arguments: Any) -> None:
@@ -102,18 +100,14 @@ def test_waiting_for_the_job_in_other_parts_is_refused(place: str) -> None:
     stream = pipeline.source(numbers(), name="in").async_map(BadCall(), name="call")
     stream.to(sinks.get(place, []), name="out")
 
-    async def main() -> None:
-        nonlocal job
-        job = pipeline.start()
-        with pytest.raises(AsyncStreamError) as caught:
-            async with job:
-                await job.wait()
-        step = {"source": "in", "open": "call", "close": "call"}.get(place, "out")
-        assert f"step {step!r}" in str(caught.value)
-        assert "would wait for itself" in str(caught.value)
-        assert asyncio.get_running_loop().time() < 1
-
-    run(main())
+    job = pipeline.start()
+    with pytest.raises(AsyncStreamError) as caught:
+        async with job:
+            await job.wait()
+    step = {"source": "in", "open": "call", "close": "call"}.get(place, "out")
+    assert f"step {step!r}" in str(caught.value)
+    assert "would wait for itself" in str(caught.value)
+    assert asyncio.get_running_loop().time() < 1
 
 
 def test_step_of_one_job_may_wait_for_another() -> None:
@@ -133,7 +127,7 @@ def test_step_of_one_job_may_wait_for_another() -> None:
     assert sorted(seen) == [1, 2]
 
 
-def test_step_can_have_the_job_stopped_by_an_event() -> None:
+async def test_step_can_have_the_job_stopped_by_an_event() -> None:
     enough = asyncio.Event()
 
     async def call(value: int) -> int:
@@ -145,10 +139,7 @@ def test_step_can_have_the_job_stopped_by_an_event() -> None:
     pipeline = Pipeline()
     pipeline.source(range(10), name="in").async_map(call, concurrency=1, name="call").to([], name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await enough.wait()
-            await job.stop()
-        assert job.state == "stopped"
-
-    run(main())
+    async with pipeline.start() as job:
+        await enough.wait()
+        await job.stop()
+    assert job.state == "stopped"

@@ -18,6 +18,8 @@ from asyncstream.testing import loop
 from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 
 def test_opens_from_the_tail_and_closes_from_the_head() -> None:
     log = Log()
@@ -43,7 +45,7 @@ def test_same_pipeline_runs_again() -> None:
     assert seen == [1, 2, 1, 2]
 
 
-def test_same_pipeline_runs_again_after_a_failure() -> None:
+async def test_same_pipeline_runs_again_after_a_failure() -> None:
     fail = True
     seen: list[int] = []
 
@@ -55,78 +57,62 @@ def test_same_pipeline_runs_again_after_a_failure() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).map(sometimes).to(seen)
 
-    async def main() -> None:
-        nonlocal fail
-        with pytest.raises(Exception, match="on purpose"):
-            await pipeline.run()
-        fail = False
+    with pytest.raises(Exception, match="on purpose"):
         await pipeline.run()
-
-    run(main())
+    fail = False
+    await pipeline.run()
     assert seen == [1]
 
 
-def test_two_runs_at_once_are_refused() -> None:
+async def test_two_runs_at_once_are_refused() -> None:
     seen: list[int] = []
     pipeline = Pipeline()
     pipeline.source([1]).async_map(sleeping(1)).to(seen)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            with pytest.raises(PipelineError, match="is running already"):
-                await pipeline.run()
-            await job.wait()
-        await pipeline.run()
-
-    run(main())
+    async with pipeline.start() as job:
+        with pytest.raises(PipelineError, match="is running already"):
+            await pipeline.run()
+        await job.wait()
+    await pipeline.run()
     assert seen == [1, 1]
 
 
-def test_job_runs_once() -> None:
+async def test_job_runs_once() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).discard()
 
-    async def main() -> None:
-        job = pipeline.start()
+    job = pipeline.start()
+    async with job:
+        pass
+    with pytest.raises(PipelineError, match=r"runs once; call pipeline\.start\(\)"):
         async with job:
             pass
-        with pytest.raises(PipelineError, match=r"runs once; call pipeline\.start\(\)"):
-            async with job:
-                pass
-
-    run(main())
 
 
-def test_failed_opening_leaves_the_pipeline_usable() -> None:
+async def test_failed_opening_leaves_the_pipeline_usable() -> None:
     log = Log()
     sink = LoggedSink(log, fails="open")
     pipeline = Pipeline()
     pipeline.source([1]).to(sink)
 
-    async def main() -> None:
-        with pytest.raises(Exception, match="on purpose"):
-            await pipeline.run()
-        sink.fails = ""
+    with pytest.raises(Exception, match="on purpose"):
         await pipeline.run()
-
-    run(main())
+    sink.fails = ""
+    await pipeline.run()
     assert sink.values == [1]
 
 
-def test_leaving_at_once_leaves_nothing_behind() -> None:
+async def test_leaving_at_once_leaves_nothing_behind() -> None:
     log = Log()
     pipeline = Pipeline()
     pipeline.source(LoggedSource(log, [[1]])).to(LoggedSink(log))
 
-    async def main() -> None:
-        async with pipeline.start():
-            pass
-
-    run(main())
+    async with pipeline.start():
+        pass
     assert log == ["sink open", "source open", "sink flush", "source close", "sink close"]
 
 
-def test_drain_reads_no_more_and_finishes_what_was_accepted() -> None:
+async def test_drain_reads_no_more_and_finishes_what_was_accepted() -> None:
     seen: list[int] = []
 
     async def endless() -> AsyncIterator[int]:
@@ -139,51 +125,42 @@ def test_drain_reads_no_more_and_finishes_what_was_accepted() -> None:
     pipeline = Pipeline()
     pipeline.source(endless()).async_map(sleeping(10)).to(seen)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(5.5)
-            await job.drain(timedelta(minutes=1))
-            assert asyncio.get_running_loop().time() == 15
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(5.5)
+        await job.drain(timedelta(minutes=1))
+        assert asyncio.get_running_loop().time() == 15
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_drain_that_takes_too_long_leaves_the_job_running() -> None:
+async def test_drain_that_takes_too_long_leaves_the_job_running() -> None:
     seen: list[int] = []
     pipeline = Pipeline()
     pipeline.submissions().async_map(sleeping(10)).to(seen)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.submit(1)
-            with pytest.raises(TimeoutError):
-                await job.drain(1)
-            assert seen == []
-            await job.drain()
-            assert seen == [1]
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.submit(1)
+        with pytest.raises(TimeoutError):
+            await job.drain(1)
+        assert seen == []
+        await job.drain()
+        assert seen == [1]
 
 
-def test_drain_fires_what_waits_for_the_end_of_time() -> None:
+async def test_drain_fires_what_waits_for_the_end_of_time() -> None:
     pipeline = Pipeline()
     sink = LoggedSink(Log())
     pipeline.submissions().event_time(lambda value: value, AscendingTimestamps()).async_map(
         sleeping(0.1), order="event_time"
     ).to(sink)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.submit(5)
-            await job.submit(3)
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.submit(5)
+        await job.submit(3)
     assert sorted(sink.values) == [3, 5]
     assert sorted(stamp for stamp in sink.timestamps if stamp is not None) == [3, 5]
 
 
-def test_stop_cancels_calls_that_run() -> None:
+async def test_stop_cancels_calls_that_run() -> None:
     cancelled: list[int] = []
 
     async def call(value: int) -> int:
@@ -197,13 +174,10 @@ def test_stop_cancels_calls_that_run() -> None:
     pipeline = Pipeline()
     pipeline.source(range(3)).async_map(call).discard()
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1)
-            await job.stop()
-            assert sorted(cancelled) == [0, 1, 2]
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        await job.stop()
+        assert sorted(cancelled) == [0, 1, 2]
 
 
 def test_empty_source_ends() -> None:
@@ -245,39 +219,33 @@ def test_branch_gives_each_element_to_one_side() -> None:
     assert no == [0, 3, 6, 9]
 
 
-def test_independent_streams_run_side_by_side() -> None:
+async def test_independent_streams_run_side_by_side() -> None:
     seen: list[int] = []
     pipeline = Pipeline()
     for start in (0, 100):
         pipeline.source(range(start, start + 3)).async_map(sleeping(1)).to(seen)
 
-    async def main() -> None:
-        await pipeline.run()
-        assert asyncio.get_running_loop().time() == 1
-
-    run(main())
+    await pipeline.run()
+    assert asyncio.get_running_loop().time() == 1
     assert sorted(seen) == [0, 1, 2, 100, 101, 102]
 
 
-def test_metrics_count_what_happens() -> None:
+async def test_metrics_count_what_happens() -> None:
     pipeline = Pipeline()
     stream = pipeline.source(range(10)).filter(lambda value: value < 8)
     stream.async_map(sleeping(1), concurrency=3, name="call").to([])
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(0.5)
-            metrics = job.metrics()
-            assert metrics["source"] == {"read": 10}
-            assert metrics["call"]["elements_in"] == 8
-            assert metrics["call"]["running"] == 3
-            assert metrics["sink"] == {"written": 0, "waiting": 0}
-            await job.wait()
-            assert job.metrics()["sink"]["written"] == 8
-        assert job.metrics()["call"]["results_out"] == 8
-        assert all(isinstance(n, int) for counts in job.metrics().values() for n in counts.values())
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.5)
+        metrics = job.metrics()
+        assert metrics["source"] == {"read": 10}
+        assert metrics["call"]["elements_in"] == 8
+        assert metrics["call"]["running"] == 3
+        assert metrics["sink"] == {"written": 0, "waiting": 0}
+        await job.wait()
+        assert job.metrics()["sink"]["written"] == 8
+    assert job.metrics()["call"]["results_out"] == 8
+    assert all(isinstance(n, int) for counts in job.metrics().values() for n in counts.values())
 
 
 def test_blocking_run_needs_no_loop() -> None:
@@ -318,39 +286,31 @@ def test_blocking_run_without_uvloop_says_so(monkeypatch: pytest.MonkeyPatch) ->
         pipeline.run_blocking(uvloop=True)
 
 
-def test_blocking_run_inside_a_loop_says_what_to_do() -> None:
+async def test_blocking_run_inside_a_loop_says_what_to_do() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).discard()
 
-    async def main() -> None:
-        for uvloop in (False, True):
-            with pytest.raises(
-                PipelineError, match=r"an event loop is running here; use `await pipeline\.run"
-            ):
-                pipeline.run_blocking(uvloop=uvloop)
-
-    run(main())
+    for uvloop in (False, True):
+        with pytest.raises(PipelineError, match=r"an event loop is running here; use `await pipeline\.run"):
+            pipeline.run_blocking(uvloop=uvloop)
 
 
-def test_jobs_live_in_the_loop_that_is_there() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        seen: list[int] = []
-        pipeline = Pipeline()
+async def test_jobs_live_in_the_loop_that_is_there() -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+    pipeline = Pipeline()
 
-        async def call(value: int) -> int:
-            assert asyncio.get_running_loop() is loop
-            return value
+    async def call(value: int) -> int:
+        assert asyncio.get_running_loop() is loop
+        return value
 
-        pipeline.source([1]).async_map(call).to(seen)
-        other = asyncio.create_task(asyncio.sleep(100, "mine"))
-        await pipeline.run()
-        assert seen == [1]
-        assert not other.done()  # nobody touched the tasks of others
-        other.cancel()
-        await asyncio.wait({other})
-
-    run(main())
+    pipeline.source([1]).async_map(call).to(seen)
+    other = asyncio.create_task(asyncio.sleep(100, "mine"))
+    await pipeline.run()
+    assert seen == [1]
+    assert not other.done()  # nobody touched the tasks of others
+    other.cancel()
+    await asyncio.wait({other})
 
 
 def test_pipeline_inside_a_step_of_another() -> None:
@@ -368,37 +328,31 @@ def test_pipeline_inside_a_step_of_another() -> None:
     assert seen == [0, 1, 0, 1, 2]
 
 
-def test_wait_can_be_given_up_without_harm() -> None:
+async def test_wait_can_be_given_up_without_harm() -> None:
     seen: list[int] = []
     pipeline = Pipeline()
     pipeline.source([1]).async_map(sleeping(10)).to(seen)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(job.wait(), 1)
-            await job.wait()
-
-    run(main())
+    async with pipeline.start() as job:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job.wait(), 1)
+        await job.wait()
     assert seen == [1]
 
 
-def test_error_that_was_handled_inside_the_block_is_raised_again_on_leaving() -> None:
+async def test_error_that_was_handled_inside_the_block_is_raised_again_on_leaving() -> None:
     # nobody leaves a failed job by accident; whoever means to, catches around the block
     pipeline = Pipeline()
     pipeline.source([1]).map(boom, name="bad").discard()
 
-    async def main() -> None:
-        with pytest.raises(Exception, match="step 'bad'") as caught:
-            async with pipeline.start() as job:
-                with pytest.raises(Exception, match="step 'bad'") as first:
-                    await job.wait()
-        assert caught.value is first.value
-
-    run(main())
+    with pytest.raises(Exception, match="step 'bad'") as caught:
+        async with pipeline.start() as job:
+            with pytest.raises(Exception, match="step 'bad'") as first:
+                await job.wait()
+    assert caught.value is first.value
 
 
-def test_context_variables_of_the_program_are_seen_in_steps() -> None:
+async def test_context_variables_of_the_program_are_seen_in_steps() -> None:
     variable = contextvars.ContextVar("variable", default="unset")
     seen: list[str] = []
 
@@ -412,11 +366,8 @@ def test_context_variables_of_the_program_are_seen_in_steps() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).map(look).async_map(call).to(seen)
 
-    async def main() -> None:
-        variable.set("mine")
-        await pipeline.run()
-
-    run(main())
+    variable.set("mine")
+    await pipeline.run()
     assert seen == ["mine", "mine"]
 
 
@@ -434,7 +385,7 @@ def test_deadlock_is_found_and_not_waited_for_forever(monkeypatch: pytest.Monkey
         run_virtual(main())
 
 
-def test_generator_is_closed_with_its_job() -> None:
+async def test_generator_is_closed_with_its_job() -> None:
     ended: list[str] = []
 
     async def endless() -> AsyncIterator[int]:
@@ -448,17 +399,14 @@ def test_generator_is_closed_with_its_job() -> None:
     pipeline = Pipeline()
     pipeline.source(endless()).discard()
 
-    async def main() -> None:
-        with pytest.raises(Boom):
-            async with pipeline.start():
-                await asyncio.sleep(5)
-                boom()
-
-    run(main())
+    with pytest.raises(Boom):
+        async with pipeline.start():
+            await asyncio.sleep(5)
+            boom()
     assert ended == ["yes"]
 
 
-def test_sink_that_ignores_its_cancellation_does_not_hang_the_job() -> None:
+async def test_sink_that_ignores_its_cancellation_does_not_hang_the_job() -> None:
     async def stubborn(value: int) -> None:
         for _ in range(100):
             try:
@@ -466,18 +414,15 @@ def test_sink_that_ignores_its_cancellation_does_not_hang_the_job() -> None:
             except asyncio.CancelledError:
                 pass
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        pipeline = Pipeline()
-        pipeline.source([1]).to(stubborn, name="deaf")
-        with pytest.raises(SinkError, match="ignored their cancellation for 10 s: 'deaf'"):
-            async with pipeline.start() as job:
-                await asyncio.sleep(1)
-                await job.stop(timeout=1)
-        assert loop.time() < 30
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # nobody else will
-            while not task.done():
-                task.cancel()
-                await asyncio.sleep(0)
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    pipeline = Pipeline()
+    pipeline.source([1]).to(stubborn, name="deaf")
+    with pytest.raises(SinkError, match="ignored their cancellation for 10 s: 'deaf'"):
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            await job.stop(timeout=1)
+    assert loop.time() < 30
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # nobody else will
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)

@@ -22,36 +22,34 @@ from asyncstream import (
     SourceError,
     SourceProgress,
 )
-from asyncstream.testing.loop import run_virtual
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
-def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
+async def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
     async def call(value: int) -> int:
         await asyncio.sleep(1)
         if value == 1:
             raise ValueError
         return value
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        numbers = pipeline.submissions(int, name="in")
-        numbers.async_map(call, concurrency=4, on_error="skip").discard()
-        job = pipeline.start()
-        with pytest.raises(PipelineError, match="not running yet"):
-            job.progress()
-        async with job:
-            assert job.progress() == JobProgress((SourceProgress("in", 0, None),), 0, 0)
-            for number in range(10):
-                await job.submit(number)
-            await asyncio.sleep(0.5)
-            assert job.progress() == JobProgress((SourceProgress("in", 10, None),), 10, 0)
-            await asyncio.sleep(1)
-            progress = job.progress()
-            assert (progress.read, progress.in_flight, progress.failed) == (10, 6, 1)
-            await job.drain()
-        assert job.progress().in_flight == 0
-
-    run_virtual(main())
+    pipeline = Pipeline()
+    numbers = pipeline.submissions(int, name="in")
+    numbers.async_map(call, concurrency=4, on_error="skip").discard()
+    job = pipeline.start()
+    with pytest.raises(PipelineError, match="not running yet"):
+        job.progress()
+    async with job:
+        assert job.progress() == JobProgress((SourceProgress("in", 0, None),), 0, 0)
+        for number in range(10):
+            await job.submit(number)
+        await asyncio.sleep(0.5)
+        assert job.progress() == JobProgress((SourceProgress("in", 10, None),), 10, 0)
+        await asyncio.sleep(1)
+        progress = job.progress()
+        assert (progress.read, progress.in_flight, progress.failed) == (10, 6, 1)
+        await job.drain()
+    assert job.progress().in_flight == 0
 
 
 def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
@@ -81,23 +79,20 @@ def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
     assert asyncio.run(shares(Items([]))) == [1.0, 1.0, 1.0]
 
 
-def test_sources_that_do_not_know_say_so() -> None:
+async def test_sources_that_do_not_know_say_so() -> None:
     class Numbers(Source[int]):
         async def read(self) -> SourceBatch[int] | None:
             return None
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        pipeline.source(Numbers(), name="numbers").discard()
-        pipeline.source((number for number in range(3)), name="generated").discard()
-        pipeline.submissions(name="submitted").discard()
-        async with pipeline.start() as job:
-            assert [source.share for source in job.progress().sources] == [None, None, None]
-
-    run_virtual(main())
+    pipeline = Pipeline()
+    pipeline.source(Numbers(), name="numbers").discard()
+    pipeline.source((number for number in range(3)), name="generated").discard()
+    pipeline.submissions(name="submitted").discard()
+    async with pipeline.start() as job:
+        assert [source.share for source in job.progress().sources] == [None, None, None]
 
 
-def test_source_that_fails_to_tell_is_named() -> None:
+async def test_source_that_fails_to_tell_is_named() -> None:
     class Numbers(Source[int]):
         async def read(self) -> SourceBatch[int] | None:
             return None
@@ -105,32 +100,26 @@ def test_source_that_fails_to_tell_is_named() -> None:
         def progress(self) -> float | None:
             raise ValueError("no idea")
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        pipeline.source(Numbers(), name="numbers").discard()
-        async with pipeline.start() as job:
-            with pytest.raises(SourceError, match="'numbers': ValueError: no idea"):
-                job.progress()
-
-    run_virtual(main())
+    pipeline = Pipeline()
+    pipeline.source(Numbers(), name="numbers").discard()
+    async with pipeline.start() as job:
+        with pytest.raises(SourceError, match="'numbers': ValueError: no idea"):
+            job.progress()
 
 
-def test_job_tells_from_which_checkpoint_it_goes_on() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        for expected in (None, 2):
-            pipeline = Pipeline("numbers")
-            pipeline.source([1, 2, 3], name="in").to([], name="out")
-            job = pipeline.start(checkpoints=Checkpoints(store=store))
-            assert job.resumed_from is None
-            async with job:
-                info = job.resumed_from
-                assert (None if info is None else info.id) == expected
-                await job.wait()
-            assert job.resumed_from == info
-        pipeline = Pipeline()
-        pipeline.source([1]).discard()
-        async with pipeline.start() as job:
-            assert job.resumed_from is None
-
-    run_virtual(main())
+async def test_job_tells_from_which_checkpoint_it_goes_on() -> None:
+    store = MemoryStore()
+    for expected in (None, 2):
+        pipeline = Pipeline("numbers")
+        pipeline.source([1, 2, 3], name="in").to([], name="out")
+        job = pipeline.start(checkpoints=Checkpoints(store=store))
+        assert job.resumed_from is None
+        async with job:
+            info = job.resumed_from
+            assert (None if info is None else info.id) == expected
+            await job.wait()
+        assert job.resumed_from == info
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+    async with pipeline.start() as job:
+        assert job.resumed_from is None

@@ -27,6 +27,8 @@ from asyncstream.elements import Timestamps
 from asyncstream.pipeline import Stream
 from tests.runtime.parts import run
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 COUNT = 50
 
 
@@ -121,15 +123,12 @@ def test_goes_on_as_if_nothing_had_failed(part: str, caplog: pytest.LogCaptureFi
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 3
 
 
-def test_too_many_failures_raise_the_last_with_a_note() -> None:
+async def test_too_many_failures_raise_the_last_with_a_note() -> None:
     source = Numbers(range(3, 1000))
 
-    async def main() -> None:
-        with pytest.raises(SourceError, match="gone") as caught:
-            await pipeline_of(source, []).run(checkpoints=checkpoints(), restart=Restarts(2))
-        assert caught.value.__notes__ == ["pipeline 'it' had been restarted 2 times"]
-
-    run(main())
+    with pytest.raises(SourceError, match="gone") as caught:
+        await pipeline_of(source, []).run(checkpoints=checkpoints(), restart=Restarts(2))
+    assert caught.value.__notes__ == ["pipeline 'it' had been restarted 2 times"]
     assert source.opened == source.closed == 3
 
 
@@ -148,31 +147,25 @@ def test_only_failures_within_the_time_count() -> None:
     run(main())
 
 
-def test_pauses_double_up_to_the_longest_with_a_random_part_left_out() -> None:
+async def test_pauses_double_up_to_the_longest_with_a_random_part_left_out() -> None:
     restarts = Restarts(9, backoff=timedelta(seconds=2), longest=10)
     for number, full in ((1, 2), (2, 4), (3, 8), (4, 10), (9, 10), (5000, 10)):
         pauses = [restarts.pause(number) for _ in range(200)]
         assert full / 2 <= min(pauses) < max(pauses) <= full
 
-    async def main() -> None:
-        with pytest.raises(SourceError):
-            await pipeline_of(Numbers(range(1, 99)), []).run(checkpoints=checkpoints(), restart=restarts)
-        seconds = asyncio.get_running_loop().time() - 10 * 0.1
-        assert (2 + 4 + 8 + 6 * 10) / 2 <= seconds <= 2 + 4 + 8 + 6 * 10 + 1
-
-    run(main())
+    with pytest.raises(SourceError):
+        await pipeline_of(Numbers(range(1, 99)), []).run(checkpoints=checkpoints(), restart=restarts)
+    seconds = asyncio.get_running_loop().time() - 10 * 0.1
+    assert (2 + 4 + 8 + 6 * 10) / 2 <= seconds <= 2 + 4 + 8 + 6 * 10 + 1
 
 
-def test_first_choice_of_a_checkpoint_is_for_the_first_run_only() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        for _ in range(2):  # the second time the store is full of checkpoints that are not to count
-            sink = Ledger()
-            kept = Checkpoints(store=store, every=0.35, restore="none")
-            await pipeline_of(Numbers([20]), sink).run(checkpoints=kept, restart=Restarts(1))
-            assert sink.rows == list(range(COUNT))
-
-    run(main())
+async def test_first_choice_of_a_checkpoint_is_for_the_first_run_only() -> None:
+    store = MemoryStore()
+    for _ in range(2):  # the second time the store is full of checkpoints that are not to count
+        sink = Ledger()
+        kept = Checkpoints(store=store, every=0.35, restore="none")
+        await pipeline_of(Numbers([20]), sink).run(checkpoints=kept, restart=Restarts(1))
+        assert sink.rows == list(range(COUNT))
 
 
 def test_sink_that_cannot_be_opened_for_a_while() -> None:
@@ -190,30 +183,27 @@ def test_sink_that_cannot_be_opened_for_a_while() -> None:
     assert sink.rows == list(range(COUNT))
 
 
-def test_what_would_fail_again_is_not_tried_again() -> None:
-    async def main() -> None:
-        source = Numbers()
-        missing = Checkpoints(store=MemoryStore(), restore=7)
-        with pytest.raises(Exception, match="checkpoint 7"):
-            await pipeline_of(source, []).run(checkpoints=missing, restart=Restarts(5))
-        assert source.opened <= 1
-        state = Numbers()
+async def test_what_would_fail_again_is_not_tried_again() -> None:
+    source = Numbers()
+    missing = Checkpoints(store=MemoryStore(), restore=7)
+    with pytest.raises(Exception, match="checkpoint 7"):
+        await pipeline_of(source, []).run(checkpoints=missing, restart=Restarts(5))
+    assert source.opened <= 1
+    state = Numbers()
 
-        def unkept(value: int) -> Any:
-            return lambda: value
+    def unkept(value: int) -> Any:
+        return lambda: value
 
-        pipeline = Pipeline()
-        (
-            pipeline.source(state, name="in")
-            .map(unkept, name="m")
-            .async_map(_slowly, name="call", concurrency=2)
-            .to([], name="out")
-        )
-        with pytest.raises(Exception, match="call"):
-            await pipeline.run(checkpoints=checkpoints(), restart=Restarts(5))
-        assert state.opened == 1
-
-    run(main())
+    pipeline = Pipeline()
+    (
+        pipeline.source(state, name="in")
+        .map(unkept, name="m")
+        .async_map(_slowly, name="call", concurrency=2)
+        .to([], name="out")
+    )
+    with pytest.raises(Exception, match="call"):
+        await pipeline.run(checkpoints=checkpoints(), restart=Restarts(5))
+    assert state.opened == 1
 
 
 async def _slowly(value: Any) -> Any:
@@ -221,31 +211,23 @@ async def _slowly(value: Any) -> Any:
     return value
 
 
-def test_cancellation_and_interrupts_are_no_failures() -> None:
-    async def main() -> None:
-        source = Numbers()
-        task = asyncio.create_task(
-            pipeline_of(source, []).run(checkpoints=checkpoints(), restart=Restarts(5))
-        )
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert source.opened == 1
-
-    run(main())
+async def test_cancellation_and_interrupts_are_no_failures() -> None:
+    source = Numbers()
+    task = asyncio.create_task(pipeline_of(source, []).run(checkpoints=checkpoints(), restart=Restarts(5)))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.opened == 1
 
 
-def test_plans_that_cannot_be_restarted_are_refused() -> None:
-    async def main() -> None:
-        with pytest.raises(PipelineError, match="needs checkpoints="):
-            await pipeline_of([1], []).run(restart=Restarts(1))
-        with pytest.raises(PipelineError, match=r"source 'in' cannot be read again"):
-            await pipeline_of((n for n in range(3)), []).run(checkpoints=checkpoints(), restart=Restarts(1))
-        with pytest.raises(PipelineError, match=r"restart: expected Restarts"):
-            await pipeline_of([1], []).run(checkpoints=checkpoints(), restart=3)  # type: ignore[arg-type]
-
-    run(main())
+async def test_plans_that_cannot_be_restarted_are_refused() -> None:
+    with pytest.raises(PipelineError, match="needs checkpoints="):
+        await pipeline_of([1], []).run(restart=Restarts(1))
+    with pytest.raises(PipelineError, match=r"source 'in' cannot be read again"):
+        await pipeline_of((n for n in range(3)), []).run(checkpoints=checkpoints(), restart=Restarts(1))
+    with pytest.raises(PipelineError, match=r"restart: expected Restarts"):
+        await pipeline_of([1], []).run(checkpoints=checkpoints(), restart=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
@@ -254,10 +236,7 @@ def test_wrong_settings_are_refused(wrong: tuple[int, int, int]) -> None:
         Restarts(*wrong)
 
 
-def test_errors_without_restart_are_as_they_were() -> None:
-    async def main() -> None:
-        with pytest.raises((SinkError, UserFunctionError)) as caught:
-            await pipeline_of([1], Ledger([1])).run(checkpoints=checkpoints())
-        assert not hasattr(caught.value, "__notes__")
-
-    run(main())
+async def test_errors_without_restart_are_as_they_were() -> None:
+    with pytest.raises((SinkError, UserFunctionError)) as caught:
+        await pipeline_of([1], Ledger([1])).run(checkpoints=checkpoints())
+    assert not hasattr(caught.value, "__notes__")

@@ -23,6 +23,8 @@ from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import ProcessWindowFunction, WindowContext
 from tests.runtime.parts import run
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 
 class CountPerKey(KeyedProcessFunction[str, tuple[str, int]]):
     def open(self, ctx: KeyedContext) -> None:
@@ -49,20 +51,17 @@ def test_process_function_in_two_steps_is_refused_when_it_is_built() -> None:
         keyed.process(function, name="two")
 
 
-def test_process_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on() -> None:
+async def test_process_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on() -> None:
     function = CountPerKey()
     (one, done), (two, _) = counting(function), counting(function)
 
-    async def main() -> None:
-        async with one.start() as job:
-            await job.submit("a")
-            with pytest.raises(PipelineError, match="CountPerKey serves another job that runs"):
-                await two.run()
-            await job.submit("a")
-        async with two.start() as job:  # one after the other is well
-            await job.submit("a")
-
-    run(main())
+    async with one.start() as job:
+        await job.submit("a")
+        with pytest.raises(PipelineError, match="CountPerKey serves another job that runs"):
+            await two.run()
+        await job.submit("a")
+    async with two.start() as job:  # one after the other is well
+        await job.submit("a")
     assert done == [("a", 1), ("a", 2)]
 
 
@@ -105,7 +104,7 @@ def test_window_function_in_two_steps_is_refused_when_it_is_built(first: Any, se
 
 
 @pytest.mark.parametrize("way", [processed, aggregated])
-def test_window_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on(way: Any) -> None:
+async def test_window_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on(way: Any) -> None:
     function = CountFirings()
 
     def build() -> tuple[Pipeline, list[Any]]:
@@ -117,16 +116,13 @@ def test_window_function_in_two_jobs_at_once_is_refused_and_the_first_goes_on(wa
 
     (one, done), (two, other) = build(), build()
 
-    async def main() -> None:
-        async with one.start() as job:
-            await job.submit("a")
-            with pytest.raises(PipelineError, match="CountFirings serves another job that runs"):
-                await two.run()
-            await job.submit("a")
-        async with two.start() as job:  # one after the other is well
-            await job.submit("a")
-
-    run(main())
+    async with one.start() as job:
+        await job.submit("a")
+        with pytest.raises(PipelineError, match="CountFirings serves another job that runs"):
+            await two.run()
+        await job.submit("a")
+    async with two.start() as job:  # one after the other is well
+        await job.submit("a")
     assert (done, other) == ([(1, 1), (2, 1)], [(3, 1)])
 
 
@@ -174,23 +170,20 @@ def test_session_inside_several_guards_is_opened_once_and_closed_once(second: An
     assert done == [*range(5)]
 
 
-def test_guard_that_is_closed_leaves_the_session_to_another() -> None:
+async def test_guard_that_is_closed_leaves_the_session_to_another() -> None:
     session = Session()
 
-    async def main() -> None:
-        async with retry(session) as kept:
-            async with cached(session) as short:
-                assert await short(1) == 1
-            assert await kept(2) == 2
-            assert session.closed == 0
-
-    run(main())
+    async with retry(session) as kept:
+        async with cached(session) as short:
+            assert await short(1) == 1
+        assert await kept(2) == 2
+        assert session.closed == 0
     assert (session.opened, session.closed) == (1, 1)
 
 
 @pytest.mark.parametrize("level", [lambda session: session, retry, cached], ids=["plain", "retry", "cached"])
 @pytest.mark.parametrize("leaves_first", ["the block", "the job"])
-def test_what_is_opened_by_hand_is_the_one_that_a_job_holds(level: Any, leaves_first: str) -> None:
+async def test_what_is_opened_by_hand_is_the_one_that_a_job_holds(level: Any, leaves_first: str) -> None:
     """One session: the job's calls go on when the block is left, and the block's when the job has ended."""
     session = Session()
     shared = level(session)
@@ -198,27 +191,24 @@ def test_what_is_opened_by_hand_is_the_one_that_a_job_holds(level: Any, leaves_f
     pipeline = Pipeline()
     pipeline.submissions().async_map(shared).to(done)
 
-    async def main() -> None:
-        if leaves_first == "the block":
-            async with pipeline.start() as job:
-                async with shared:
-                    assert await shared.invoke(1) == 1
-                await job.submit(2)
-        else:
+    if leaves_first == "the block":
+        async with pipeline.start() as job:
             async with shared:
-                async with pipeline.start() as job:
-                    await job.submit(2)
-                async with shared:
-                    assert await shared.invoke(3) == 3
-                assert await shared.invoke(4) == 4
-                assert session.closed == 0
-
-    run(main())
+                assert await shared.invoke(1) == 1
+            await job.submit(2)
+    else:
+        async with shared:
+            async with pipeline.start() as job:
+                await job.submit(2)
+            async with shared:
+                assert await shared.invoke(3) == 3
+            assert await shared.invoke(4) == 4
+            assert session.closed == 0
     assert done == [2]
     assert (session.opened, session.closed) == (1, 1)
 
 
-def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
+async def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
     class Failing(Session):
         async def open(self) -> None:
             await super().open()
@@ -227,14 +217,11 @@ def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
 
     session = Failing()
 
-    async def main() -> None:
-        with pytest.raises(ConnectionError):
-            async with session:
-                pass
+    with pytest.raises(ConnectionError):
         async with session:
-            assert await session.invoke(1) == 1
-
-    run(main())
+            pass
+    async with session:
+        assert await session.invoke(1) == 1
     assert (session.opened, session.closed) == (2, 2)
 
 
@@ -272,25 +259,22 @@ def test_job_that_ends_leaves_the_session_of_another_open() -> None:
     assert session.opened == session.closed == 2
 
 
-def test_job_that_stops_leaves_the_calls_of_another_alone() -> None:
+async def test_job_that_stops_leaves_the_calls_of_another_alone() -> None:
     async def slow(value: int) -> int:
         await asyncio.sleep(3)
         return value
 
     shared = single_flight(slow)
 
-    async def main() -> None:
-        done: list[int] = []
-        stopped, kept = Pipeline(), Pipeline()
-        stopped.source([100]).async_map(shared).discard()
-        kept.source(range(5)).async_map(shared).to(done)
+    done: list[int] = []
+    stopped, kept = Pipeline(), Pipeline()
+    stopped.source([100]).async_map(shared).discard()
+    kept.source(range(5)).async_map(shared).to(done)
 
-        async def stop_early() -> None:
-            async with stopped.start() as job:
-                await asyncio.sleep(1)
-                await job.stop()
+    async def stop_early() -> None:
+        async with stopped.start() as job:
+            await asyncio.sleep(1)
+            await job.stop()
 
-        await asyncio.gather(stop_early(), kept.run())
-        assert done == list(range(5))
-
-    run(main())
+    await asyncio.gather(stop_early(), kept.run())
+    assert done == list(range(5))

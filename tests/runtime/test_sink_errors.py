@@ -27,6 +27,8 @@ from asyncstream import (
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import run
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 POISON = {3, 7, 8, 39}
 GOOD = [number for number in range(40) if number not in POISON]
 
@@ -66,17 +68,14 @@ def kinds() -> dict[str, tuple[Any, list[int]]]:
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_skipped_elements_are_counted_and_the_others_written_once(kind: str) -> None:
+async def test_skipped_elements_are_counted_and_the_others_written_once(kind: str) -> None:
     sink, rows = kinds()[kind]
     pipeline = Pipeline()
     pipeline.source(range(40), name="in").to(sink, name="out", on_error="skip")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.wait()
-        assert job.metrics()["out"] == {"written": 36, "waiting": 0, "failed": 4, "skipped": 4}
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.wait()
+    assert job.metrics()["out"] == {"written": 36, "waiting": 0, "failed": 4, "skipped": 4}
     assert rows == GOOD
 
 
@@ -93,37 +92,31 @@ def test_routed_elements_come_out_of_failed(kind: str) -> None:
     assert all(isinstance(call.error, ConnectionError) for call in failed)
 
 
-def test_fail_is_what_happens_if_nothing_is_said() -> None:
+async def test_fail_is_what_happens_if_nothing_is_said() -> None:
     pipeline = Pipeline()
     pipeline.source(range(40), name="in").to(AllOrNothing(), name="out")
 
-    async def main() -> None:
-        with pytest.raises(SinkError, match="step 'out': ConnectionError: refused"):
-            await pipeline.run()
-
-    run(main())
+    with pytest.raises(SinkError, match="step 'out': ConnectionError: refused"):
+        await pipeline.run()
 
 
-def test_poison_in_files_and_tables(tmp_path: Path) -> None:
+async def test_poison_in_files_and_tables(tmp_path: Path) -> None:
     dead: list[FailedCall] = []
     pipeline = Pipeline()
     rows = pipeline.source([{"id": 1}, {"id": object()}, {"id": 3}, {}, {"id": 5}], name="in")
     rows.to(JsonLinesSink(tmp_path / "out"), name="file", on_error="route").failed.to(dead, name="dead")
     rows.to(SqliteSink(tmp_path / "db", "t", columns=["id"]), name="table", on_error="skip")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.wait()
-        assert job.metrics()["table"]["written"] == 3
-        assert job.metrics()["table"]["skipped"] == 2
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.wait()
+    assert job.metrics()["table"]["written"] == 3
+    assert job.metrics()["table"]["skipped"] == 2
     lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert lines == [{"id": 1}, {"id": 3}, {}, {"id": 5}]
     assert len(dead) == 1
 
 
-def test_failed_elements_keep_their_event_time_and_are_not_late() -> None:
+async def test_failed_elements_keep_their_event_time_and_are_not_late() -> None:
     counts: list[tuple[int | None, Any]] = []
     pipeline = Pipeline()
     timed = pipeline.source(range(40), name="in").event_time(
@@ -137,18 +130,15 @@ def test_failed_elements_keep_their_event_time_and_are_not_late() -> None:
         .to(counts, name="counts")
     )
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.wait()
-        assert job.metrics()["w"]["late_dropped"] == 0
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.wait()
+    assert job.metrics()["w"]["late_dropped"] == 0
     assert counts == [(0, 3), (30, 1)]
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05, 0.2, 10.0])
 @pytest.mark.parametrize("after", [0.0, 0.035, 0.1, 0.3])
-def test_stops_lose_and_double_neither_good_nor_bad(after: float, timeout: float) -> None:
+async def test_stops_lose_and_double_neither_good_nor_bad(after: float, timeout: float) -> None:
     sink, failed = AllOrNothing(), list[FailedCall]()
 
     async def slow(call: FailedCall) -> None:
@@ -159,19 +149,16 @@ def test_stops_lose_and_double_neither_good_nor_bad(after: float, timeout: float
     end = pipeline.source(range(40), name="in").to(sink, name="out", on_error="route")
     end.failed.map(lambda call: call, name="same").to(slow, name="dead")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(after)
-            snapshot = await job.stop(timeout)
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(after)
+        snapshot = await job.stop(timeout)
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
     assert sink.rows == GOOD
     assert [call.value for call in failed] == sorted(POISON)
 
 
-def test_dead_letters_hold_the_sink_back() -> None:
+async def test_dead_letters_hold_the_sink_back() -> None:
     gate = asyncio.Event()
 
     async def stuck(call: FailedCall) -> None:
@@ -185,16 +172,13 @@ def test_dead_letters_hold_the_sink_back() -> None:
         stuck, name="dead"
     )
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1)
-            assert job.metrics()["dead"]["waiting"] <= 1100
-            assert job.metrics()["in"]["read"] < 10_000
-            gate.set()
-            await job.wait()
-            assert job.metrics()["dead"]["written"] == 20_000
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        assert job.metrics()["dead"]["waiting"] <= 1100
+        assert job.metrics()["in"]["read"] < 10_000
+        gate.set()
+        await job.wait()
+        assert job.metrics()["dead"]["written"] == 20_000
 
 
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:

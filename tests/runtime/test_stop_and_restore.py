@@ -23,6 +23,8 @@ from asyncstream.elements import Timestamps
 from asyncstream.pipeline import Stream
 from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, run, sleeping
 
+pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
+
 Order = Literal["ordered", "unordered", "event_time", "per_key"]
 ORDERS: tuple[Order, ...] = ("ordered", "unordered", "event_time", "per_key")
 
@@ -144,149 +146,125 @@ def test_accepted_submissions_survive_stops_at_random_moments(order: Order) -> N
             assert sink.values == accepted
 
 
-def test_stop_after_a_drain_that_took_too_long_gives_what_is_left() -> None:
+async def test_stop_after_a_drain_that_took_too_long_gives_what_is_left() -> None:
     sink = WatermarkedSink()
     pipeline = Pipeline()
     pipeline.source(Items(range(100), batch=10)).async_map(sleeping(1), concurrency=1, buffer=1).to(sink)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(3.5)
-            with pytest.raises(TimeoutError):
-                await job.drain(2)
-            snapshot = await job.stop()
-        assert len(sink.values) == 5
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(3.5)
+        with pytest.raises(TimeoutError):
+            await job.drain(2)
+        snapshot = await job.stop()
+    assert len(sink.values) == 5
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
     assert sink.values == list(range(100))
 
 
-def test_source_goes_on_after_a_drain_and_stop() -> None:
+async def test_source_goes_on_after_a_drain_and_stop() -> None:
     # the drain told the pipeline that its input had ended; the next run must not believe it
     sink = WatermarkedSink()
     pipeline = Pipeline()
     pipeline.submissions().async_map(sleeping(1), concurrency=1).to(sink)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.submit(1)
-            await job.submit(2)
-            await asyncio.sleep(0.5)
-            with pytest.raises(TimeoutError):
-                await job.drain(0.1)
-            snapshot = await job.stop()
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.submit(3)
-            await asyncio.sleep(100)
-            await job.submit(4)
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.submit(1)
+        await job.submit(2)
+        await asyncio.sleep(0.5)
+        with pytest.raises(TimeoutError):
+            await job.drain(0.1)
+        snapshot = await job.stop()
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.submit(3)
+        await asyncio.sleep(100)
+        await job.submit(4)
     assert sink.values == [1, 2, 3, 4]
 
 
-def test_snapshot_of_a_running_job_disturbs_nothing_and_can_be_started_from() -> None:
+async def test_snapshot_of_a_running_job_disturbs_nothing_and_can_be_started_from() -> None:
     first, second = WatermarkedSink(), WatermarkedSink()
     pipeline = build("ordered", first)
     copy = build("ordered", second)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(0.05)
-            snapshot = job.snapshot()
-            done = list(first.values)
-            await job.wait()
-        async with copy.start(snapshot=snapshot) as job:
-            await job.wait()
-        assert 0 < len(done) < 100
-        # what a write under way had not finished is in the snapshot, and in the first sink a moment later
-        assert sorted(done + second.values) == list(range(100))
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.05)
+        snapshot = job.snapshot()
+        done = list(first.values)
+        await job.wait()
+    async with copy.start(snapshot=snapshot) as job:
+        await job.wait()
+    assert 0 < len(done) < 100
+    # what a write under way had not finished is in the snapshot, and in the first sink a moment later
+    assert sorted(done + second.values) == list(range(100))
     assert sorted(first.values) == list(range(100))
 
 
-def test_sink_that_is_too_slow_for_the_stop_leaves_its_elements_in_the_snapshot() -> None:
+async def test_sink_that_is_too_slow_for_the_stop_leaves_its_elements_in_the_snapshot() -> None:
     slow = LoggedSink(Log(), delay=100)
     pipeline = Pipeline()
     pipeline.source(range(10)).to(slow)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1)
-            snapshot = await job.stop(timeout=5)
-            assert asyncio.get_running_loop().time() == 6
-        slow.delay = 0
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        snapshot = await job.stop(timeout=5)
+        assert asyncio.get_running_loop().time() == 6
+    slow.delay = 0
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
     assert slow.values == list(range(10))
 
 
-def test_sink_gets_no_time_when_told_so() -> None:
+async def test_sink_gets_no_time_when_told_so() -> None:
     slow = LoggedSink(Log(), delay=100)
     pipeline = Pipeline()
     pipeline.source(range(10)).to(slow)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1)
-            await job.stop(timeout=0)
-            assert asyncio.get_running_loop().time() == 1
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        await job.stop(timeout=0)
+        assert asyncio.get_running_loop().time() == 1
 
 
 @pytest.mark.parametrize("wrong", [-1, "soon", True])
-def test_wrong_timeout_is_refused_and_changes_nothing(wrong: Any) -> None:
+async def test_wrong_timeout_is_refused_and_changes_nothing(wrong: Any) -> None:
     seen: list[int] = []
     pipeline = Pipeline()
     pipeline.submissions().to(seen)
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            for end in (job.stop(timeout=wrong), job.drain(timeout=wrong)):
-                with pytest.raises(PipelineError, match="timeout: expected"):
-                    await end
-            await job.submit(1)
-
-    run(main())
+    async with pipeline.start() as job:
+        for end in (job.stop(timeout=wrong), job.drain(timeout=wrong)):
+            with pytest.raises(PipelineError, match="timeout: expected"):
+                await end
+        await job.submit(1)
     assert seen == [1]
 
 
-def test_two_stops_at_once_give_the_same() -> None:
+async def test_two_stops_at_once_give_the_same() -> None:
     pipeline = Pipeline()
     pipeline.source(range(5)).async_map(sleeping(100)).to(LoggedSink(Log(), delay=0.5))
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1)
-            one, two = await asyncio.gather(job.stop(), job.stop())
-            assert one == two
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        one, two = await asyncio.gather(job.stop(), job.stop())
+        assert one == two
 
 
-def test_snapshot_of_another_pipeline_is_refused() -> None:
+async def test_snapshot_of_another_pipeline_is_refused() -> None:
     pipeline = Pipeline()
     pipeline.submissions().async_map(sleeping(1), name="old").discard()
     other = Pipeline()
     other.submissions().async_map(sleeping(1), name="new").discard()
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.submit(1)
-            snapshot = await job.stop()
-        with pytest.raises(PipelineError, match="state of steps that this pipeline does not have: old"):
-            async with other.start(snapshot=snapshot):
-                pass
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.submit(1)
+        snapshot = await job.stop()
+    with pytest.raises(PipelineError, match="state of steps that this pipeline does not have: old"):
+        async with other.start(snapshot=snapshot):
+            pass
 
 
-def test_source_that_cannot_go_on_names_itself() -> None:
+async def test_source_that_cannot_go_on_names_itself() -> None:
     class Lost(LoggedSource):
         async def seek(self, position: int) -> None:
             raise OSError("tape torn")
@@ -294,18 +272,15 @@ def test_source_that_cannot_go_on_names_itself() -> None:
     pipeline = Pipeline()
     pipeline.source(Lost(Log(), [[1]]), name="tape").discard()
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await job.wait()
-            snapshot = job.snapshot()
-        with pytest.raises(Exception, match="step 'tape': OSError: tape torn"):
-            async with pipeline.start(snapshot=snapshot):
-                pass
-
-    run(main())
+    async with pipeline.start() as job:
+        await job.wait()
+        snapshot = job.snapshot()
+    with pytest.raises(Exception, match="step 'tape': OSError: tape torn"):
+        async with pipeline.start(snapshot=snapshot):
+            pass
 
 
-def test_idle_stream_comes_back_after_a_restore() -> None:
+async def test_idle_stream_comes_back_after_a_restore() -> None:
     """The union remembers that an input was idle: the input must remember it too, and say when it is back."""
     log = Log()
     sink = LoggedSink(log)
@@ -323,24 +298,21 @@ def test_idle_stream_comes_back_after_a_restore() -> None:
 
     union.async_map(same, order="event_time", name="end").to(sink)
 
-    async def main() -> None:
-        clock = VirtualClock()
-        async with pipeline.start(clock=clock) as job:
-            await job.submit(100, to="a")
-            await asyncio.sleep(5)
-            snapshot = await job.stop()
-        assert [idle for _, idle, _ in snapshot.operators["union"][1]] == [True, True]
-        async with pipeline.start(clock=clock, snapshot=snapshot) as job:
-            await job.submit(50, to="b")
-            await asyncio.sleep(0.1)
-            assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, False]
-            await asyncio.sleep(5)
-            assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, True]
-
-    run(main())
+    clock = VirtualClock()
+    async with pipeline.start(clock=clock) as job:
+        await job.submit(100, to="a")
+        await asyncio.sleep(5)
+        snapshot = await job.stop()
+    assert [idle for _, idle, _ in snapshot.operators["union"][1]] == [True, True]
+    async with pipeline.start(clock=clock, snapshot=snapshot) as job:
+        await job.submit(50, to="b")
+        await asyncio.sleep(0.1)
+        assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, False]
+        await asyncio.sleep(5)
+        assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, True]
 
 
-def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None:
+async def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None:
     """While calls finish, the generator is an item ahead of its reader; that item is processed too."""
     yielded: list[int] = []
     done: list[int] = []
@@ -355,13 +327,10 @@ def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None:
         await asyncio.sleep(0.01)
         return value
 
-    async def main() -> None:
-        pipeline = Pipeline()
-        pipeline.source(events()).async_map(call, concurrency=2, buffer=2).to(done)
-        async with pipeline.start() as job:
-            await asyncio.sleep(0.1)
-            await job.drain(timeout=60)
-
-    run(main())
+    pipeline = Pipeline()
+    pipeline.source(events()).async_map(call, concurrency=2, buffer=2).to(done)
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        await job.drain(timeout=60)
     assert len(yielded) > 10
     assert done == yielded

@@ -18,7 +18,6 @@ import pytest
 
 from asyncstream import Job, JobSnapshot, JsonLinesSink, Pipeline, Sink, SinkError, SqliteSink
 from asyncstream.elements import Timestamps
-from tests.runtime.parts import run
 
 COUNT = 40
 
@@ -78,27 +77,26 @@ def sinks() -> dict[str, tuple[Any, Callable[[], list[Any]]]]:
 @pytest.mark.parametrize("timeout", [0.0, 0.05, 0.1, 0.75, 100.0])
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.1, 1.25])
 @pytest.mark.parametrize("kind", sinks())
-def test_nothing_is_lost_or_written_twice(kind: str, after: float, timeout: float) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_nothing_is_lost_or_written_twice(kind: str, after: float, timeout: float) -> None:
     sink, rows = sinks()[kind]
     pipeline = Pipeline()
     pipeline.source(range(COUNT), name="in").to(sink, name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(after)
-            snapshot = await job.stop(timeout)
-            taken = len(rows())
-            if job.metrics()["in"]["read"]:
-                assert snapshot.operators["out"][0] == list(range(taken, COUNT))
-            assert job.metrics()["out"]["written"] == taken
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-        assert rows() == list(range(COUNT))
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(after)
+        snapshot = await job.stop(timeout)
+        taken = len(rows())
+        if job.metrics()["in"]["read"]:
+            assert snapshot.operators["out"][0] == list(range(taken, COUNT))
+        assert job.metrics()["out"]["written"] == taken
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
+    assert rows() == list(range(COUNT))
 
 
-def test_sink_that_does_not_know_gets_a_write_that_was_cut_short_again() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_sink_that_does_not_know_gets_a_write_that_was_cut_short_again() -> None:
     class Plain(KnowsWhatItTook):
         def taken(self) -> int:
             return 0
@@ -107,19 +105,17 @@ def test_sink_that_does_not_know_gets_a_write_that_was_cut_short_again() -> None
     pipeline = Pipeline()
     pipeline.source(range(COUNT), name="in").to(sink, name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            await asyncio.sleep(1.05)
-            snapshot = await job.stop(0)
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.wait()
-        assert Counter(sink.rows) == Counter([*range(10), *range(COUNT)])
-
-    run(main())
+    async with pipeline.start() as job:
+        await asyncio.sleep(1.05)
+        snapshot = await job.stop(0)
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.wait()
+    assert Counter(sink.rows) == Counter([*range(10), *range(COUNT)])
 
 
 @pytest.mark.parametrize("wrong", [-1, 41, "all"])
-def test_sink_that_says_nonsense_is_named(wrong: Any) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_sink_that_says_nonsense_is_named(wrong: Any) -> None:
     class Liar(KnowsWhatItTook):
         def taken(self) -> int:
             return wrong  # type: ignore[no-any-return]
@@ -127,51 +123,45 @@ def test_sink_that_says_nonsense_is_named(wrong: Any) -> None:
     pipeline = Pipeline()
     pipeline.source(range(COUNT), name="in").to(Liar(), name="out")
 
-    async def main() -> None:
-        with pytest.raises(SinkError, match=r"step 'out': taken\(\) gave .* of a write of 40 elements"):
-            async with pipeline.start() as job:
-                await asyncio.sleep(1)
-                await job.stop(0)
-
-    run(main())
+    with pytest.raises(SinkError, match=r"step 'out': taken\(\) gave .* of a write of 40 elements"):
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            await job.stop(0)
 
 
-def test_results_that_wait_for_room_are_given_once() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_results_that_wait_for_room_are_given_once() -> None:
     pipeline = Pipeline()
     pipeline.submissions(name="in").results(limit=2, name="out")
 
-    async def main() -> None:
-        got: list[Any] = []
-        async with pipeline.start() as job:
-            for number in range(10):
-                await job.submit(number)
-            await asyncio.sleep(1)
-            assert job.snapshot().operators["out"][0] == []
-            snapshot = await job.stop(0)
-            got += [result async for result in job.results()]
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.drain()
-            got += [result async for result in job.results()]
-        assert got == list(range(10))
-
-    run(main())
+    got: list[Any] = []
+    async with pipeline.start() as job:
+        for number in range(10):
+            await job.submit(number)
+        await asyncio.sleep(1)
+        assert job.snapshot().operators["out"][0] == []
+        snapshot = await job.stop(0)
+        got += [result async for result in job.results()]
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.drain()
+        got += [result async for result in job.results()]
+    assert got == list(range(10))
 
 
-def test_snapshot_of_a_running_job_knows_what_its_sink_has_taken() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_snapshot_of_a_running_job_knows_what_its_sink_has_taken() -> None:
     sink = KnowsWhatItTook()
     pipeline = Pipeline()
     pipeline.source(range(COUNT), name="in").to(sink, name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            for _ in range(5):
-                await asyncio.sleep(0.35)
-                assert job.snapshot().operators["out"][0] == list(range(len(sink.rows), COUNT))
-
-    run(main())
+    async with pipeline.start() as job:
+        for _ in range(5):
+            await asyncio.sleep(0.35)
+            assert job.snapshot().operators["out"][0] == list(range(len(sink.rows), COUNT))
 
 
-def test_failed_write_leaves_what_was_not_taken() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_failed_write_leaves_what_was_not_taken() -> None:
     rows: list[int] = []
 
     async def sink(value: int) -> None:
@@ -183,27 +173,22 @@ def test_failed_write_leaves_what_was_not_taken() -> None:
     pipeline = Pipeline()
     pipeline.source(range(COUNT), name="in").to(sink, name="out")
 
-    async def main() -> None:
-        job: Job
-        with pytest.raises(Exception, match="step 'out'"):
-            async with pipeline.start() as job:
-                await job.wait()
-        assert job.snapshot().operators["out"][0] == list(range(5, COUNT))
-
-    run(main())
+    job: Job
+    with pytest.raises(Exception, match="step 'out'"):
+        async with pipeline.start() as job:
+            await job.wait()
+    assert job.snapshot().operators["out"][0] == list(range(5, COUNT))
 
 
-def test_file_sink_that_fails_knows_how_many_lines_it_has(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_file_sink_that_fails_knows_how_many_lines_it_has(tmp_path: Path) -> None:
     pipeline = Pipeline()
     pipeline.source([0, 1, 2, object(), 4], name="in").to(JsonLinesSink(tmp_path / "out"), name="out")
 
-    async def main() -> None:
-        with pytest.raises(SinkError):
-            async with pipeline.start() as job:
-                await job.wait()
-        assert len(job.snapshot().operators["out"][0]) == 2
-
-    run(main())
+    with pytest.raises(SinkError):
+        async with pipeline.start() as job:
+            await job.wait()
+    assert len(job.snapshot().operators["out"][0]) == 2
     assert [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()] == [0, 1, 2]
 
 
@@ -216,31 +201,30 @@ def ids(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("is_released", [False, True], ids=["still_locked", "released"])
-def test_row_that_a_locked_database_got_is_not_in_the_snapshot(tmp_path: Path, is_released: bool) -> None:
+async def test_row_that_a_locked_database_got_is_not_in_the_snapshot(
+    tmp_path: Path, is_released: bool
+) -> None:
     path = tmp_path / "db"
     pipeline = Pipeline()
     pipeline.submissions(name="in").to(SqliteSink(path, "t", columns=["id"]), name="out")
 
-    async def main() -> None:
-        async with pipeline.start() as job:
-            other = sqlite3.connect(path, isolation_level=None)
-            other.execute("BEGIN IMMEDIATE")
-            for number in range(10):
-                await job.submit({"id": number})
-            await asyncio.sleep(0.05)
-            if is_released:
-                asyncio.get_running_loop().call_later(0.1, other.execute, "COMMIT")
-            snapshot = await job.stop(timeout=5 if is_released else 0.05)
-            left = len(snapshot.operators["out"][0])
-            if not is_released:
-                other.execute("COMMIT")
-            other.close()
-        assert left + len(ids(path)) == 10
-        assert left == (0 if is_released else 10)
-        async with pipeline.start(snapshot=snapshot) as job:
-            await job.drain()
-
-    asyncio.run(main())
+    async with pipeline.start() as job:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        for number in range(10):
+            await job.submit({"id": number})
+        await asyncio.sleep(0.05)
+        if is_released:
+            asyncio.get_running_loop().call_later(0.1, other.execute, "COMMIT")
+        snapshot = await job.stop(timeout=5 if is_released else 0.05)
+        left = len(snapshot.operators["out"][0])
+        if not is_released:
+            other.execute("COMMIT")
+        other.close()
+    assert left + len(ids(path)) == 10
+    assert left == (0 if is_released else 10)
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.drain()
     assert ids(path) == list(range(10))
 
 

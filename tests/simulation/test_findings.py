@@ -15,6 +15,8 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import CheckpointError
 from asyncstream.testing.loop import run_virtual
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class SlowSink(TransactionalSink[int]):
     """Takes a second for each write, and then refuses it if told to."""
@@ -47,20 +49,17 @@ def intolerant() -> Checkpoints:
     return Checkpoints(store=MemoryStore(), tolerate=0)
 
 
-def test_checkpoint_that_a_stop_cuts_short_is_no_failure_of_the_job() -> None:
+async def test_checkpoint_that_a_stop_cuts_short_is_no_failure_of_the_job() -> None:
     """The sink was cancelled under a checkpoint that waited for it, and the job failed of that."""
 
-    async def main() -> None:
-        async with pipeline_into(SlowSink(refuses=False)).start(checkpoints=intolerant()) as job:
-            await job.submit(1)
-            await asyncio.sleep(0.1)
-            checkpoint = asyncio.create_task(job.checkpoint())
-            await asyncio.sleep(0.1)
-            await job.stop(timeout=0.1)
-            with pytest.raises(CheckpointError, match="the job ended before"):
-                await checkpoint
-
-    run_virtual(main())
+    async with pipeline_into(SlowSink(refuses=False)).start(checkpoints=intolerant()) as job:
+        await job.submit(1)
+        await asyncio.sleep(0.1)
+        checkpoint = asyncio.create_task(job.checkpoint())
+        await asyncio.sleep(0.1)
+        await job.stop(timeout=0.1)
+        with pytest.raises(CheckpointError, match="the job ended before"):
+            await checkpoint
 
 
 def test_job_fails_of_what_its_sink_raised_and_not_of_the_checkpoint_that_waited_for_it() -> None:
