@@ -11,6 +11,7 @@ from asyncstream.connectors.files import CsvSink, JsonLinesSink
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
@@ -23,6 +24,8 @@ __all__ = (
     "JsonLinesSink",
     "JsonLinesSource",
     "ListSink",
+    "MemoryStreamSink",
+    "MemoryStreamSource",
     "RejectedLine",
     "Published",
     "ResultsHandle",

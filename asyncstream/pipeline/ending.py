@@ -18,6 +18,8 @@ from asyncstream.pipeline.ends import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 
 if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectSendStream
+
     from asyncstream.pipeline.stream import Stream
 
 __all__ = ("Ending", "StreamEnd", "shown_on_error")
@@ -39,6 +41,10 @@ class Ending(Generic[T]):
     ) -> StreamEnd: ...
     @overload
     def to(
+        self, sink: MemoryObjectSendStream[T], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd: ...
+    @overload
+    def to(
         self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
     ) -> StreamEnd: ...
     def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
@@ -46,7 +52,8 @@ class Ending(Generic[T]):
         End the stream in a sink.
 
         Args:
-            sink: a `Sink`, a list to append to, or a function of one element (plain or `async def`).
+            sink: a `Sink`, a list to append to, the sending end of an anyio memory stream (closed when the
+                job ends), or a function of one element (plain or `async def`).
             on_error: what becomes of an element that the sink fails on: "fail" the pipeline, "skip" the
                 element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. Where the
                 sink cannot say which one of a write it was, they are written again one by one, those that

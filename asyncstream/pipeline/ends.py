@@ -8,17 +8,22 @@ import inspect
 from collections.abc import AsyncIterable, Iterable, MutableSequence
 from typing import Any
 
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
 from asyncstream.arguments import is_async_function, refuse
 from asyncstream.connectors.base import Sink, Source
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 
 __all__ = ("as_sink", "as_source")
 
 
 def as_source(source: Any) -> Source[Any]:
-    """A `Source`, an iterable or async iterable, or a function that makes one, as a source."""
+    """A `Source`, an iterable, an async one, a memory stream, or a function that makes one, as a source."""
     if isinstance(source, Source):
         return source
+    if isinstance(source, MemoryObjectReceiveStream):
+        return MemoryStreamSource(source)
     if isinstance(source, str | bytes) or not (
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))
@@ -29,9 +34,11 @@ def as_source(source: Any) -> Source[Any]:
 
 
 def as_sink(sink: Any) -> Sink[Any]:
-    """A `Sink`, a list or a function of one element, as a sink."""
+    """A `Sink`, a list, a memory stream or a function of one element, as a sink."""
     if isinstance(sink, Sink):
         return sink
+    if isinstance(sink, MemoryObjectSendStream):
+        return MemoryStreamSink(sink)
     if isinstance(sink, MutableSequence):
         return ListSink(sink)
     if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):

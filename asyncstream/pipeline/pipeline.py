@@ -91,8 +91,9 @@ class Pipeline:
         Start a stream.
 
         Args:
-            source: a `Source`; an iterable or async iterable of elements; or a function without arguments
-                that makes one for each run, for what can be iterated over only once.
+            source: a `Source`; an iterable or async iterable of elements; the receiving end of an anyio
+                memory stream; or a function without arguments that makes one for each run, for what can be
+                iterated over only once.
         """
         return SourceStream(self._graph, self._add("source", name, as_source(source)))
 

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, assert_type
 
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
 from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
@@ -58,6 +60,7 @@ from asyncstream import (
     web,
 )
 from asyncstream.calls import in_threads
+from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import SideStreams, SourceStream, StreamEnd
@@ -131,7 +134,12 @@ class Printer(Sink[int]):
     async def write(self, values: Sequence[int], timestamps: Timestamps) -> None: ...
 
 
-def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Flight]) -> None:
+def sources(
+    pipeline: Pipeline,
+    flights: list[Flight],
+    live: AsyncIterator[Flight],
+    receive: MemoryObjectReceiveStream[Flight],
+) -> None:
     assert_type(pipeline.source(flights), SourceStream[Flight])
     assert_type(pipeline.source(live), SourceStream[Flight])
     assert_type(pipeline.source(Items(flights)), SourceStream[Flight])
@@ -148,6 +156,8 @@ def sources(pipeline: Pipeline, flights: list[Flight], live: AsyncIterator[Fligh
     assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])
     assert_type(pipeline.source(SqliteSource("a", "t", model=Seat)), SourceStream[Seat])
+    assert_type(pipeline.source(receive), SourceStream[Flight])
+    assert_type(pipeline.source(MemoryStreamSource(receive, batch=5)), SourceStream[Flight])
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
     assert_type(pipeline.submissions(Flight, limit=5), Stream[Flight])
     assert_type(pipeline.submissions(inbox="inbox.sqlite", name="kept"), Stream[Any])
@@ -248,7 +258,9 @@ def fields(flights: Stream[Flight]) -> None:
     assert_type(flights.event_time("departed", AscendingTimestamps()), Stream[Flight])
 
 
-def ends(numbers: Stream[int], some: list[int]) -> None:
+def ends(numbers: Stream[int], some: list[int], sending: MemoryObjectSendStream[int]) -> None:
+    assert_type(numbers.to(sending), StreamEnd)
+    numbers.to(MemoryStreamSink(sending, close=False))
     assert_type(numbers.to(some), StreamEnd)
     assert_type(numbers.to(Printer(), on_error="route").failed, Stream[FailedCall])
     numbers.to(Printer())
