@@ -1,156 +1,60 @@
 """
-A FastAPI service around a pipeline: events come in by POST, enriched results go out as server-sent events.
+A FastAPI service around a pipeline: orders are accepted durably, rated, counted by customer, streamed out.
 
-The pipeline lives in the event loop of the service, from its start to its end:
-
-* `POST /events` with one JSON object, or a list of them, answers once they are accepted; while the pipeline
-  has no room the request waits, and so does its client (backpressure);
-* `GET /results` streams what comes out from then on, one JSON object per server-sent event;
-* `GET /health` gives the counters of every step, and 503 with the error once the job has failed;
-* when it is told to end (SIGTERM, Ctrl-C) the service takes no more events, finishes those it has accepted,
-  writes their results to the journal and to whoever listens, and ends.
-
-    python -m examples.fastapi_service
-
-`PORT` is where it listens (8000 if not set), `JOURNAL` the file that keeps all results ("results.jsonl").
+    python -m examples.fastapi_service    # PORT, STATE, TOKEN by the environment; the live page is at /ops/
 """
-
-from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-import orjson
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, status
-from fastapi.responses import StreamingResponse
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
 
-from asyncstream import Job, JobStopped, JsonLinesSink, Pipeline, Sink
-from asyncstream.elements import Timestamps
+from asyncstream import BoundedOutOfOrderness, Count, JsonLinesSink, Pipeline, TumblingWindows
+from asyncstream.web import JobDep, LoadLimit, app, events, lifespan
 
-Event = dict[str, Any]
-
-LAG_LIMIT = 1000
-"""Results that a client may be behind before it is cut off."""
+STATE = Path(os.environ.get("STATE", "state"))
+STATE.mkdir(exist_ok=True)
 
 
-class Broadcast(Sink[Event]):
-    """
-    Gives each result to every client that listens.
-
-    A client that is too slow is cut off: it must not hold the pipeline, nor the other clients.
-    """
-
-    def __init__(self) -> None:
-        self._clients: set[asyncio.Queue[Event | None]] = set()
-
-    async def write(self, values: Sequence[Event], timestamps: Timestamps) -> None:
-        for client in tuple(self._clients):
-            for value in values:
-                if client.qsize() >= LAG_LIMIT:
-                    self._cut_off(client)
-                    break
-                client.put_nowait(value)
-
-    async def listen(self) -> AsyncIterator[bytes]:
-        """The results from now on, as server-sent events, until the client is cut off or the job ends."""
-        client: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._clients.add(client)
-        try:
-            yield b": listening\n\n"  # so that the client knows that it misses nothing from now on
-            while (value := await client.get()) is not None:
-                yield b"data: " + orjson.dumps(value) + b"\n\n"
-        finally:
-            self._clients.discard(client)
-
-    async def flush(self) -> None:
-        for client in tuple(self._clients):
-            self._cut_off(client)
-
-    close = flush  # also where a failure has left no time for a flush
-
-    def _cut_off(self, client: asyncio.Queue[Event | None]) -> None:
-        self._clients.discard(client)
-        client.put_nowait(None)
+class Order(BaseModel):
+    id: str
+    customer: str
+    cents: int
+    at_ms: int
 
 
-async def with_weather(event: Event) -> Event:
-    """Stands for a call of a weather service."""
-    await asyncio.sleep(0.02)
-    return event | {"weather": "rain" if str(event.get("airport")) in ("EWR", "SEA") else "clear"}
+async def with_rating(order: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(0.02)  # ask your service here
+    return order | {"rating": "large" if order["cents"] > 10_000 else "small"}
 
 
-def build(results: Broadcast, journal: str) -> Pipeline:
-    pipeline = Pipeline("weather service")
-    enriched = pipeline.submissions(limit=100).async_map(
-        with_weather,
-        name="weather",
-        order="unordered",
-        concurrency=50,
-        timeout=2.0,
-        on_timeout=lambda event: event | {"weather": "unknown"},
-    )
-    enriched.to(results, name="clients")
-    enriched.to(JsonLinesSink(journal, existing="append"), name="journal")
-    return pipeline
+pipeline = Pipeline("shop")
+orders = pipeline.submissions(inbox=STATE / "inbox.sqlite", name="orders")
+rated = orders.async_map(with_rating, name="rating", order="unordered", concurrency=100, timeout=5)
+rated.to(JsonLinesSink(STATE / "rated.jsonl"), name="journal")
+live = rated.publish(name="live")
+timed = rated.event_time("at_ms", BoundedOutOfOrderness(5), name="time").advance_when_quiet(10, name="quiet")
+minutes = timed.key_by("customer").window(TumblingWindows(60)).aggregate(orders=Count(), name="per customer")
+minutes.to(JsonLinesSink(STATE / "minutes.jsonl"), name="minutes")
+
+service = FastAPI(title="shop", lifespan=lifespan(pipeline, checkpoints=STATE / "checkpoints"))
+service.add_middleware(LoadLimit, limit=1000)
+service.mount("/ops", app(token=os.environ.get("TOKEN")))
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    results = Broadcast()
-    pipeline = build(results, os.environ.get("JOURNAL", "results.jsonl"))
-    async with (
-        pipeline.start() as job
-    ):  # leaving the block drains it; with checkpoints it would stop with one
-        app.state.job, app.state.results = job, results
-        yield
+@service.post("/orders", status_code=202)
+async def accept(order: Order, job: JobDep) -> dict[str, bool]:
+    return {"new": await job.submit(order.model_dump(), durable=True, id=order.id)}
 
 
-app = FastAPI(title="asyncstream example", lifespan=lifespan)
-
-
-@app.post("/events", status_code=status.HTTP_202_ACCEPTED)
-async def submit(request: Request, events: Event | list[Event]) -> dict[str, int]:
-    job: Job = request.app.state.job
-    accepted = 0
-    try:
-        for event in events if isinstance(events, list) else [events]:
-            await job.submit(event)
-            accepted += 1
-    except JobStopped as stopped:
-        detail = {"accepted": accepted, "error": str(stopped)}
-        raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, detail) from stopped
-    return {"accepted": accepted}
-
-
-@app.get("/results")
-async def results(request: Request) -> StreamingResponse:
-    listeners: Broadcast = request.app.state.results
-    return StreamingResponse(listeners.listen(), media_type="text/event-stream")
-
-
-@app.get("/health")
-async def health(request: Request) -> dict[str, Any]:
-    job: Job = request.app.state.job
-    if job.error is not None:
-        raise HTTPException(
-            status.HTTP_503_SERVICE_UNAVAILABLE, {"status": job.state, "error": str(job.error)}
-        )
-    return {"status": "ok", "job": job.state, "steps": job.metrics()}
-
-
-class Server(uvicorn.Server):
-    """Drains the pipeline first: uvicorn waits for open streams before it tells an app to shut down."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        with suppress(TimeoutError):
-            await app.state.job.drain(timeout=30)
-        await super().shutdown(sockets)
+@service.get("/rated")
+async def stream(job: JobDep, customer: str | None = None) -> Response:
+    return events(job, live, filter=lambda order: customer in (None, order["customer"]))
 
 
 if __name__ == "__main__":
-    Server(uvicorn.Config(app, port=int(os.environ.get("PORT", "8000")))).run()
+    uvicorn.run(service, port=int(os.environ.get("PORT", "8000")), timeout_graceful_shutdown=20)

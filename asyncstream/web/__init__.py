@@ -8,13 +8,14 @@ Everything is plain ASGI, so it works in Starlette, in FastAPI and alone; only `
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.web.app import app
+from asyncstream.web.events import EventStream, events
 from asyncstream.web.lifespan import lifespan
 from asyncstream.web.load_limit import LoadLimit
 
 if TYPE_CHECKING:
     from asyncstream.web.dependency import JobDep
 
-__all__ = ("JobDep", "LoadLimit", "app", "lifespan")
+__all__ = ("EventStream", "JobDep", "LoadLimit", "app", "events", "lifespan")
 
 
 def __getattr__(name: str) -> Any:

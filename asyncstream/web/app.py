@@ -4,6 +4,7 @@ What a service tells of its job: health, status, and a page that shows it live.
     GET /               the page
     GET /healthz        200; 503 when the job has failed: start the service anew
     GET /readyz         200 while the job takes in elements; 503 before, afterwards, and when it has failed
+    GET /metrics        for Prometheus
     GET /status         the job's status as JSON; `?values=true` shows elements
     GET /status/events  the same every second, as server-sent events, without elements
 
@@ -23,6 +24,7 @@ from urllib.parse import parse_qs
 from asyncstream.arguments import refuse, text
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
+from asyncstream.telemetry import exposition
 from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.dependency import job_of
 from asyncstream.web.lifespan import JOB
@@ -89,6 +91,7 @@ class _App:
         self._handlers: dict[str, Handler] = {
             "/healthz": self._health,
             "/readyz": self._ready,
+            "/metrics": self._metrics,
             "/status": self._status,
             "/status/events": self._events,
         }
@@ -134,6 +137,10 @@ class _App:
 
     async def _ready(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         await _tell_state(send, job, is_well=job.state == READY)
+
+    async def _metrics(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
+        body, kind = exposition(job)
+        await answer(send, 200, body, kind, [(b"cache-control", b"no-store")])
 
     async def _status(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("values", [""])[-1]

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
-from asyncstream.arguments import Duration, duration_seconds, refuse, text
+from asyncstream.arguments import Duration, count, duration_seconds, refuse, text
 from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
 from asyncstream.runtime.aio.process import GRACE
 from asyncstream.web.ending import Ending, told_to_end
+from asyncstream.web.events import REPLAY, relay_all
 
 __all__ = ("JOB", "Lifespan", "lifespan")
 
@@ -30,6 +31,7 @@ def lifespan(
     checkpoints: Checkpoints | Place | None = None,
     grace: Duration = GRACE,
     open_timeout: Duration = OPEN_SECONDS,
+    replay: int = REPLAY,
     key: str = JOB,
 ) -> Lifespan:
     """
@@ -53,17 +55,21 @@ def lifespan(
         checkpoints: as for `pipeline.start`.
         grace: how long running calls may go on when the service is to end: a `timedelta` or seconds.
         open_timeout: as for `pipeline.start`.
+        replay: how many events of each `stream.publish()` are kept for clients of `events` that are slow or
+            come back; 0: none, before the first client comes.
         key: under which name in the state the job is, for a service with several.
     """
     if not isinstance(pipeline, Pipeline):
         raise refuse("pipeline", "a Pipeline", pipeline)
     seconds = duration_seconds("grace", grace, zero=True)
+    count("replay", replay, least=0)
     key = text("key", key)
 
     @asynccontextmanager
     async def running(app: Any) -> AsyncIterator[dict[str, Job]]:
         async with pipeline.start(checkpoints=checkpoints, open_timeout=open_timeout) as job:
             ending = Ending(job, keeps=checkpoints is not None, grace=seconds)
+            relay_all(job, replay)
             with told_to_end(ending.begin):
                 yield {key: job}
                 await ending.wait()

@@ -1,160 +1,228 @@
-"""The FastAPI example, driven over a real socket and ended with SIGTERM while events are in flight."""
+"""
+The FastAPI example over real sockets: 500 clients post at once while the service is told to end, and killed.
+
+What was answered with 202 comes out once, whatever happened to the service, and so does what was posted again
+because the answer was lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import signal
-import sys
+import socket
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.web.service import service
+
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-ROOT = Path(__file__).parents[2]
+CLIENTS = 500
+ENDS = 10
+"""How often the service is ended; by SIGTERM and SIGKILL in turns."""
+
+PATIENCE = 12.0
+"""Seconds within which the service ends when it is told to."""
+
+NOON_MS = 1_748_779_200_000
+"""The first of June 2025, 12:00 UTC."""
 
 
-@asynccontextmanager
-async def service(journal: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The service in a process of its own, on any free port; its process and its address."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "examples.fastapi_service"),
-        cwd=ROOT,
-        env={**os.environ, "JOURNAL": str(journal), "PORT": "0"},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stderr is not None
-        while (line := (await process.stderr.readline()).decode()) and "running on" not in line:
-            pass
-        found = re.search(r"http://[\d.]+:\d+", line)
-        assert found, "the service did not come up"
-        yield process, found[0]
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+def example(state: Path, port: int = 0) -> Any:
+    return service("-m", "examples.fastapi_service", env={"STATE": str(state), "PORT": str(port)})
 
 
-async def healthy(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
-    async with session.get(f"{url}/health") as reply:
-        assert reply.status == 200
-        found: dict[str, Any] = await reply.json()
-        return found
+def order(number: int) -> dict[str, Any]:
+    at_ms = NOON_MS + number % 60_000
+    return {"id": f"order {number}", "customer": f"c{number % 7}", "cents": number, "at_ms": at_ms}
 
 
-async def events_of(stream: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
-    """The server-sent events, until the server ends the stream."""
-    while line := await stream.readline():
-        if line.startswith(b"data: "):
-            yield json.loads(line.removeprefix(b"data: "))
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
-async def all_of(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event async for event in events]
+class Clients:
+    """Clients that post orders one after the other, each until it is accepted; and what they were told."""
 
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.accepted: set[str] = set()
+        self.repeated = 0  # orders that had been accepted though the answer was lost
+        self.refused: Counter[int] = Counter()
+        self._session = session
+        self._url = url
+        self._numbers = count()
+        self._leaves = False
+        self._news = asyncio.Event()
 
-def test_no_accepted_event_is_lost_when_the_service_is_told_to_end(tmp_path: Path) -> None:
-    journal = tmp_path / "journal.jsonl"
-    accepted: set[int] = set()
-    last: list[dict[str, Any]] = []
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(self._post_until_told())
 
-    async def post(session: aiohttp.ClientSession, url: str, ids: range) -> None:
-        events = [{"id": number, "airport": "EWR"} for number in ids]
+    async def _post_until_told(self) -> None:
+        while not self._leaves:
+            new = order(next(self._numbers))
+            while (told := await self.post(new)) is None:  # noqa: ASYNC110 - the service must come back
+                await asyncio.sleep(0.05)
+            self.repeated += not told
+            self.accepted.add(new["id"])
+            self._news.set()
+
+    async def post(self, new: dict[str, Any]) -> bool | None:
+        """Whether the service says that an order is new; None: it gave no such answer."""
         try:
-            async with session.post(f"{url}/events", json=events) as reply:
-                if reply.status == 202:
-                    assert await reply.json() == {"accepted": len(ids)}
-                    accepted.update(ids)
+            async with self._session.post(f"{self._url}/orders", json=new) as reply:
+                if reply.status != 202:
+                    self.refused[reply.status] += 1
+                    return None
+                told: bool = (await reply.json())["new"]
+                return told
+        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            return None  # cut off: the order may have been accepted or not
+
+    async def until(self, accepted: int) -> None:
+        while len(self.accepted) < accepted:
+            self._news.clear()
+            await self._news.wait()
+
+    def leave(self) -> None:
+        """Post no more orders than those that are begun."""
+        self._leaves = True
+
+
+async def listen(session: aiohttp.ClientSession, url: str, heard: list[str]) -> None:
+    """Hear of every rated order, as a browser does: whoever is cut off says where it was."""
+    mark = ""
+    while True:
+        try:
+            async with session.get(f"{url}/rated", headers={"Last-Event-ID": mark} if mark else {}) as reply:
+                async for line in reply.content:
+                    text = line.decode().rstrip("\n")
+                    if text.startswith("id: "):
+                        mark = text[4:]
+                    elif text.startswith("data: ") and (found := json.loads(text[6:]).get("id")):
+                        heard.append(found)
         except aiohttp.ClientError:
-            pass  # cut off: nobody told us that these were accepted
+            pass
+        await asyncio.sleep(0.1)
+
+
+async def at_rest(session: aiohttp.ClientSession, url: str) -> None:
+    """Wait until nothing is under way in the pipeline."""
+    while True:
+        async with session.get(f"{url}/ops/status") as reply:
+            steps = (await reply.json())["steps"]
+        if not any(sum(step["waiting"].values()) for step in steps if step["kind"] != "submissions"):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def ended(process: asyncio.subprocess.Process, number: int) -> None:
+    """End the service, which has so many seconds."""
+    began = time.monotonic()
+    process.send_signal(number)
+    _, errors = await process.communicate()
+    assert time.monotonic() - began < PATIENCE
+    if number == signal.SIGTERM:
+        assert process.returncode in (0, -signal.SIGTERM), errors.decode()
+        assert b"Traceback" not in errors, errors.decode()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.timeout(300)
+def test_what_was_accepted_comes_out_once_however_the_service_ends(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    heard: list[str] = []
+
+    async def main() -> Clients:
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=20))
+        async with asyncio.timeout(280), AsyncExitStack() as stack:
+            await stack.enter_async_context(session)
+            clients = Clients(session, url)
+            posting = asyncio.create_task(clients.run())
+            listening = asyncio.create_task(listen(session, url, heard))
+            for number in range(ENDS):
+                async with example(tmp_path, port) as (process, _):
+                    await clients.until(len(clients.accepted) + 200 + 37 * number)
+                    await ended(process, signal.SIGKILL if number % 2 else signal.SIGTERM)
+            async with example(tmp_path, port) as (process, _):
+                clients.leave()
+                await posting
+                for again in list(clients.accepted)[:50]:
+                    assert await clients.post(order(int(again.split()[1]))) is False
+                await at_rest(session, url)
+                await ended(process, signal.SIGTERM)
+            listening.cancel()
+            await asyncio.wait({listening})
+            return clients
+
+    clients = asyncio.run(main())
+    came = Counter(line["id"] for line in lines(tmp_path / "rated.jsonl"))
+    assert len(clients.accepted) > ENDS * 200
+    assert clients.accepted - set(came) == set()
+    assert [each for each, times in came.items() if times > 1] == []
+    assert set(came) == clients.accepted  # in the end every order was accepted
+    assert set(clients.refused) <= {503}
+    assert set(heard) <= set(came)
+
+
+def test_orders_are_rated_counted_and_streamed(tmp_path: Path) -> None:
+    async def events_of(reply: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+        async for line in reply.content:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
 
     async def main() -> None:
         async with (
-            asyncio.timeout(30),
-            service(journal) as (process, url),
+            asyncio.timeout(60),
+            example(tmp_path) as (process, url),
             aiohttp.ClientSession() as session,
+            session.get(f"{url}/rated", params={"customer": "c1"}) as listening,
         ):
-            assert (await healthy(session, url))["status"] == "ok"
-            listener = await session.get(f"{url}/results")
-            assert listener.content_type == "text/event-stream"
-            assert await listener.content.readline() == b": listening\n"
-
-            async with session.post(f"{url}/events", json={"id": -1, "airport": "JFK"}) as reply:
-                assert (reply.status, await reply.json()) == (202, {"accepted": 1})
-            heard = events_of(listener.content)
-            assert await anext(heard) == {"id": -1, "airport": "JFK", "weather": "clear"}
-            listening = asyncio.create_task(all_of(heard))
-
-            posts = [
-                asyncio.create_task(post(session, url, range(start, start + 50)))
-                for start in range(0, 4000, 50)
-            ]
-            for answered in asyncio.as_completed(posts):
-                await answered
-                if len(accepted) >= 200:
-                    break
-            for _ in range(100):  # what was accepted a moment ago may not have come to the calls yet
-                steps = (await healthy(session, url))["steps"]
-                if steps["weather"]["running"]:
-                    break
-            assert steps["weather"]["running"] > 0  # there is something to lose
-            process.send_signal(signal.SIGTERM)
-            await asyncio.gather(*posts)
-            last.extend(await listening)
-            _, errors = await process.communicate()
-            listener.close()
-            assert process.returncode in (0, -signal.SIGTERM), errors.decode()
-            assert b"Traceback" not in errors, errors.decode()
-
-    asyncio.run(main())
-    results = [json.loads(line) for line in journal.read_text().splitlines()]
-    ids = [result["id"] for result in results]
-    assert len(ids) == len(set(ids))
-    assert accepted <= set(ids)
-    assert all(result["weather"] in ("rain", "clear") for result in results)
-    # who listened has heard everything, also what came after the service was told to end
-    assert [result["id"] for result in last] == [number for number in ids if number != -1]
-
-
-def test_client_waits_while_the_pipeline_has_no_room(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            asyncio.timeout(30),
-            service(tmp_path / "journal.jsonl") as (process, url),
-            aiohttp.ClientSession() as session,
-        ):
-            await healthy(session, url)
-            events = [{"id": number} for number in range(4000)]
-            seen: list[int] = []
-
-            async def watch() -> None:
-                while True:
-                    steps = (await healthy(session, url))["steps"]
-                    seen.append(steps["submissions"]["read"] - steps["journal"]["written"])
-                    await asyncio.sleep(0.02)
-
-            watching = asyncio.create_task(watch())
-            async with session.post(f"{url}/events", json=events) as reply:
-                assert await reply.json() == {"accepted": 4000}
-            watching.cancel()
-            await asyncio.wait({watching})
-            assert len(seen) > 3
-            assert max(seen) < 2500  # what was read and not written stayed bounded
-
-            async with session.post(f"{url}/events", json="text") as reply:
+            assert listening.headers["content-type"].startswith("text/event-stream")
+            for number in range(10):
+                async with session.post(f"{url}/orders", json=order(number)) as reply:
+                    assert (reply.status, await reply.json()) == (202, {"new": True})
+            async with session.post(f"{url}/orders", json=order(3)) as reply:
+                assert (reply.status, await reply.json()) == (202, {"new": False})
+            async with session.post(f"{url}/orders", json={"id": "x"}) as reply:
                 assert reply.status == 422
-            process.send_signal(signal.SIGTERM)
-            await process.communicate()
+            heard = events_of(listening)
+            rated = [await anext(heard), await anext(heard)]
+            assert sorted(each["id"] for each in rated) == ["order 1", "order 8"]
+            for path, text in (("healthz", '"running"'), ("readyz", '"running"'), ("", "asyncstream")):
+                async with session.get(f"{url}/ops/{path}") as reply:
+                    assert reply.status == 200
+                    assert text in await reply.text()
+            async with session.get(f"{url}/ops/metrics") as reply:
+                assert "asyncstream" in await reply.text()
+            next_minute = order(11) | {"at_ms": NOON_MS + 120_000}
+            async with session.post(f"{url}/orders", json=next_minute):
+                pass
+            await at_rest(session, url)
+            await ended(process, signal.SIGTERM)
 
     asyncio.run(main())
-    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 4000
+    minutes = {line["key"]: line for line in lines(tmp_path / "minutes.jsonl")}
+    assert {key: line["orders"] for key, line in minutes.items()} == {
+        **dict.fromkeys(("c0", "c1", "c2"), 2),
+        **dict.fromkeys(("c3", "c4", "c5", "c6"), 1),
+    }

@@ -79,7 +79,7 @@ from asyncstream.windowing import (
 )
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Response
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import DataType, StructType
@@ -324,6 +324,7 @@ async def running(pipeline: Pipeline) -> None:
         await job.drain(timedelta(seconds=5))
         snapshot = await job.stop(timeout=5)
         assert_type(snapshot, JobSnapshot)
+
     checkpoints = Checkpoints(store=DirectoryStore("kept"), every=timedelta(seconds=10), keep=2)
     Checkpoints(store=MemoryStore(), on_held="wait", lease=5, ahead="start_over", pipeline_was="shop")
     await pipeline.run(checkpoints=checkpoints)
@@ -407,6 +408,13 @@ def in_a_service(pipeline: Pipeline, job: Job) -> None:
     async def accept(order: int, job: web.JobDep) -> None:
         assert_type(job, Job)
 
+    flights = pipeline.source([Flight()]).publish()
+
+    @service.get("/flights")
+    async def published(job: web.JobDep) -> Response:
+        web.events(job)
+        return web.events(job, flights, filter=lambda flight: flight.number > 3, event="flight")
+
 
 class SeatLookup(AsyncFunction[dict[str, Any], Plane]):
     async def invoke(self, value: dict[str, Any]) -> Plane:
@@ -439,6 +447,7 @@ def refused(
     flights.to(Printer())  # type: ignore[arg-type]
     numbers.async_map(plane_of)  # type: ignore[arg-type]
     web.app(pipeline)  # type: ignore[arg-type]
+    web.events(pipeline)  # type: ignore[arg-type]
     web.lifespan(pipeline.start())  # type: ignore[arg-type]
     flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
     TimeToLive(5, refresh="never")  # type: ignore[arg-type]

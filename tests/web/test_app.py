@@ -112,6 +112,23 @@ def test_token_guards_all_but_the_health(path: str, headers: Mapping[str, str], 
     assert (answer.headers.get("www-authenticate") == "Bearer") == (status == 401)
 
 
+def test_metrics_are_for_prometheus_and_behind_the_token() -> None:
+    async def main() -> list[Answer]:
+        async with echo().start() as job:
+            await job.submit("one")
+            await asyncio.sleep(1)
+            headers = {"authorization": f"Bearer {SECRET}"}
+            return [
+                await get(job, "/metrics", token=SECRET, headers=headers),
+                await get(job, "/metrics", token=SECRET),
+            ]
+
+    seen, refused = run_virtual(main())
+    assert seen.headers["content-type"].startswith("text/plain; version=")
+    assert 'asyncstream_elements_read_total{pipeline="echo",step="orders"} 1.0' in seen.body.decode()
+    assert refused.status == 401
+
+
 def test_nothing_can_be_changed() -> None:
     async def main() -> Answer:
         async with echo().start() as job:

@@ -61,6 +61,7 @@ def test_figures_are_shown_and_move(page: Browser) -> None:
     assert page.text("#name") == "shop orders"
     assert page.text("#state") == "running"
     assert page.text("#live") == "live"
+    page.until(lambda: row(page, "price")["p99"].endswith("ms"), "latency of the calls")
     assert re.fullmatch(r"\d+/s", row(page, "price")["In"])
     assert re.fullmatch(r"\d+ / 24", row(page, "price")["In flight"])
     page.find("[data-step=orders].node").click()

@@ -2,6 +2,8 @@
 
 const KEEP = 900; // samples, one a second
 
+const OVER = 2900; // milliseconds that a rate is the mean of, or less in the beginning
+
 // Steps of these kinds give one element for each that they get, unless one fails.
 const ONE_TO_ONE = new Set(["map", "event_time", "key_by", "union", "async_map", "thread_map"]);
 
@@ -22,7 +24,7 @@ export class History {
     }
     const steps = new Map(status.steps.map((step) => [step.name, step]));
     const sample = { t: status.now_ms, status, steps, flow: new Map() };
-    sample.flow = flows(sample, this.before(sample.t - 900));
+    sample.flow = flows(sample, this.before(sample.t - OVER) ?? this.samples[0] ?? null);
     this.samples.push(sample);
     if (this.samples.length > KEEP) this.samples.shift();
   }
