@@ -163,7 +163,8 @@ class TimerQueue:
 
     def clear(self) -> None:
         """Have no timers."""
-        self._table.clear()
+        for timestamp in list(self._table.namespaces()):
+            self._table.drop(timestamp)
         self.restored()
 
     def restored(self) -> None:

@@ -373,6 +373,10 @@ class Table:
                 )
         return count
 
+    def has_older_rows(self, namespace: Hashable) -> bool:
+        """Whether the namespace may have rows that are not young."""
+        return self.has_older and self._has_older_rows(namespace)
+
     # ------------------------------------------------------------------ generations
 
     def cut(self) -> Delta:

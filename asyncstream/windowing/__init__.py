@@ -3,8 +3,9 @@ Windows: grouping the elements of each key by time, by count or by silence.
 
 In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers`
 (when a window's result is emitted), `evictors` (what is thrown out before), `functions` and `aggregates`
-(what is computed), `merging` (sessions), `plan` (all of it together, checked) and `operator`. The modules
-`disjoint`, `sliced` and `sessions` do the same for common cases, faster; `factory` chooses.
+(what is computed), `plan` (all of it together, checked), `step` (what all operators share) and `operator`,
+for any plan, with `merging` (its sessions). The modules `panes`, with `slices`, and `sessions` do the same
+for common cases, faster; `factory` chooses, and `upgrade` makes of the state of one that of another.
 """
 
 from asyncstream.windowing.aggregates import (
@@ -33,10 +34,11 @@ from asyncstream.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, 
 from asyncstream.windowing.factory import window_operator
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce, WindowContext
 from asyncstream.windowing.merging import MergingWindowSet
-from asyncstream.windowing.operator import LATE, WindowOperator
+from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.spec import WindowSpec
+from asyncstream.windowing.step import LATE
 from asyncstream.windowing.triggers import (
     AfterWatermark,
     ContinuousEventTimeTrigger,

@@ -4,16 +4,16 @@ What triggers and window functions see of the window operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
 from asyncstream.operators.process import Emitter
-from asyncstream.state import KeyedState, State, StateDescriptor
+from asyncstream.state import KeyedState, State, StateDescriptor, Tables
 from asyncstream.timers import TimerService
-from asyncstream.windowing.windows import Window
+from asyncstream.windowing.windows import Window, window_from
 
 __all__ = ("FunctionContext", "TriggerScope")
 
@@ -93,27 +93,45 @@ class TriggerScope:
 class FunctionContext:
     """The `WindowContext` of one operator, for whichever key and window it was pointed at last."""
 
-    __slots__ = ("_clock", "_merging", "_out", "_timers", "key_states", "window", "window_states")
+    __slots__ = ("_clock", "_merging", "_out", "_reached", "_states", "_window_states", "window")
 
     window: Window
 
-    def __init__(self, out: Emitter[Any], timers: TimerService, clock: Clock, merging: bool) -> None:
-        self.key_states = KeyedState(clock)
-        self.window_states = KeyedState(clock)
+    def __init__(
+        self, out: Emitter[Any], reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
+    ) -> None:
+        """
+        Args:
+            reached: gives the event time reached.
+            merging: whether windows merge.
+            tables: where the state of the function is kept.
+        """
+        self._states = KeyedState(clock, tables, "key")
+        self._window_states = KeyedState(clock, tables, "window", window_from)
         self._out = out
-        self._timers = timers
+        self._reached = reached
         self._clock = clock
         self._merging = merging
 
     def point_at(self, key: Any, window: Window) -> None:
         """Be about this key and window from now on."""
         self.window = window
-        self.key_states.key = self.window_states.key = key
-        self.window_states.namespace = window
+        self._states.key = self._window_states.key = key
+        self._window_states.namespace = window
+
+    def purge(self) -> None:
+        """Remove all that has expired of the function's state."""
+        self._states.purge()
+        self._window_states.purge()
+
+    def restored(self) -> None:
+        """The tables hold other rows than before."""
+        self._states.restored()
+        self._window_states.restored()
 
     @property
     def watermark(self) -> int:
-        return self._timers.watermark
+        return self._reached()
 
     @property
     def now_ms(self) -> int:
@@ -123,9 +141,9 @@ class FunctionContext:
         self._out.aside(tag, value, self.window.max_timestamp)
 
     def key_state(self, descriptor: StateDescriptor) -> Any:
-        return self.key_states.state(descriptor)
+        return self._states.state(descriptor)
 
     def window_state(self, descriptor: StateDescriptor) -> Any:
         if self._merging:
             raise PipelineError("sessions have no window state: they merge, and it cannot; use key_state")
-        return self.window_states.state(descriptor)
+        return self._window_states.state(descriptor)

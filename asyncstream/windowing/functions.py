@@ -37,6 +37,7 @@ __all__ = (
     "Reduce",
     "WindowContext",
     "can_merge",
+    "clears",
 )
 
 T = TypeVar("T")
@@ -253,3 +254,8 @@ class ProcessWindowFunction(Generic[Out]):
 
     def clear(self, key: Any, ctx: WindowContext) -> None:
         """The window goes: clear its state."""
+
+
+def clears(process: ProcessWindowFunction[Any]) -> bool:
+    """Whether `process` has a `clear` of its own."""
+    return getattr(process.clear, "__func__", None) is not ProcessWindowFunction.clear

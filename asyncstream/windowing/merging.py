@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asyncstream.windowing.windows import TimeWindow
 
@@ -88,6 +88,9 @@ class MergingWindowSet:
         """Close an open window."""
         del self._state_windows[window]
         del self._windows[bisect_left(self._windows, window)]
+
+    def __deepcopy__(self, memo: Any) -> MergingWindowSet:
+        return type(self)(self._state_windows.items())
 
     def __iter__(self) -> Iterator[tuple[TimeWindow, TimeWindow]]:
         """(window, state window) by start."""

@@ -5,30 +5,29 @@ Which window step the user described, checked as a whole: some parts do not go t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from asyncstream.arguments import count, plain_methods, refuse
 from asyncstream.errors import PipelineError
-from asyncstream.state import CELLS, TIMERS, TOTAL, Common, Keyed, Layout
-from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
+from asyncstream.windowing.assigners import (
+    CumulativeWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+)
 from asyncstream.windowing.evictors import CountEvictor, Evictor
-from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge
+from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
 from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger, Trigger
 
-__all__ = ("COUNTERS", "SNAPSHOT", "WindowPlan")
+__all__ = ("COUNTERS", "Kept", "WindowPlan")
 
-SNAPSHOT: dict[str, Layout] = {
-    "contents": Keyed(0),
-    "merging": Keyed(0),
-    "timers": TIMERS,
-    "trigger": CELLS,
-    "key": CELLS,
-    "window": CELLS,
-    "anchor_ms": Common(min),
-    "late_dropped": TOTAL,
-    "outside_windows": TOTAL,
-}
-"""What the snapshots of all window operators consist of."""
+Kept: TypeAlias = Literal["panes", "sessions", "contents"]
+"""
+What a window operator keeps: slices of time for all keys together; the open sessions of each key; or,
+whatever the windows are and the trigger is, the contents of each window of each key, with timers.
+"""
 
 COUNTERS = ("late_dropped", "outside_windows")
 """What all window operators count."""
@@ -104,15 +103,26 @@ class WindowPlan:
         return self.assigner.default_trigger() if self.trigger is None else self.trigger
 
     @property
-    def plain(self) -> bool:
-        """Whether each event-time window just gives its aggregate at its end: what the fast operators do."""
-        return (
+    def kept(self) -> Kept:
+        """
+        What an operator keeps that does what is asked for, fastest.
+
+        Where each event-time window just gives its result at its end, there is no trigger to ask, and no
+        timer needed for each key.
+        """
+        is_plain = (
             self.assigner.event_time
             and type(self.effective_trigger) is EventTimeTrigger
             and self.evictor is None
             and self.aggregate is not None
-            and self.process is None
+            and (self.process is None or not clears(self.process))
         )
+        kind = type(self.assigner)  # a subclass may assign otherwise
+        if is_plain and kind is SessionWindows:
+            return "sessions"
+        if is_plain and kind in (TumblingWindows, SlidingWindows, CumulativeWindows):
+            return "contents" if getattr(self.assigner, "stagger", False) else "panes"
+        return "contents"
 
     @property
     def closes_with_input(self) -> bool:

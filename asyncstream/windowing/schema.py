@@ -1,13 +1,13 @@
 """
 What a window step's state consists of, and how it becomes that of a step with other aggregates.
 
-All window operators give and take the same snapshots, so one conversion serves them all: the accumulators of
-named aggregates are found by their names, wherever they stood.
+The accumulators of named aggregates are found by their names, wherever they stood. How the state is kept,
+which follows from the plan, is noted too, so that each operator learns of the state of another kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ def window_schema(plan: WindowPlan) -> Schema:
     aggregate = plan.aggregate
     trigger, evictor = described(plan.effective_trigger), described(plan.evictor)
     form: dict[str, Any] = {"window": described(plan.assigner)}
-    settings: dict[str, Any] = {"allowed_lateness_ms": plan.allowed_lateness_ms}
+    settings: dict[str, Any] = {"allowed_lateness_ms": plan.allowed_lateness_ms, "kept": plan.kept}
     if isinstance(plan.assigner, GlobalWindows):
         form |= {"trigger": trigger, "evictor": evictor}
     else:
@@ -39,10 +39,10 @@ def window_schema(plan: WindowPlan) -> Schema:
         settings["function"] = type(plan.process).__name__
     if aggregate is None or plan.evictor is not None:  # all elements are kept, whatever is made of them
         settings["aggregate"] = described(aggregate)
-        return Schema(form, {}, settings)
+        return Schema(form, {}, settings, _as_it_is)
     if not isinstance(aggregate, Aggregates):
         form["aggregate"] = described(aggregate)
-        return Schema(form, {}, settings)
+        return Schema(form, {}, settings, _as_it_is)
     form["aggregate"] = "by name"
     parts = {name: described(part) for name, part in aggregate.parts.items()}
     return Schema(form, parts, settings, partial(_rearranged, aggregate))
@@ -54,15 +54,30 @@ def _rearranged(aggregates: Aggregates, state: Any, was: Schema) -> Any:
     if list(places) == list(aggregates.parts):
         return state
     parts = [(places.get(name), part) for name, part in aggregates.parts.items()]
-    contents = [
-        [
-            key,
-            window,
-            [part.save(part.create()) if place is None else held[place] for place, part in parts],
+
+    def moved(held: Any) -> list[Any]:
+        return [part.save(part.create()) if place is None else held[place] for place, part in parts]
+
+    if "tables" not in state:  # of version 0.2
+        return {**state, "contents": [[key, window, moved(held)] for key, window, held in state["contents"]]}
+    tables = dict(state["tables"])
+    for name in {"contents", "slices", "open", "done"} & tables.keys():
+        tables[name] = [[place, [[key, moved(held)] for key, held in rows]] for place, rows in tables[name]]
+    if "sessions" in tables:
+        tables["sessions"] = [
+            [place, [[key, [_with_held(one, moved) for one in sessions]] for key, sessions in rows]]
+            for place, rows in tables["sessions"]
         ]
-        for key, window, held in state["contents"]
-    ]
-    return {**state, "contents": contents}
+    return {**state, "tables": tables}
+
+
+def _with_held(session: Any, moved: Callable[[Any], Any]) -> list[Any]:
+    start, end, held, *rest = session
+    return [start, end, moved(held), *rest]
+
+
+def _as_it_is(state: Any, was: Schema) -> Any:
+    return state
 
 
 def _kinds(trigger: Any) -> Any:

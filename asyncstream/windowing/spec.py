@@ -58,6 +58,6 @@ class WindowSpec(Spec):
 
     @property
     def clock(self) -> ClockUse:
-        if self.plan.plain:
+        if self.plan.kept != "contents":
             return ClockUse.NONE
         return ClockUse.WAITS if self.plan.closes_with_input else ClockUse.MAY_EMIT

@@ -43,6 +43,7 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
+from asyncstream.windowing.upgrade import Pane
 from tests.windowing.harness import Harness, Step, ms
 
 ORDER_FREE = Aggregates(
@@ -119,26 +120,16 @@ def test_fast_operators_give_what_the_general_one_gives(
         for batched in (False, True):
             other = Harness(*makers, side=side)
             assert other.run(script, batched) == expected
-            left, right = one.operator.snapshot(), other.operator.snapshot()
+            left, right = one.operator.metrics(), other.operator.metrics()
             assert left["late_dropped"] == right["late_dropped"]
             assert left["outside_windows"] == right["outside_windows"]
-            assert firing(left) == firing(right)
-            assert sorted(left["timers"]["event"], key=repr) == sorted(right["timers"]["event"], key=repr)
-            assert held(left) == held(right)
+            assert firing(one.panes(plan)) == firing(other.panes(plan))
+            assert sorted(map(repr, one.panes(plan))) == sorted(map(repr, other.panes(plan)))
 
 
-def firing(snapshot: Any) -> list[Any]:
-    """The timers that fire windows, in order; those that only clean up stand where they may."""
-    return [timer for timer in snapshot["timers"]["event"] if timer[0] == timer[2][1] - 1]
-
-
-def held(snapshot: Any) -> list[Any]:
-    """Contents by window instead of by where they are kept, in no order."""
-    names = {(key, tuple(place)): window for key, window, place in snapshot["merging"]}
-    return sorted(
-        (key, tuple(names.get((key, tuple(place)), place)), repr(contents))
-        for key, place, contents in snapshot["contents"]
-    )
+def firing(panes: list[Pane]) -> list[Any]:
+    """What is to fire, in order."""
+    return [(pane.window, pane.key) for pane in panes if pane.pending]
 
 
 @settings(max_examples=200, deadline=None)

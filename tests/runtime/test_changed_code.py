@@ -202,15 +202,9 @@ async def test_the_refusal_names_the_ways_out() -> None:
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
     def coarser(state: Any) -> Any:
-        assert {window[0] for _, window, _ in state["contents"]} == {0}
-        return {
-            **state,
-            "contents": [[key, [0, 4000], held] for key, _, held in state["contents"]],
-            "timers": {
-                "event": [[3999, key, [0, 4000]] for key, _, _ in state["contents"]],
-                "processing": [],
-            },
-        }
+        ((start, _), rows), *rest = state["tables"]["slices"]
+        assert (start, rest) == (0, [])
+        return {**state, "tables": {**state["tables"], "slices": [[(0, 4000), rows]]}}
 
     second = windows(TumblingWindows(4), n=Count(), total=Sum("x"))
     assert await two_runs(BASE, second, migrate={"w": coarser}) == await one_run(second)

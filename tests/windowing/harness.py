@@ -14,6 +14,8 @@ from asyncstream.clock import ManualClock
 from asyncstream.codec import Codec, JsonCodec
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.windowing import WindowPlan
+from asyncstream.windowing.upgrade import Pane, contents_of
 
 Step = tuple[Any, ...]
 
@@ -110,6 +112,10 @@ class Harness:
                 self.restart()
         flush()
         return self.records
+
+    def panes(self, plan: WindowPlan) -> list[Pane]:
+        """What the operator holds, whatever its kind: what is pending comes in the order of its firing."""
+        return contents_of(self.operator.snapshot(), plan).panes
 
     def outputs(self) -> list[Any]:
         """Values of the main output, and forget them."""

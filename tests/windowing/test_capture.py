@@ -82,4 +82,4 @@ def test_key_that_cannot_be_copied_is_captured_all_the_same() -> None:
     key = ValueError("odd, but hashable")
     subject.process_batch([(key, 1)], [5])
     captured = subject.capture()
-    assert captured.thaw()["contents"] == [[key, [0, 10], [1, 1]]]
+    assert captured.thaw()["tables"]["slices"] == [[(0, 10), [[key, [1, 1]]]]]

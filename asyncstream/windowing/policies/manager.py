@@ -10,8 +10,10 @@ elsewhere; its `window` number tells whether it has ever been in a window.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, Final
 
+from asyncstream.state import detached
 from asyncstream.windowing.policies.events import Event, EventQueue
 from asyncstream.windowing.policies.eviction import Decision, EvictionPolicy, Firing
 from asyncstream.windowing.policies.trigger import TriggerPolicy
@@ -173,6 +175,12 @@ class WindowManager:
         self._expired = [Event(*fields) for fields in state["expired"]]
         self._window = state["window"]
         self._added = state["added"]
+
+    def __deepcopy__(self, memo: Any) -> WindowManager:
+        policies = deepcopy(self._eviction), deepcopy(self._trigger)
+        copied = WindowManager(*policies, self._on_window, self._on_expiry, self._is_started)
+        copied.restore(detached(self.snapshot()))
+        return copied
 
     def _fire_due(self, now_ms: int) -> None:
         while (firing := self._trigger.due(self.queue)) is not None:

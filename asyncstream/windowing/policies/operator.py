@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from asyncstream import arguments
@@ -23,7 +24,9 @@ from asyncstream.arguments import Duration
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
-from asyncstream.state import Common, Each, Keyed
+from asyncstream.state import MISSING, Cell, Table
+from asyncstream.state.tables import Rule
+from asyncstream.state.upgrade import snapshot
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.settings import (
@@ -139,13 +142,6 @@ class PolicyWindowOperator(Operator):
     Snapshot holds: the elements held, the policies' counts, the watermark and each stream's newest timestamp.
     """
 
-    layout = {  # noqa: RUF012 - never changed
-        "generator": {"watermark": Common(min), "highest": Each(Common(max)), "idle": Common(min)},
-        "promised": Common(min),
-        "wake": Common(min),
-        "managers": Keyed(0),
-    }
-
     def __init__(
         self,
         settings: PolicySettings,
@@ -160,9 +156,17 @@ class PolicyWindowOperator(Operator):
         self._kinds = Kinds()
         self._stream_of = stream_of
         self._generator = WatermarkGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
-        self._managers: dict[Hashable, WindowManager] = {}
+        self._managers = self.tables.declare(
+            Table("managers", save=WindowManager.snapshot, load=self._loaded_manager)
+        )
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
+        for name in ("promised", "wake"):
+            attribute = f"_{name}_ms"
+            cell = Cell(partial(getattr, self, attribute), partial(setattr, self, attribute), "min")
+            self.tables.declare_cell(name, cell)
+        for name, cell in self._generator.cells().items():
+            self.tables.declare_cell(name, cell)
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
@@ -199,7 +203,7 @@ class PolicyWindowOperator(Operator):
         if self.settings.event_time:
             self._tick(now_ms)
         else:
-            for manager in self._managers.values():
+            for manager in self._managers.adopt(None).values():
                 if has_room is not None and not has_room():
                     self._wake_ms = now_ms
                     self.context.wake_with_room()
@@ -217,28 +221,32 @@ class PolicyWindowOperator(Operator):
         self._close()
         super().end_input()
 
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "generator": self._generator.snapshot(),
-            "promised": self._promised_ms,
-            "wake": self._wake_ms,
-            "managers": [[key, manager.snapshot()] for key, manager in self._managers.items()],
+    def upgraded(self, state: Any) -> Any:
+        if "tables" in state:
+            return state
+        known, own = state["generator"], {name: cell.rule for name, cell in self._generator.cells().items()}
+        cells = {
+            **{name: state[name] for name in ("promised", "wake")},
+            **{name: known[name] for name in ("watermark", "idle")},
+            **{
+                f"highest/{stream}": at
+                for stream, at in known["highest"].items()
+                if f"highest/{stream}" in own
+            },
         }
+        rules: dict[str, Rule] = {"promised": "min", "wake": "min", **own}
+        return snapshot({"managers": [[None, state["managers"]]]}, cells, rules)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self._generator.restore(state["generator"])
-        self._promised_ms = state["promised"]
-        for key, held in state["managers"]:
-            self._manager(key).restore(held)
-        if state["wake"] is not None:
-            self._wake_at(state["wake"])
+    def restored(self) -> None:
+        if self._wake_ms is not None:
+            self.context.wake_at(self._wake_ms)
 
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:
             super().restore_watermark(self._promised_ms)
 
     def metrics(self) -> dict[str, int]:
-        held = sum(len(manager.queue) for manager in self._managers.values())
+        held = sum(len(manager.queue) for manager in self._managers.whole().values())
         return {**self._counts, "held": held}
 
     def _process_in_event_time(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
@@ -305,39 +313,46 @@ class PolicyWindowOperator(Operator):
         return keys
 
     def _manager(self, key: Hashable) -> WindowManager:
-        manager = self._managers.get(key)
-        if manager is None:
-            settings = self.settings
-            manager = self._managers[key] = WindowManager(
-                settings.eviction_policy(), settings.trigger_policy(), self._emit, self._let_go
-            )
+        manager: WindowManager = self._managers.get(None, key)
+        if manager is MISSING:
+            manager = self._new_manager()
+            self._managers.put(None, key, manager)
+        return manager
+
+    def _new_manager(self) -> WindowManager:
+        settings = self.settings
+        return WindowManager(settings.eviction_policy(), settings.trigger_policy(), self._emit, self._let_go)
+
+    def _loaded_manager(self, kept: dict[str, Any]) -> WindowManager:
+        manager = self._new_manager()
+        manager.restore(kept)
         return manager
 
     def _tick(self, now_ms: int) -> None:
         watermark = self._generator.tick(now_ms)
         if watermark is None:
             return
-        for manager in self._managers.values():
+        for manager in self._managers.adopt(None).values():
             manager.advance(watermark, now_ms)
         self._promised_ms = watermark - 1
         super().advance_watermark(watermark - 1)
 
     def _close(self) -> None:
         now = self.context.clock.now_ms()
-        for manager in self._managers.values():
+        for manager in self._managers.adopt(None).values():
             if not self.settings.event_time:
                 manager.advance(now, now)
             manager.close(MAX_TIMESTAMP, now)
-        self._managers.clear()
+        self._managers.drop(None)
 
     def _make_appointment(self, now_ms: int) -> None:
         """Ask to be woken for the next window end, or while silence may make a stream idle."""
         if not self.settings.event_time:
             if self.settings.slide_ms is not None:
-                for manager in self._managers.values():
+                for manager in self._managers.whole().values():
                     if (wake := manager.wake_ms()) is not None:
                         self._wake_at(wake)
-        elif self.settings.idle_after_ms is not None and self._managers:
+        elif self.settings.idle_after_ms is not None and None in self._managers:
             self._wake_at(now_ms + self.settings.watermark_interval_ms)
 
     def _wake_at(self, wake_ms: int) -> None:
@@ -348,8 +363,8 @@ class PolicyWindowOperator(Operator):
     def _forget_empty(self) -> None:
         """Under a time slide a key without elements is let go; its next window is like its first."""
         if self._key_by is not None and self.settings.slide_ms is not None:
-            for key in [key for key, manager in self._managers.items() if manager.is_empty()]:
-                del self._managers[key]
+            for key in [key for key, manager in self._managers.whole().items() if manager.is_empty()]:
+                self._managers.remove(None, key)
 
     def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:
         length_ms = self.settings.length_ms

@@ -10,10 +10,11 @@ pipeline knows (no element at or below it follows) is therefore w - 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
+from asyncstream.state import Cell
 
 __all__ = ("WatermarkGenerator",)
 
@@ -84,21 +85,21 @@ class WatermarkGenerator:
         self.watermark_ms = watermark
         return watermark
 
-    def snapshot(self) -> dict[str, Any]:
-        """What `restore` needs to go on from here."""
-        return {
-            "watermark": self.watermark_ms,
-            "highest": dict(self._highest),
-            "idle": sorted(self._idle),
+    def cells(self) -> dict[str, Cell]:
+        """What is to be kept, by name: the watermark, each stream's highest timestamp, and who is idle."""
+        highest = {
+            f"highest/{stream}": Cell(
+                partial(self._highest.get, stream), partial(self._highest.__setitem__, stream), "max"
+            )
+            for stream in self._highest
         }
+        watermark = Cell(
+            partial(getattr, self, "watermark_ms"), partial(setattr, self, "watermark_ms"), "min"
+        )
+        return {"watermark": watermark, "idle": Cell(self._idle_streams, self._idle.update, "min"), **highest}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up the state that `snapshot` gave; streams that are waited for no more are left out."""
-        self.watermark_ms = state["watermark"]
-        for stream in self._highest:
-            self._highest[stream] = state["highest"].get(stream)
-        self._idle = set(state["idle"]) & set(self._highest)
-        self._spoke_ms = {}
+    def _idle_streams(self) -> list[str]:
+        return sorted(self._idle)
 
     def _notice_idle(self, now_ms: int) -> None:
         if self._idle_after_ms is None:

@@ -242,7 +242,7 @@ def test_keys_without_elements_are_forgotten_under_a_time_slide() -> None:
     subject = Subject(operator)
     subject.push(*range(100), 1000)
     subject.pass_time()
-    assert len(operator.snapshot()["managers"]) == 1
+    assert len(operator.tables["managers"]) == 1
     assert operator.metrics() == {"late": 0, "skipped": 0, "windows": 101, "held": 1}
 
 

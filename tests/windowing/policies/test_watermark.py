@@ -71,6 +71,7 @@ def test_restored_generator_goes_on() -> None:
     generator.tick()
     generator.mark_idle("b")
     restored = WatermarkGenerator(0, ["a", "b"])
-    restored.restore(generator.snapshot())
+    for name, cell in generator.cells().items():
+        restored.cells()[name].give(cell.take())
     assert not restored.track("a", 19)
     assert restored.tick() == 30

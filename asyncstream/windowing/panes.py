@@ -1,0 +1,519 @@
+"""
+Windows on a grid of time, for all keys together: tumbling, sliding and cumulative ones.
+
+Theory. Normally an element is added once, to its *slice* (`slices`), however many windows that is in, and the
+result of a window is merged of its slices. A window is *armed* by the first element of one of its slices
+while it is still to fire, and fires for the keys that its slices hold.
+
+* Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the others
+  the windows are looked at one by one, and those that have fired do so again at once.
+* A window's results come in the order in which its keys first came. Of slices that make up windows together,
+  the number of each key's first element is kept; only where they were filled in turns need it be looked at.
+* Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for
+  sums of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the
+  aggregate says of each element whether order matters with it (`AggregateFunction.is_order_free`). With the
+  first such element all that is held becomes whole windows, and each element is added to each of its windows
+  in turn: *in order*. Elements of one slice are in the same windows, so for each key the accumulators of
+  these stand in one *row*, and one compiled loop goes along it.
+
+A whole window has its accumulators in two tables: *open* while it is to fire for their keys, *done* after
+that, within the allowed lateness. Whole windows may also lie beside slices, with which they are merged when
+they fire: a snapshot of another kind of operator has nothing else.
+
+Which windows have fired follows from how far event time had come when the operator last fired, `fired_ms`.
+After a restore elements may come before it is known again how far that was, or it is not known at all: then
+windows are to fire again, but only for the keys of those elements. Slices cannot tell that, so with the first
+such element they become whole windows, of which those of a key that has fired are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import pairs
+from asyncstream.state import MISSING, Cell, Table
+from asyncstream.state.table import Rows
+from asyncstream.windowing.aggregates import Aggregates, InPlace
+from asyncstream.windowing.functions import OrderMatters, can_merge
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.slices import Span, slicing_of
+from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
+from asyncstream.windowing.upgrade import RULES, Contents, as_windows, whole_windows
+
+__all__ = ("PaneWindowOperator",)
+
+Element = tuple[Any, Any]
+
+_NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
+
+_SLICES_WITH_ROWS: Final = 4
+"""As many as elements out of order alternate between."""
+
+
+class PaneWindowOperator(PlainWindowOperator):
+    """
+    Tumbling, sliding and cumulative windows with an aggregate and the default trigger.
+
+    Snapshot holds: accumulators of slices, or of windows, by key.
+    """
+
+    keeps = "panes"
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        super().__init__(key_by, plan)
+        aggregate = plan.aggregate
+        if plan.kept != self.keeps or aggregate is None:
+            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        self._aggregate = aggregate
+        self._in_place = aggregate if isinstance(aggregate, Aggregates) else InPlace(aggregate)
+        self._slicing = slicing_of(plan.assigner)
+        is_disjoint = self._slicing.is_disjoint
+        self._can_slice = is_disjoint or (aggregate.order_free and can_merge(aggregate))
+        self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else aggregate.add_order_free
+        save, load = self._in_place.save, self._in_place.load
+        kept = self.tables
+        self._slices = kept.declare(
+            Table("slices", save=aggregate.save, load=aggregate.load, namespace_of=tuple)
+        )
+        self._firsts = kept.declare(Table("firsts", namespace_of=tuple))
+        self._open = kept.declare(Table("open", save=save, load=load, namespace_of=tuple))
+        self._done = kept.declare(Table("done", save=save, load=load, namespace_of=tuple))
+        self._numbers = None if is_disjoint else count()
+        self._fired_ms: float = MIN_TIMESTAMP
+        self._in_order = not self._can_slice
+        for name in ("fired_ms", "in_order"):
+            self._declare_cell(name, RULES[name])
+        kept.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
+        kept.declare_cell(
+            "lateness_ms", Cell(lambda: self._lateness_ms, self._came_with_lateness, RULES["lateness_ms"])
+        )
+        kept.on_cut(self._forget_rows)
+        self._is_unsure = False  # whether windows that have fired may be to fire again
+        self._lateness_before_ms = self._lateness_ms
+        self._ends: dict[int, int] = {}  # of the slices that there are, by start
+        self._armed: set[Span] = set()
+        self._to_fire: list[Span] = []  # windows, as (end, start)
+        self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
+        self._at_hand = _NOWHERE
+        self._add_at_hand: Callable[[Any, Any], Any] = self._add
+        self._rows: dict[Span, Rows] = {}  # accumulators by slice and key
+
+    # ------------------------------------------------------------------ elements
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        start, end, cells = self._at_hand
+        if type(timestamp) is int and start <= timestamp < end:
+            try:
+                key = self._key_by(value)
+                held = cells.get(key, MISSING)
+                if held is not MISSING:
+                    cells[key] = self._add_at_hand(held, value)
+                    return
+            except OrderMatters:
+                pass
+            except BaseException as error:
+                raise self._failed(value, timestamp, error) from error
+        self.process_batch((value,), (timestamp,))
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        elements = pairs(values, timestamps)
+        if self._is_unsure and values:
+            self._make_whole()
+        if not self._in_order:
+            try:
+                self._add_to_slices(elements)
+                return
+            except OrderMatters as found:
+                self._emitter.flush()
+                self._in_order = True
+                self._make_whole()
+                elements = iter([*found.rest, *elements])
+        self._add_in_order(elements)
+
+    def _add_to_slices(self, elements: Iterator[Element]) -> None:
+        key_by, add, create = self._key_by, self._add, self._aggregate.create
+        watermark, numbers, table = self._watermark, self._numbers, self._slices
+        start, end, cells = _NOWHERE  # the slice that the last element went into
+        firsts: Rows = {}
+        is_older = False
+        value: Any = None
+        timestamp: Any = 0
+        try:
+            for value, timestamp in elements:
+                key = key_by(value)
+                if not start <= timestamp < end:
+                    check_timestamp(timestamp)
+                    start, end = self._slicing.slice_at(timestamp)
+                    if end - 1 <= watermark or not self._has_slice(start, end):
+                        self._add_behind(start, end, key, value, timestamp)
+                        end = start
+                        continue
+                    place = (start, end)
+                    cells, is_older = table.rows(place), table.has_older_rows(place)
+                    if numbers is not None:
+                        firsts = self._firsts.rows(place)
+                held = cells.get(key, MISSING)
+                if held is MISSING:
+                    if is_older:
+                        held = table.take((start, end), key)
+                    if held is MISSING:
+                        cells[key] = add(create(), value)
+                        if numbers is not None:
+                            firsts[key] = next(numbers)
+                        continue
+                cells[key] = add(held, value)
+        except OrderMatters as found:
+            found.rest = [(value, timestamp)]
+            raise
+        except BaseException as error:
+            raise self._failed(value, timestamp, error) from error
+        self._at_hand, self._add_at_hand = (start, end, cells), add
+        self._emitter.flush()
+
+    def _add_in_order(self, elements: Iterator[Element]) -> None:
+        key_by, add_each = self._key_by, self._in_place.add_each
+        watermark = self._watermark
+        start, end, rows = _NOWHERE
+        windows: Iterable[Span] = ()
+        cells_of: list[Rows] = []
+        value: Any = None
+        timestamp: Any = 0
+        try:
+            for value, timestamp in elements:
+                key = key_by(value)
+                if not start <= timestamp < end:
+                    check_timestamp(timestamp)
+                    start, end = self._slicing.slice_at(timestamp)
+                    windows = self._slicing.windows_of(start)
+                    if end - 1 <= watermark or not windows:
+                        self._add_behind_in_order(windows, key, value, timestamp)
+                        end = start
+                        continue
+                    rows = self._rows_of(start, end)
+                    cells_of = [self._opened(window) for window in windows]
+                row = rows.get(key, MISSING)
+                if row is MISSING:
+                    row = rows[key] = [
+                        cells.get(key) or self._held_by(window, key)
+                        for window, cells in zip(windows, cells_of, strict=True)
+                    ]
+                add_each(row, value)
+        except BaseException as error:
+            raise self._failed(value, timestamp, error) from error
+        self._at_hand, self._add_at_hand = (start, end, rows), add_each
+        self._emitter.flush()
+
+    def _has_slice(self, start: int, end: int) -> bool:
+        """Whether there is a slice, from now on; not if it is in no window."""
+        if start in self._ends:
+            return True
+        windows = self._slicing.windows_of(start)
+        for window in windows:
+            if window[1] - 1 > self._watermark:
+                self._arm(window)
+        if windows:
+            self._ends[start] = end
+            heappush(self._to_clean, self._cleaning_of(start, end))
+        return bool(windows)
+
+    def _add_behind(self, start: int, end: int, key: Any, value: Any, timestamp: int) -> None:
+        """Put an element into a slice that has ended, or is none: some of its windows may have fired."""
+        windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
+        if not windows:
+            self._leave_out(value, timestamp, timestamp)
+            return
+        self._has_slice(start, end)
+        place = (start, end)
+        held = self._slices.get(place, key)
+        is_first = held is MISSING
+        self._slices.put(place, key, self._add(self._aggregate.create() if is_first else held, value))
+        if is_first and self._numbers is not None:
+            self._firsts.put(place, key, next(self._numbers))
+        for window in windows:
+            if window[1] - 1 <= self._watermark:
+                self._emit(*window, [(key, self._merged(window, key))], self._aggregate.result)
+            else:
+                self._arm(window)
+
+    def _add_behind_in_order(self, windows: Iterable[Span], key: Any, value: Any, timestamp: int) -> None:
+        """The same for whole windows."""
+        placed = False
+        for window in windows:
+            if window[1] - 1 > self._watermark:
+                held = self._opened(window).get(key) or self._held_by(window, key)
+                self._in_place.add(held, value)
+            elif not self._is_late(window):
+                self._add_late(window, key, value)
+            else:
+                continue
+            placed = True
+        if not placed:
+            self._leave_out(value, timestamp, timestamp)
+
+    def _add_late(self, window: Span, key: Any, value: Any) -> None:
+        """Put an element into a whole window that has fired, which makes it fire again."""
+        held = self._done.get(window, key)
+        held = self._in_place.add(self._in_place.create() if held is MISSING else held, value)
+        self._put_done(window, {key: held})
+        self._emit(*window, [(key, held)], self._in_place.result)
+
+    def _rows_of(self, start: int, end: int) -> Rows:
+        rows = self._rows.get((start, end))
+        if rows is None:
+            if len(self._rows) == _SLICES_WITH_ROWS:
+                del self._rows[next(iter(self._rows))]
+            rows = self._rows[start, end] = {}
+        return rows
+
+    def _opened(self, window: Span) -> Rows:
+        """The young accumulators of a whole window that is to fire, by key."""
+        self._arm(window)
+        return self._open.rows(window)
+
+    def _held_by(self, window: Span, key: Any) -> Any:
+        """The accumulator of a key in such a window, which has no young one."""
+        held = self._open.take(window, key)
+        if held is MISSING:
+            held = self._done.get(window, key) if window in self._done else MISSING
+            if held is MISSING:
+                held = self._in_place.create()
+            else:
+                self._done.remove(window, key)
+            self._open.put(window, key, held)
+        return held
+
+    def _forget_rows(self) -> None:
+        """What was at hand is not young any more."""
+        self._at_hand = _NOWHERE
+        self._rows.clear()
+
+    # ------------------------------------------------------------------ time
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._at_hand = _NOWHERE
+        super().advance_watermark(timestamp)
+
+    def restore_watermark(self, timestamp: int) -> None:
+        super().restore_watermark(timestamp)
+        self._at_hand = _NOWHERE
+        self._compare_watermark()
+
+    def due_ms(self) -> int | None:
+        due = [end - 1 for end, _ in self._to_fire[:1]] + [when for when, _, _ in self._to_clean[:1]]
+        return min(due, default=None)
+
+    def _fire(self, watermark: float) -> None:
+        while self._to_fire and self._to_fire[0][0] - 1 <= watermark:
+            end, start = heappop(self._to_fire)
+            window = (start, end)
+            self._armed.discard(window)
+            if self._in_order:
+                self._emit(*window, self._open.whole(window).items(), self._in_place.result)
+            else:
+                self._emit(*window, self._to_emit(window).items(), self._aggregate.result)
+            if window in self._open:
+                if self._lateness_ms:
+                    self._put_done(window, self._open.adopt(window))
+                self._open.drop(window)
+        while self._to_clean and self._to_clean[0][0] <= watermark:
+            _, place, is_slice = heappop(self._to_clean)
+            if is_slice:
+                del self._ends[place[0]]
+                self._slices.drop(place)
+                self._firsts.drop(place)
+            else:
+                self._done.drop(place)
+        if watermark >= self._fired_ms or not self._ends:
+            self._fired_ms = min(watermark, MAX_TIMESTAMP)
+            self._is_unsure = False
+        if self._rows:
+            self._rows = {place: rows for place, rows in self._rows.items() if place[1] - 1 > watermark}
+        if self._in_order and self._can_slice and not self._to_fire and not self._to_clean:
+            self._in_order = False
+
+    def _arm(self, window: Span) -> None:
+        if window not in self._armed:
+            self._armed.add(window)
+            heappush(self._to_fire, (window[1], window[0]))
+
+    def _put_done(self, window: Span, cells: Rows) -> None:
+        if window in self._done:
+            self._done.rows(window).update(cells)
+        else:
+            self._done.young[window] = cells
+            heappush(self._to_clean, (window[1] - 1 + self._lateness_ms, window, False))
+
+    def _cleaning_of(self, start: int, end: int) -> tuple[int, Span, bool]:
+        return self._slicing.last_end(start) - 1 + self._lateness_ms, (start, end), True
+
+    def _is_late(self, window: Span) -> bool:
+        return window[1] - 1 + self._lateness_ms <= self._watermark
+
+    # ------------------------------------------------------------------ windows of slices
+
+    def _slices_of(self, window: Span) -> Iterator[Span]:
+        """The slices that there are of a window, by time."""
+        ends = self._ends
+        for start in self._slicing.starts_in(window, ends):
+            if start in ends:
+                yield start, ends[start]
+
+    def _merged(self, window: Span, key: Any) -> Any:
+        """The accumulator of one key over a whole window; to be read, not changed."""
+        if self._slicing.is_disjoint:
+            return self._slices.peek(window, key)
+        merge, merged = self._aggregate.merge, self._aggregate.create()
+        parts = (self._slices.peek(place, key) for place in self._slices_of(window))
+        for held in (self._kept(window, key), *parts):
+            if held is not MISSING:
+                merged = merge(merged, held)
+        return merged
+
+    def _kept(self, window: Span, key: Any) -> Any:
+        """What a whole window beside slices holds."""
+        held = self._open.peek(window, key)
+        if held is MISSING:
+            held = self._done.peek(window, key)
+        return held if held is MISSING or self._in_place is self._aggregate else held[0]
+
+    def _to_emit(self, window: Span) -> Rows:
+        """
+        The accumulators, by key, for which a window is to fire, in the order of their first elements.
+
+        They are to be read, not changed: a key that is in one slice only still shares that one's.
+        """
+        places = [place for place in self._slices_of(window) if place in self._slices]
+        if window in self._open or window in self._done:
+            keys = {**self._open.whole(window), **self._in_arrival_order(places)}
+            return {key: self._merged(window, key) for key in keys}
+        if len(places) == 1:
+            return self._slices.whole(places[0])
+        merge, create = self._aggregate.merge, self._aggregate.create
+        found = self._in_arrival_order(places)
+        own: set[Any] = set()  # keys whose accumulator is no longer that of a slice
+        for place in places:
+            for key, held in self._slices.whole(place).items():
+                present = found[key]
+                if present is MISSING:
+                    found[key] = held
+                elif key in own:
+                    found[key] = merge(present, held)
+                else:
+                    own.add(key)
+                    found[key] = merge(merge(create(), present), held)
+        return found
+
+    def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
+        """The keys of some slices in the order of their first elements, each with `MISSING`."""
+        keys: Rows = {}
+        every = [numbers for place in places if (numbers := self._firsts.whole(place))]
+        last = -1
+        for numbers in every:
+            if next(iter(numbers.values())) < last:
+                break
+            last = next(reversed(numbers.values()))
+            keys.update(dict.fromkeys(numbers, MISSING))
+        else:
+            return keys  # each had all its keys before the next had its first
+        firsts: dict[Any, int] = {}
+        for numbers in every:
+            for key, number in numbers.items():
+                if number < firsts.get(key, number + 1):
+                    firsts[key] = number
+        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__), MISSING)
+
+    def _make_whole(self) -> None:
+        """Have whole windows in place of slices."""
+        self._is_unsure = False
+        self._in_order |= self._slicing.is_disjoint
+        fired, aggregate = self._fired_ms, self._aggregate
+        places = [(start, end) for start, end in self._ends.items() if (start, end) in self._slices]
+        found = whole_windows(
+            self._slicing,
+            aggregate,
+            {place: self._slices.adopt(place) for place in places},
+            {place: self._firsts.whole(place) for place in places},
+        )
+        for window, cells in found.items():
+            if window[1] - 1 + self._lateness_before_ms <= fired:
+                continue
+            is_open = window[1] - 1 > fired or window in self._armed
+            for key, held in cells.items():
+                before = self._kept(window, key)
+                if before is not MISSING:
+                    held = aggregate.merge(aggregate.merge(aggregate.create(), before), held)
+                if is_open:
+                    self._done.remove(window, key)
+                wrapped = held if self._in_place is aggregate else [held]
+                (self._open if is_open else self._done).put(window, key, wrapped)
+        for place in places:
+            self._slices.drop(place)
+            self._firsts.drop(place)
+        self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
+        self._index()
+
+    # ------------------------------------------------------------------ state
+
+    def restored(self) -> None:
+        super().restored()
+        has_whole = next(self._open.namespaces(), None) or next(self._done.namespaces(), None)
+        self._in_order = not self._can_slice or (
+            bool(has_whole) and (self._in_order or self._slicing.is_disjoint)
+        )
+        self._index()
+        # windows that have gone, but not all of their slices, are not to come back in parts
+        has_parts = self._lateness_before_ms < self._lateness_ms and not self._slicing.is_disjoint
+        if self._ends and (self._in_order or has_parts):
+            self._make_whole()
+        self._lateness_before_ms = self._lateness_ms
+        self._compare_watermark()
+
+    def _compare_watermark(self) -> None:
+        """See whether the watermark agrees with what has fired."""
+        self._is_unsure = bool(self._ends) and self._watermark < self._fired_ms
+        is_due = bool(self._to_fire) and self._to_fire[0][0] - 1 <= self._watermark
+        if not self._is_unsure and not is_due:
+            self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
+
+    def _index(self) -> None:
+        """Find out what there is, and what is to be done when."""
+        self._forget_rows()
+        self._ends = dict(self._slices.namespaces())
+        self._to_clean = [self._cleaning_of(*place) for place in self._ends.items()]
+        for start, end in self._done.namespaces():
+            self._to_clean.append((end - 1 + self._lateness_ms, (start, end), False))
+        self._armed = set(self._open.namespaces())
+        seen: set[Span] = set()
+        for start in sorted(self._ends):
+            for window in self._slicing.windows_of(start):
+                if window in seen:
+                    break  # and so are the others
+                seen.add(window)
+                if window[1] - 1 > self._fired_ms:
+                    self._armed.add(window)
+        self._to_fire = [(end, start) for start, end in self._armed]
+        heapify(self._to_fire)
+        heapify(self._to_clean)
+
+    def _snapshot_of(self, found: Contents) -> Any:
+        return as_windows(found, self._plan, MIN_TIMESTAMP)
+
+    def _next_number(self) -> int:
+        number = 0 if self._numbers is None else next(self._numbers)
+        self._count_from(number)
+        return number
+
+    def _count_from(self, number: int) -> None:
+        if self._numbers is not None:
+            self._numbers = count(number)
+
+    def _came_with_lateness(self, lateness_ms: int) -> None:
+        self._lateness_before_ms = lateness_ms
+
+    def _count_open(self) -> int:
+        return len(self._slices) + len(self._open) + len(self._done)

@@ -1,0 +1,208 @@
+"""
+What all window operators share: what they count, whom they tell of late elements, how a window's result is
+emitted, and what process functions work with.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, ClassVar
+
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import safe_repr
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.exclusive import give_back, take
+from asyncstream.operators.process import Emitter
+from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
+from asyncstream.state import Cell
+from asyncstream.timers import Timer, reached
+from asyncstream.windowing.contexts import FunctionContext
+from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.upgrade import Contents, contents_of, kind_of
+from asyncstream.windowing.windows import TimeWindow, Window, WindowResult
+
+__all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
+
+LATE = "late"
+"""Tag of the side output for elements that came too late for all their windows."""
+
+_new_result = partial(tuple.__new__, WindowResult)
+"""`WindowResult(...)` from a tuple, without the detour through its generated `__new__`: half the time."""
+
+
+def check_timestamp(timestamp: int | None) -> None:
+    """
+    Refuse what cannot be placed in time.
+
+    Raises:
+        ValueError: if `timestamp` is None, or lies before or after all time.
+        TypeError: if it is something else than an int.
+    """
+    if timestamp is None:
+        raise ValueError("a window in event time needs a timestamp; assign timestamps before it")
+    if type(timestamp) is not int:
+        raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
+    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise ValueError(f"expected a timestamp of 64 bits (milliseconds), got {timestamp}")
+
+
+class WindowStep(Operator):
+    """
+    Base of the window operators.
+
+    Attributes:
+        keeps: what this kind of operator keeps.
+    """
+
+    keeps: ClassVar[Kept]
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        """
+        Args:
+            key_by: gives the key of an element; keys are hashable and compare by value.
+            plan: what to do; its process function belongs to this operator alone.
+        """
+        super().__init__()
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
+        self._plan = plan
+        self._lateness_ms = plan.allowed_lateness_ms if plan.assigner.event_time else 0
+        self._emitter: Emitter[Any] = Emitter(self)
+        self._kinds = Kinds()
+        self._late_dropped = 0
+        self._outside_windows = 0
+        for name in COUNTERS:
+            self._declare_cell(name, "sum")
+
+    def _declare_cell(self, name: str, rule: Any) -> None:
+        """Keep the attribute that is called so, with an underscore before it."""
+        attribute = f"_{name}"
+        cell = Cell(partial(getattr, self, attribute), partial(setattr, self, attribute), rule)
+        self.tables.declare_cell(name, cell)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if self._plan.process is not None:
+            take(self, self._plan.process)
+        self._function_context = FunctionContext(
+            self._emitter, self._reached, context.clock, self._plan.assigner.merging, self.tables
+        )
+
+    def close(self) -> None:
+        if self._plan.process is not None:
+            give_back(self, self._plan.process)
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "windows_open": self._count_open(),
+            "late_dropped": self._late_dropped,
+            "outside_windows": self._outside_windows,
+        }
+
+    def snapshot(self) -> Any:
+        self._function_context.purge()
+        return super().snapshot()
+
+    def restored(self) -> None:
+        self._function_context.restored()
+
+    def upgraded(self, state: Any) -> Any:
+        if kind_of(state) == self.keeps:
+            return state
+        return self._snapshot_of(contents_of(state, self._plan))
+
+    @abstractmethod
+    def _snapshot_of(self, found: Contents) -> Any:
+        """What another kind of operator remembered, as a snapshot of this kind."""
+
+    @abstractmethod
+    def _reached(self) -> int:
+        """The event time reached, milliseconds since the epoch."""
+
+    @abstractmethod
+    def _count_open(self) -> int:
+        """About how many accumulators are held."""
+
+    def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
+        """An element that is in no window: too late for all of its own, or between two."""
+        if not self._plan.assigner.event_time or time_ms + self._lateness_ms > reached(self._reached()):
+            self._outside_windows += 1
+        elif LATE in self.side:
+            self._emitter.aside(LATE, value, timestamp)
+        else:
+            self._late_dropped += 1
+
+    def _process_window(self, key: Any, window: Window, contents: Any) -> None:
+        """Have the process function handle a firing."""
+        self._function_context.point_at(key, window)
+        self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
+        process: Callable[..., object] = self._plan.process.process  # type: ignore[union-attr]
+        result = process(key, contents, self._function_context, self._emitter)
+        if result is not None and self._kinds.first_deferred([result]) is not None:
+            raise not_a_value([result], "emit with out(...), and await in an async_map before or after")
+
+
+class PlainWindowOperator(WindowStep):
+    """
+    Base of the operators that know of no triggers: in event time, a window fires once, when the watermark
+    reaches its end, and after that with every element within the allowed lateness.
+
+    They emit, complete and count as `WindowOperator` does, and give the same results in the same order.
+    """
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        super().__init__(key_by, plan)
+        self._watermark: float = MIN_TIMESTAMP
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._watermark = reached(timestamp)
+        self._fire(self._watermark)
+        self._emitter.flush()
+        super().advance_watermark(timestamp)
+
+    def restore_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        super().restore_watermark(timestamp)
+
+    @abstractmethod
+    def _fire(self, watermark: float) -> None:
+        """Emit all windows that end by `watermark`, and let go those that are late by then."""
+
+    def _reached(self) -> int:
+        return int(min(self._watermark, MAX_TIMESTAMP))
+
+    def _emit(
+        self,
+        start_ms: int,
+        end_ms: int,
+        cells: Iterable[tuple[Any, Any]],
+        result_of: Callable[[Any], Any],
+    ) -> None:
+        """Emit the results of one window for some keys, given as (key, accumulator)."""
+        results: list[WindowResult] = []
+        key: Any = None
+        try:
+            if self._plan.process is None:
+                for key, held in cells:
+                    results.append(_new_result((key, start_ms, end_ms, result_of(held))))
+            else:
+                window = TimeWindow(start_ms, end_ms)
+                for key, held in cells:
+                    self._process_window(key, window, result_of(held))
+                self._emitter.relieve()
+        except BaseException as error:
+            self._emitter.extend(results, end_ms - 1)
+            self._emitter.flush()
+            raise self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error) from error
+        self._emitter.extend(results, min(end_ms - 1, MAX_TIMESTAMP))
+
+    def _failed(self, value: Any, timestamp: int | None, error: BaseException) -> BaseException:
+        """The error to raise when the loop over a batch met `error` at this element."""
+        self._emitter.flush()
+        if self._plan.assigner.needs_timestamp:
+            try:
+                check_timestamp(timestamp)
+            except (TypeError, ValueError) as better:
+                return self.blame(value, better)
+        return self.blame(value, error)

@@ -1,0 +1,333 @@
+"""
+Snapshots of one kind of window operator as snapshots of another.
+
+A plan may change between two runs such that another kind serves it, for instance when its process function
+gets a `clear`. What all kinds have in common are the contents of each window of each key: every kind gives
+them and can be made of them. So does version 0.2, in which all kinds had one form:
+
+* contents: (key, window, accumulator), windows as plain tuples;
+* merging: (key, window, state window) of each open session;
+* timers: (timestamp, key, window) by domain;
+* trigger, key, window: keyed state of triggers and of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from asyncstream.errors import CheckpointError, safe_repr
+from asyncstream.state.tables import Rule, Snapshot
+from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
+from asyncstream.windowing.functions import AggregateFunction
+from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.slices import Slicing, Span, slicing_of
+
+__all__ = (
+    "RULES",
+    "Contents",
+    "Pane",
+    "as_contents",
+    "as_sessions",
+    "as_windows",
+    "contents_of",
+    "kind_of",
+    "upgraded_contents",
+    "whole_windows",
+)
+
+RULES: Final[dict[str, Rule]] = {
+    "late_dropped": "sum",
+    "outside_windows": "sum",
+    "anchor_ms": "min",
+    "fired_ms": "max",
+    "lateness_ms": "max",
+    "number": "max",
+    "in_order": "max",
+    "trigger": "merge",
+    "key": "merge",
+    "window": "merge",
+}
+"""Of the cells of all kinds of operators, how those of several parts become one."""
+
+_PLACES: Final[dict[str, Kept]] = {"slices": "panes", "sessions": "sessions", "contents": "contents"}
+"""By the name of a table that only one kind of operator has: which kind."""
+
+
+class Pane(NamedTuple):
+    """
+    One window of one key.
+
+    Attributes:
+        key: whose window.
+        window: which one, as a plain tuple.
+        held: what it holds, as the aggregate saved it.
+        pending: whether it is still to fire at its end.
+    """
+
+    key: Any
+    window: Any
+    held: Any
+    pending: bool
+
+
+@dataclass(slots=True)
+class Contents:
+    """
+    What a window operator remembers, of whatever kind it is.
+
+    Attributes:
+        panes: those that are pending come in the order in which they will fire.
+        tables: the state of the process function.
+        cells: what is counted, and the kinds of that state.
+    """
+
+    panes: list[Pane]
+    tables: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, Any] = field(default_factory=dict)
+
+    def snapshot(self, tables: Mapping[str, Any], cells: Mapping[str, Any]) -> Snapshot:
+        """These tables and cells instead of the panes."""
+        every = {**self.cells, **cells}
+        return snapshot({**self.tables, **tables}, every, {name: RULES[name] for name in every})
+
+
+def kind_of(state: Any) -> Kept | None:
+    """
+    Which kind of operator took a snapshot; None: one of version 0.2.
+
+    Raises:
+        CheckpointError: if that cannot be told.
+    """
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"it holds {safe_repr(state)}, which another version of asyncstream kept in another form; start "
+            "without it, or go on with that version"
+        )
+    if "tables" not in state:
+        return None
+    for name, kind in _PLACES.items():
+        if name in state["tables"]:
+            return kind
+    raise CheckpointError(f"it holds the tables {sorted(state['tables'])}, which are not those of windows")
+
+
+def contents_of(state: Any, plan: WindowPlan) -> Contents:
+    """What a snapshot of any kind of operator holds, or of version 0.2."""
+    kind = kind_of(state)
+    counts = {name: (state if kind is None else state["cells"])[name] for name in COUNTERS}
+    if kind is None:
+        tables, kinds = _function_state(state)
+        panes = list(_panes(state["contents"], state["merging"], state["timers"]["event"]))
+        return Contents(panes, tables, {**kinds, **counts})
+    panes = _GIVE[kind](state, plan)
+    tables = {name: rows for name, rows in state["tables"].items() if name.startswith(("key/", "window/"))}
+    return Contents(panes, tables, {**counts, **{name: state["cells"][name] for name in ("key", "window")}})
+
+
+# ------------------------------------------------------------------ what each kind gives
+
+
+def _panes(contents: Iterable[Any], merging: Iterable[Any], event_timers: Iterable[Any]) -> Iterator[Pane]:
+    names = {(key, tuple(place)): tuple(window) for key, window, place in merging}
+    held_by: dict[tuple[Any, Any], Any] = {}
+    for key, place, held in contents:
+        held_by[key, names.get((key, tuple(place)), tuple(place))] = held
+    for timestamp, key, place in event_timers:
+        window = tuple(place)
+        if window and timestamp == window[1] - 1 and (key, window) in held_by:
+            yield Pane(key, window, held_by.pop((key, window)), True)
+    for (key, window), held in held_by.items():
+        yield Pane(key, window, held, False)
+
+
+def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
+    tables = state["tables"]
+    contents = ((key, place, held) for place, rows in tables["contents"] for key, held in rows)
+    merging = (
+        (key, window, place)
+        for _, rows in tables["merging"]
+        for key, windows in rows
+        for window, place in windows
+    )
+    event_timers = (
+        (timestamp, key, place)
+        for timestamp, rows in sorted(tables["timers/event"], key=lambda kept: kept[0])
+        for (key, place), _ in rows
+    )
+    return list(_panes(contents, merging, event_timers))
+
+
+def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
+    found = [
+        ((end, number), Pane(key, (start, end), held, armed))
+        for _, rows in state["tables"]["sessions"]
+        for key, sessions in rows
+        for start, end, held, number, armed in sessions
+    ]
+    return [pane for _, pane in sorted(found, key=lambda numbered: numbered[0])]
+
+
+def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
+    aggregate, tables, cells = plan.aggregate, state["tables"], state["cells"]
+    if aggregate is None:
+        raise CheckpointError("it holds accumulators, and the windows keep elements")
+    load, save = aggregate.load, aggregate.save
+    slices = {tuple(place): {key: load(held) for key, held in rows} for place, rows in tables["slices"]}
+    firsts = {tuple(place): dict(rows) for place, rows in tables["firsts"]}
+    fired_ms, lateness_ms = cells["fired_ms"], cells["lateness_ms"]
+    windows = whole_windows(slicing_of(plan.assigner), aggregate, slices, firsts)
+    found: dict[tuple[Any, Any], Pane] = {}
+    for name in ("open", "done"):
+        for place, rows in tables[name]:
+            for key, held in rows:
+                found[key, tuple(place)] = Pane(key, tuple(place), held, name == "open")
+    for window, by_key in windows.items():
+        last_ms = window[1] - 1
+        for key, held in by_key.items() if last_ms + lateness_ms > fired_ms else ():
+            before = found.get((key, window))
+            if before is not None:
+                held = aggregate.merge(load(before.held), held)
+            pending = last_ms > fired_ms or (before is not None and before.pending)
+            found[key, window] = Pane(key, window, save(held), pending)
+    return sorted(found.values(), key=lambda pane: (pane.window[1], not pane.pending))
+
+
+_GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
+    "panes": _of_slices,
+    "sessions": _of_sessions,
+    "contents": _of_contents,
+}
+
+
+def whole_windows(
+    slicing: Slicing,
+    aggregate: AggregateFunction[Any, Any],
+    slices: Mapping[Span, Mapping[Any, Any]],
+    firsts: Mapping[Span, Mapping[Any, int]],
+) -> dict[Span, dict[Any, Any]]:
+    """
+    By window and key the accumulators of windows that are kept in slices, which are of no use afterwards.
+
+    Args:
+        slices: accumulators by slice and key.
+        firsts: the numbers of first elements by slice and key; the keys of a window come in their order.
+    """
+    found: dict[Span, dict[Any, tuple[int, Any]]] = {}
+    for place in sorted(slices):
+        numbers = firsts.get(place, {})
+        for window in slicing.windows_of(place[0]):
+            by_key = found.setdefault(window, {})
+            for key, held in slices[place].items():
+                number = numbers.get(key, 0)
+                before = by_key.get(key)
+                if slicing.is_disjoint:
+                    by_key[key] = (number, held)
+                elif before is None:
+                    by_key[key] = (number, aggregate.merge(aggregate.create(), held))
+                else:
+                    by_key[key] = (min(number, before[0]), aggregate.merge(before[1], held))
+    return {
+        window: {key: held for key, (_, held) in sorted(by_key.items(), key=lambda numbered: numbered[1][0])}
+        for window, by_key in found.items()
+    }
+
+
+# ------------------------------------------------------------------ what each kind is made of
+
+
+def upgraded_contents(state: Mapping[str, Any]) -> Snapshot:
+    """Of version 0.2, what `WindowOperator` remembered."""
+    function, kinds = _function_state(state)
+    trigger, trigger_kinds = keyed_state("trigger", state["trigger"])
+    merging: dict[Any, list[Any]] = {}
+    for key, window, place in state["merging"]:
+        merging.setdefault(key, []).append([window, place])
+    tables = {
+        "contents": by_namespace((place, key, held) for key, place, held in state["contents"]),
+        "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
+        **timers(state["timers"]),
+    }
+    cells = {name: state[name] for name in ("anchor_ms", "late_dropped", "outside_windows")}
+    return Contents([], {**function, **trigger}, kinds).snapshot(tables, {**cells, "trigger": trigger_kinds})
+
+
+def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
+    """A snapshot for `WindowOperator`: each window of each key has timers of its own."""
+    set_timers: list[tuple[int, Any, Any]] = []
+    merging: dict[Any, list[Any]] = {}
+    for key, window, _, pending in found.panes:
+        last_ms = window[1] - 1
+        if pending:
+            set_timers.append((last_ms, key, window))
+        if not pending or plan.allowed_lateness_ms:
+            set_timers.append((last_ms + plan.allowed_lateness_ms, key, window))
+        if plan.assigner.merging:
+            merging.setdefault(key, []).append([window, window])
+    set_timers.sort(key=lambda timer: timer[0])
+    tables = {
+        "contents": by_namespace((window, key, held) for key, window, held, _ in found.panes),
+        "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
+        **timers({"event": set_timers, "processing": ()}),
+    }
+    return found.snapshot(tables, {"anchor_ms": None, "trigger": {}})
+
+
+def as_sessions(found: Contents) -> Snapshot:
+    """A snapshot for `SessionWindowOperator`."""
+    numbers = count()
+    sessions: dict[Any, list[Any]] = {}
+    for key, (start, end), held, pending in found.panes:
+        sessions.setdefault(key, []).append([start, end, held, next(numbers), pending])
+    rows = [[key, sorted(kept, key=lambda session: session[0])] for key, kept in sessions.items()]
+    return found.snapshot({"sessions": [[None, rows]]}, {"number": next(numbers)})
+
+
+def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
+    """
+    A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices.
+
+    Those that are slices themselves become such again if each is to fire for all keys or for none.
+
+    Args:
+        fired_ms: event time at the beginning.
+
+    Raises:
+        CheckpointError: if there are other windows.
+    """
+    slicing, aggregate = slicing_of(plan.assigner), plan.aggregate
+    assert aggregate is not None
+    pending: set[Any] = set()
+    fired: set[Any] = set()
+    for pane in found.panes:
+        (pending if pane.pending else fired).add(pane.window)
+    for window in pending | fired:
+        if window not in slicing.windows_of(window[0]):
+            raise CheckpointError(f"it holds a window from {window[0]} to {window[1]} ms, which is none here")
+    cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0}
+    last_fired = max((end for _, end in fired), default=fired_ms)
+    if slicing.is_disjoint and all(end > last_fired for _, end in pending):
+        if fired:
+            cells["fired_ms"] = last_fired - 1
+        rows = by_namespace((window, key, held) for key, window, held, _ in found.panes)
+        tables: dict[str, Any] = {"slices": rows, "firsts": [], "open": [], "done": []}
+        return found.snapshot(tables, {**cells, "in_order": False})
+    in_order = slicing.is_disjoint or not all(
+        aggregate.holds_order_free(aggregate.load(pane.held)) for pane in found.panes
+    )
+    tables = {
+        name: by_namespace(
+            (window, key, held) for key, window, held, is_open in found.panes if is_open == (name == "open")
+        )
+        for name in ("open", "done")
+    }
+    return found.snapshot({"slices": [], "firsts": [], **tables}, {**cells, "in_order": in_order})
+
+
+def _function_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of version 0.2, the tables and cells of a process function."""
+    of_key, key_kinds = keyed_state("key", state["key"])
+    of_window, window_kinds = keyed_state("window", state["window"])
+    return {**of_key, **of_window}, {"key": key_kinds, "window": window_kinds}
