@@ -435,6 +435,13 @@ class Table:
         self._old.update(namespace, rows)
         self.has_older = True
 
+    def go_on(self, table: Table) -> None:
+        """Have what a table that is made alike has, which has nothing then."""
+        self.young, self._old, self._frozen = table.young, table._old, table._frozen
+        self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
+        table._old = MemoryRows()
+        table.clear()
+
     def take_over(self, kept: Table) -> Iterator[None]:
         """
         Have what another table has, which keeps keys and values as they are saved, in slices; it has nothing

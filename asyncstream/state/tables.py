@@ -145,6 +145,18 @@ class Tables:
                 pass
         return table
 
+    def go_on(self, tables: Tables, cells: Mapping[str, Any]) -> None:
+        """
+        Remember what the tables of a step that is made alike hold, which hold nothing then, and these cells.
+        """
+        for table in tables.every():
+            mine = self._tables.get(table.name)
+            if mine is None:
+                self._unclaimed[table.name] = table
+            else:
+                mine.go_on(table)
+        self.give_cells(cells)
+
     def forget(self, name: str) -> None:
         """If a snapshot was restored that held a table of this name, hold it no more."""
         if name in self._unclaimed:
@@ -178,7 +190,7 @@ class Tables:
 
     def cut(self) -> Cut:
         """What has changed since the last cut; `merging` is to be run through before the next."""
-        tables = self._every_table()
+        tables = self.every()
         deltas = {table.name: delta for table in tables if (delta := table.cut())}
         for listener in self._listeners:
             listener()
@@ -186,17 +198,18 @@ class Tables:
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
-        for table in self._every_table():
+        for table in self.every():
             yield from table.merging()
 
-    def _every_table(self) -> list[Table]:
+    def every(self) -> list[Table]:
+        """All tables, those too that were restored and are not declared yet."""
         return [*self._tables.values(), *self._unclaimed.values()]
 
     def _about(self) -> dict[str, Any]:
         """A snapshot but for its tables; may share parts with the step."""
         return {
             "cells": {name: cell.take() for name, cell in self._cells.items()},
-            "compound": [table.name for table in self._every_table() if table.compound],
+            "compound": [table.name for table in self.every() if table.compound],
             "rules": {name: cell.rule for name, cell in self._cells.items()},
         }
 
@@ -217,7 +230,7 @@ class Tables:
 
     def snapshot(self) -> Snapshot:
         """All that is remembered, as plain data that shares nothing mutable with it."""
-        tables = {table.name: _saved_rows(table) for table in self._every_table()}
+        tables = {table.name: _saved_rows(table) for table in self.every()}
         return {"tables": tables, **detached(self._about())}
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -69,6 +69,12 @@ class Store:
 
     blob: tuple[bytes] | None = None
 
+    def __init__(self) -> None:
+        self.log: list[tuple[bytes]] = []
+
+    def entries(self) -> list[bytes]:
+        return [entry for (entry,) in self.log]
+
     def get(self) -> tuple[bytes] | None:
         return self.blob
 
@@ -90,7 +96,15 @@ def run(define: Define, store: Store) -> None:
     stage = next(stage for stage in cut(graph, streaming=True) if stage.kind is StageKind.KEYED)
     terms = Terms(4, frozenset(), streaming=True, unnamed=tuple(_unnamed(graph)))
     group = KeyGroup(stage, terms, 1)
-    group.init(SimpleNamespace(getValueState=lambda *_: store, deleteTimer=lambda _: None))
+    group.init(
+        SimpleNamespace(
+            getValueState=lambda *_: store,
+            getListState=lambda *_: SimpleNamespace(
+                get=lambda: iter(store.log), appendValue=store.log.append
+            ),
+            deleteTimer=lambda _: None,
+        )
+    )
     times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
     list(group.handleExpiredTimer((label_of(0),), times, due))
@@ -112,7 +126,7 @@ def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> Non
     run(before, store)
     run(after, store)
     assert store.blob is not None
-    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0], {}))
+    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0], store.entries(), {}))
 
 
 @pytest.mark.parametrize(
@@ -161,4 +175,4 @@ def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:
     run(function(ListDescriptor("a")), store)
     assert store.blob is not None
     with pytest.raises(CheckpointError, match="step 'w' has changed"):
-        remembered(graph_of(windows(n=Count())), store.blob[0], {})
+        remembered(graph_of(windows(n=Count())), store.blob[0], store.entries(), {})

@@ -185,7 +185,11 @@ def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[i
     _, stage = cut(pipeline._graph, streaming=True)
     blob = pickle.dumps(({}, 0, None, *divided), 5)
     group = KeyGroup(stage, Terms(4, frozenset(), streaming=True), 1)
-    group.init(SimpleNamespace(getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,))))
+    group.init(
+        SimpleNamespace(
+            getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,)), getListState=lambda *_: None
+        )
+    )
     times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
     with pytest.raises(PipelineError, match=told):

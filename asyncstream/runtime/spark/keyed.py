@@ -1,9 +1,11 @@
 """
 Keyed steps of a stream: the operators of a key group, between two micro-batches kept in Spark's state.
 
-A state call from Python costs 30 to 110 µs, so what Spark keeps is not the state of a key but one blob for a
-whole **key group**: what the stage's operators remember of all keys of the group. It is read and written
-once per micro-batch, and only the earliest timer in it is registered with Spark.
+A state call from Python costs 30 to 110 µs, so what Spark keeps is not the state of a key but that of a whole
+**key
+group**: a log of what changed in the tables of the stage's operators (`group_log`), and a head that says what
+they are and holds what is small. A micro-batch reads the head, and writes it and what it has changed; only
+the earliest timer is registered with Spark.
 
 One micro-batch, for one group, in the order in which the embedded engine would see it::
 
@@ -19,7 +21,8 @@ each of them. Processing time stands still during a micro-batch, and advances af
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,12 +36,22 @@ from asyncstream.runtime.spark.assembly import NOW, Assembly, Terms, telling_the
 from asyncstream.runtime.spark.clocks import LATEST_MS, before, to_spark
 from asyncstream.runtime.spark.cut import Stage
 from asyncstream.runtime.spark.differences import not_asked_to
+from asyncstream.runtime.spark.group_log import (
+    Log,
+    Position,
+    entry_of,
+    keep,
+    kept_tables,
+    restore,
+    take_back,
+)
 from asyncstream.runtime.spark.heritage import States, route_of, take_up
 from asyncstream.runtime.spark.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.loop import settle
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.parcels import CLOCK, COLUMNS, packed, unpack
 from asyncstream.runtime.spark.values import Classes, dumps, loads
+from asyncstream.state import Tables
 from asyncstream.state.schema import Schema, compare
 
 if TYPE_CHECKING:
@@ -93,16 +106,18 @@ def _listed(names: tuple[str, ...]) -> str:
 
 class _Kept(NamedTuple):
     """
-    The blob.
+    The head.
 
     Attributes:
-        operators: what they have handed over, by step name.
+        operators: what those have handed over that keep no tables, by step name.
         watermark_ms: the last one that these operators saw.
         timer_ms: the timer that is registered with Spark.
         key_groups: how many there are, which says what keys are in this one.
         grouping: the rule by which keys were divided; 0 is that of checkpoints which do not tell.
         steps: what the operators were.
         unnamed: those of all steps that had their names from their places.
+        abouts: of those that keep tables, what a snapshot says besides.
+        position: where their log has come to.
     """
 
     operators: States
@@ -112,13 +127,15 @@ class _Kept(NamedTuple):
     grouping: int = 0
     steps: Mapping[str, Kind] = MappingProxyType({})
     unnamed: tuple[str, ...] = ()
+    abouts: Mapping[str, Any] = MappingProxyType({})
+    position: tuple[Any, ...] = ()
 
     def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
         """
         Raises:
             CheckpointError: if what was remembered is not for these steps.
         """
-        missing = [name for name in self.operators if name not in steps]
+        missing = [name for name in (*self.operators, *self.abouts) if name not in steps]
         if missing:
             raise CheckpointError(
                 "this stream's checkpoint holds what steps remember that this pipeline does not have, or has "
@@ -159,9 +176,14 @@ class _Kept(NamedTuple):
             )
 
 
-def remembered(graph: Graph, blob: bytes, classes: Classes) -> States:
-    """What the steps of a stage remember of a key group, as snapshots."""
-    kept = _Kept(*loads(blob, classes))
+def remembered(graph: Graph, head: bytes, entries: Sequence[bytes], classes: Classes) -> States:
+    """
+    What the steps of a stage remember of a key group, as snapshots.
+
+    Args:
+        entries: those of its log.
+    """
+    kept = _Kept(*loads(head, classes))
     kept.check(kept.key_groups)
     snapshots: States = {}
     steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
@@ -174,6 +196,9 @@ def remembered(graph: Graph, blob: bytes, classes: Classes) -> States:
         operator.take_over(state)
         snapshots[name] = operator.snapshot()
         operator.close()
+    log = (loads(entry, classes) for entry in entries)
+    for name, tables in kept_tables(log, kept.abouts).items():
+        snapshots[name] = tables.snapshot()
     return snapshots
 
 
@@ -198,7 +223,9 @@ class KeyGroup:
 
         settle()
         self._handle = handle
-        self._state = handle.getValueState("operators", StructType([StructField("blob", BinaryType())]))
+        blob = StructType([StructField("blob", BinaryType())])
+        self._state = handle.getValueState("operators", blob)
+        self._log = Log(handle.getListState("log", blob), self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
         mine = {route.number for route in self._stage.entries} | {self._heritage}
@@ -246,6 +273,9 @@ class KeyGroup:
             self._stage, self._terms, None, group, known_ms if inherited is None else kept.watermark_ms
         )
         operators = assembly.operators
+        place = (self._number, group)
+        position = Position(*kept.position)
+        held = take_back(place, position)
         try:
             for _ in assembly.open(partial(self._context, clock)):
                 pass
@@ -254,6 +284,7 @@ class KeyGroup:
                 assembly.advance_watermark(known_ms)
                 for name, state in kept.operators.items():
                     operators[name].take_over(state)
+                self._go_on(operators, kept, held)
             else:
                 take_up(operators, [inherited])
                 if not early:  # else the watermarks of what was under way lead there
@@ -272,10 +303,26 @@ class KeyGroup:
             for row in parcels[len(early) :]:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
-            states = {name: operator.hand_over() for name, operator in operators.items()}
-            self._keep(
-                _Kept(states, watermark_ms, timer_ms, groups, GROUPING, self._steps, self._terms.unnamed)
-            )
+            cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
+            states = {name: operator.hand_over() for name, operator in operators.items() if name not in cuts}
+            for name in cuts:
+                for _ in operators[name].tables.merging():
+                    pass
+            with self._blaming(operators):
+                position = self._log.write(entry_of(cuts), operators, position)
+                head = _Kept(
+                    states,
+                    watermark_ms,
+                    timer_ms,
+                    groups,
+                    GROUPING,
+                    self._steps,
+                    self._terms.unnamed,
+                    {name: cut.about for name, cut in cuts.items()},
+                    tuple(position),
+                )
+                self._state.update((dumps(tuple(head)),))
+            keep(place, position, {name: operators[name].tables for name in cuts})
             counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():
@@ -283,15 +330,28 @@ class KeyGroup:
         self._register(timer_ms, kept.timer_ms, fired_ms)
         yield from self._rows(group, assembly, counts)
 
-    def _keep(self, kept: _Kept) -> None:
+    def _go_on(
+        self, operators: Mapping[str, Operator], kept: _Kept, held: Mapping[str, Tables] | None
+    ) -> None:
+        """Have operators go on with their tables: those that the worker has held, or what the log says."""
+        if held is not None:
+            for name, tables in held.items():
+                operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
+                operators[name].restored()
+        elif kept.abouts:
+            for name, tables_of in kept_tables(self._log.read(), kept.abouts).items():
+                restore(operators[name], tables_of)
+
+    @contextmanager
+    def _blaming(self, operators: Mapping[str, Operator]) -> Iterator[None]:
+        """What cannot be pickled in this block is what these remember."""
         try:
-            blob = dumps(tuple(kept))
+            yield
         except Exception as error:
-            steps = " or ".join(map(repr, kept.operators))
+            steps = " or ".join(map(repr, operators))
             raise PipelineError(
                 f"what {steps} remembers cannot be pickled, as Spark's state must be: {describe_error(error)}"
             ) from error
-        self._state.update((blob,))
 
     def _wake(self, operators: Mapping[str, Operator], now_ms: int) -> None:
         for name, wake_ms in sorted(self._wakes.items(), key=lambda item: item[1]):

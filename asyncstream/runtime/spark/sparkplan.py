@@ -210,12 +210,18 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
         chosen = checkpoints_of("settings", settings)
         read = self._spark.read.format("statestore").option("path", location)
+        read = read.option("flattenCollectionTypes", False)
         keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
-        blobs = [
-            remembered(self._graph, row.value.blob, self._terms.classes)
-            for number in range(keyed)
-            for row in read.option("operatorId", number).option("stateVarName", "operators").load().collect()
-        ]
+        blobs = []
+        for number in range(keyed):
+            of_stage = read.option("operatorId", number)
+            entries: dict[Any, list[bytes]] = {}
+            # in its order: the log of a group is one value
+            for row in of_stage.option("stateVarName", "log").load().collect():
+                entries[row.key] = [entry.blob for entry in row.list_value]
+            for row in of_stage.option("stateVarName", "operators").load().collect():
+                log = entries.get(row.key, [])
+                blobs.append(remembered(self._graph, row.value.blob, log, self._terms.classes))
         return save(chosen, self._title, self._graph, blobs, self._watermark(location))
 
     def _watermark(self, location: str) -> int:

@@ -1,0 +1,131 @@
+"""A micro-batch writes what it touched to the log of its key group, and no worker trusts stale tables."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from asyncstream import KeyedContext, KeyedProcessFunction, Stream
+from asyncstream.runtime.spark import group_log
+from asyncstream.runtime.spark.group_log import Position, keep, take_back
+from asyncstream.state import ListDescriptor, Tables, ValueDescriptor
+from tests.spark.standin import List
+from tests.spark.test_contract import embedded, key_of, row
+from tests.spark.test_keyed import on_stand_in
+
+
+class Remembers(KeyedProcessFunction[Any, Any]):
+    """A count, a list that is cleared now and then, and a timer that is moved."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.count = ctx.state(ValueDescriptor[int]("count"))
+        self.seen = ctx.state(ListDescriptor[int]("seen"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        count = (self.count.get() or 0) + 1
+        self.count.set(count)
+        self.seen.add(value["ts"])
+        ctx.delete_event_timer(value["ts"] + 3_000)
+        ctx.register_event_timer(value["ts"] + 4_000)
+        if count % 5 == 0:
+            out({"key": ctx.key, "seen": self.seen.get()})
+            self.seen.clear()
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out({"key": ctx.key, "at": timestamp, "count": self.count.get()})
+
+
+def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    return {"out": timed.key_by(key_of).process(Remembers()), "all": timed.map(dict)}
+
+
+def batches() -> list[list[dict[str, Any]]]:
+    drawn = random.Random(5)
+    return [
+        [row(1_000 * number + drawn.randrange(3_000), drawn.choice("abcdefgh")) for _ in range(6)]
+        for number in range(25)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_log, "_worker", group_log._Worker())
+
+
+@pytest.mark.parametrize("worker", ["stays", "is new each time", "is sometimes new", "holds nothing"])
+@pytest.mark.parametrize("least_bytes", [0, 10**9])
+def test_results_are_the_same_whatever_workers_still_know(
+    worker: str, least_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = random.Random(7)
+    hits = []
+
+    def found(place: Any, position: Position) -> Any:
+        if worker == "is new each time" or (worker == "is sometimes new" and drawn.random() < 0.5):
+            group_log._worker.tables.clear()
+            group_log._worker.size = 0
+        hits.append(take_back(place, position))
+        return hits[-1]
+
+    monkeypatch.setattr("asyncstream.runtime.spark.keyed.take_back", found)
+    monkeypatch.setattr(group_log, "LEAST_BYTES", least_bytes)
+    if worker == "holds nothing":
+        monkeypatch.setattr(group_log, "HELD_BYTES", 0)
+    rows = batches()
+    assert sorted(on_stand_in(rows, define)) == embedded(rows, define) != []
+    used = sum(hit is not None for hit in hits)
+    assert (used == 0) == (worker in ("is new each time", "holds nothing"))
+
+
+def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    appended: list[int] = []
+    rewritten: list[int] = []
+    put, append = List.put, List.appendValue
+
+    def counted_put(state: List, values: Any) -> None:
+        if len(values) == 1:
+            rewritten.append(len(values[0][0]))
+        put(state, values)
+
+    def counted_append(state: List, value: Any) -> None:
+        appended.append(len(value[0]))
+        append(state, value)
+
+    monkeypatch.setattr(List, "put", counted_put)
+    monkeypatch.setattr(List, "appendValue", counted_append)
+    monkeypatch.setattr(group_log, "LEAST_BYTES", 2_000)
+    keys = [f"key {number}" for number in range(300)]
+    rows = [[row(1_000, key) for key in keys], *[[row(1_000 + n, "key 1")] for n in range(60)]]
+    on_stand_in(rows, define, unsteady=False)
+    first, others = appended[:3], appended[3:]
+    assert sum(first) > 50 * max(others)
+    # the group of the one key was rewritten once its changes had outgrown it, the others never were
+    assert sum(size > 500 for size in rewritten) in (4, 5)
+
+
+def test_tables_are_given_back_at_their_position_only_and_once() -> None:
+    tables = {"step": Tables()}
+    position = Position().after(100)
+    keep("place", position, tables)
+    assert take_back("place", position.after(1)) is None
+    keep("place", position, tables)
+    assert take_back("elsewhere", position) is None
+    assert take_back("place", position) is tables
+    assert take_back("place", position) is None
+    assert take_back("place", Position()) is None
+
+
+def test_what_is_held_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_log, "HELD_BYTES", 250)
+    positions = {place: Position().after(100) for place in range(4)}
+    for place, position in positions.items():
+        keep(place, position, {})
+    held = [place for place, position in positions.items() if take_back(place, position) is not None]
+    assert held == [2, 3]
+    assert group_log._worker.size == 0
+
+
+def test_two_positions_of_equal_sizes_are_not_the_same() -> None:
+    assert Position().after(10) != Position().after(10)
