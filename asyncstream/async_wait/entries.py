@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Routed, Several
+from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
 from asyncstream.elements import EndOfInput, IdleStatus, Watermark
 from asyncstream.errors import InternalError, safe_repr
+from asyncstream.operators.journey import Journey
 
-__all__ = ("REACHED", "UNCALLED", "Finished", "entry_of", "inbox_item")
+__all__ = ("MARKED", "REACHED", "UNCALLED", "Finished", "Followed", "entry_of", "inbox_item")
 
 
 REACHED: Final = "reached"
@@ -35,6 +36,18 @@ class Finished:
         self.timestamp = timestamp
 
 
+class Followed:
+    """
+    In an inbox: the timestamp of an element that is followed.
+    """
+
+    __slots__ = ("journey", "timestamp")
+
+    def __init__(self, timestamp: int | None, journey: Journey) -> None:
+        self.timestamp = timestamp
+        self.journey = journey
+
+
 _EMITTED: Final = object()
 """In place of the value of an element of which only the result is kept."""
 
@@ -42,10 +55,18 @@ UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Finished})
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 
+MARKED = UNCALLED | {Followed}
+"""All that stands there in place of one."""
+
+
 def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING) -> list[Any]:
     """The entry for an inbox item, or for a promise with its outcome."""
     if isinstance(timestamp, Finished):
         return entry_of(value, timestamp.timestamp, timestamp.outcome)
+    if isinstance(timestamp, Followed):  # a journey ends with its job
+        timestamp = timestamp.timestamp
+    if isinstance(outcome, Arrived):
+        outcome = outcome.outcome
     control = outcome.control if isinstance(outcome, Passage) else timestamp
     if isinstance(control, Watermark):
         return ["watermark", control.timestamp]

@@ -64,10 +64,19 @@ from typing import Any
 
 from asyncstream.arguments import is_async_function
 from asyncstream.async_wait.deadlines import Deadlines
-from asyncstream.async_wait.entries import REACHED, UNCALLED, Finished, entry_of, inbox_item
+from asyncstream.async_wait.entries import (
+    MARKED,
+    REACHED,
+    UNCALLED,
+    Finished,
+    Followed,
+    entry_of,
+    inbox_item,
+)
+from asyncstream.async_wait.follow import call_followed
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.looking import whereabouts
-from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
+from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.async_wait.timing import CallTimes
@@ -105,7 +114,7 @@ SOILED_LIMIT = 3
 """Workers lost to changed context variables before every call gets a task, and a context, of its own."""
 
 # Outcomes that are not simply one result.
-_SPECIAL = frozenset({Several, Routed, Passage, type(DROPPED)})
+_SPECIAL = frozenset({Several, Routed, Arrived, Passage, type(DROPPED)})
 
 
 _CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput})
@@ -164,6 +173,7 @@ class AsyncWaitOperator(Intake):
         self._function: Callable[[Any], Awaitable[Any]] = (
             settings.function if self._object is None else self._object.invoke  # type: ignore[assignment]
         )
+        self._called = self._function  # by elements that are followed, each in a context of its own
         self._holds = False
         self._copies = False
         self._uncopied = False  # something could not be copied, which has been said
@@ -177,6 +187,7 @@ class AsyncWaitOperator(Intake):
         super().open(context)
         copies = self.settings.copy_input
         self._copies = context.keeps_checkpoints if copies is None else copies
+        self._journeys = context.journeys
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
         if self.settings.isolation == "task":
@@ -192,12 +203,12 @@ class AsyncWaitOperator(Intake):
     def process(self, value: Any, timestamp: int | None) -> None:
         self._inbox.append((value, timestamp))
         self._counts["elements_in"] += 1
-        self._accepted()
+        self._accepted(1)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._inbox.extend(zip(values, repeat(None) if timestamps is None else timestamps, strict=False))
         self._counts["elements_in"] += len(values)
-        self._accepted()
+        self._accepted(len(values))
 
     def advance_watermark(self, timestamp: int) -> None:
         self._inbox.append((None, Watermark(timestamp)))
@@ -219,7 +230,11 @@ class AsyncWaitOperator(Intake):
             return not self._inbox and not self._held
         return not (self._turning or self._passed[0] or any(w.promise is not None for w in self._workers))
 
-    def _accepted(self) -> None:
+    def _accepted(self, elements: int = 0) -> None:
+        journey = self._journeys.current
+        if journey is not None and elements:  # the first of what has come of it goes on with it
+            value, timestamp = self._inbox[-elements]
+            self._inbox[-elements] = value, Followed(timestamp, journey)
         if not self._turning:
             self._schedule_turn()
         self._hold_if_full()
@@ -334,6 +349,13 @@ class AsyncWaitOperator(Intake):
             if isinstance(outcome, Several):
                 values += outcome.results
                 timestamps += [promise.timestamp] * len(outcome.results)
+            elif isinstance(outcome, Arrived):
+                self._push(values, timestamps)
+                values, timestamps = [], []
+                result = outcome.outcome
+                results = result.results if isinstance(result, Several) else [result]
+                with self._journeys.on(outcome.journey):
+                    self._push(results, [promise.timestamp] * len(results))
             elif isinstance(outcome, Routed):
                 self.side_output(outcome.tag).process(outcome.failed, promise.timestamp)
             elif isinstance(outcome, Passage):
@@ -395,11 +417,14 @@ class AsyncWaitOperator(Intake):
         copies = self._copies
         try:
             while True:
+                journey = None
                 if lanes is not None:
                     worker.promise = promise = self._next_of_a_free_key(lanes)
                     if promise is None:
                         await self._park(worker)
                         continue
+                    if promise.timestamp.__class__ is Followed:
+                        journey, promise.timestamp = promise.timestamp.journey, promise.timestamp.timestamp
                     worker.entry = value, timestamp = promise.value, promise.timestamp
                 else:
                     if not inbox or self._held >= self._room:
@@ -407,9 +432,12 @@ class AsyncWaitOperator(Intake):
                         continue
                     worker.entry = value, timestamp = inbox.popleft()
                     self._held += 1
-                    if timestamp.__class__ in UNCALLED:
-                        self._add_uncalled(value, timestamp)
-                        continue
+                    if timestamp.__class__ in MARKED:
+                        if timestamp.__class__ is not Followed:
+                            self._add_uncalled(value, timestamp)
+                            continue
+                        journey, timestamp = timestamp.journey, timestamp.timestamp
+                        worker.entry = value, timestamp
                     worker.promise = UNMADE
                 if not unstamped or unstamped[-1] is not worker:
                     if unstamped and unstamped[-1].promise is UNMADE:
@@ -417,14 +445,22 @@ class AsyncWaitOperator(Intake):
                     unstamped.append(worker)
                     if suspends and lanes is None:
                         self._make_promise(worker)  # now, while all that it takes is at hand
+                if journey is not None and worker.promise is UNMADE:
+                    self._make_promise(worker)  # which keeps the journey with the result
                 if not self._turning:
                     self._schedule_turn()
                 try:
                     given = self._copy(value) if copies and value.__class__ not in IMMUTABLE else value
-                    outcome = await self._function(given)
+                    if journey is None:
+                        outcome = await self._function(given)
+                    else:
+                        outcome = await call_followed(self._called, given, journey, self.context.name)
                     if flat:
                         outcome = Several(several(outcome))
                         self._special += 1
+                    if journey is not None:
+                        outcome = Arrived(outcome, journey)
+                        self._special += not flat
                 except BaseException as error:
                     outcome = self._failed(worker, error)
                 made = worker.promise

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from asyncstream.elements import Control
 from asyncstream.operators.functions import FailedCall
+from asyncstream.operators.journey import Journey
 
-__all__ = ("DROPPED", "PENDING", "Passage", "Promise", "Routed", "Several")
+__all__ = ("DROPPED", "PENDING", "Arrived", "Passage", "Promise", "Routed", "Several")
 
 
 class _State(Enum):
@@ -47,6 +48,16 @@ class Routed:
         self.failed = failed
 
 
+class Arrived:
+    """The outcome of the call of an element that is followed: the result, or a `Several`."""
+
+    __slots__ = ("journey", "outcome")
+
+    def __init__(self, outcome: Any, journey: Journey) -> None:
+        self.outcome = outcome
+        self.journey = journey
+
+
 class Passage:
     """The outcome of a control element: it goes on as it came, when its turn has come."""
 
@@ -62,8 +73,8 @@ class Promise:
 
     Attributes:
         value: the element, or None for a control element.
-        timestamp: its event time in milliseconds, or None.
-        outcome: PENDING, DROPPED, a `Several`, a `Routed`, a `Passage`, or else the one result.
+        timestamp: its event time in milliseconds, or None; until its call begins, as in the inbox.
+        outcome: PENDING, DROPPED, a `Several`, a `Routed`, an `Arrived`, a `Passage`, or else the one result.
         started: loop time at which its call was first seen suspended, or None.
         group: bookkeeping of the queue that holds it.
         key: its key, where the order is per key.
@@ -72,7 +83,7 @@ class Promise:
     __slots__ = ("group", "key", "outcome", "started", "timestamp", "value")
 
     value: Any
-    timestamp: int | None
+    timestamp: Any
     outcome: Any
     started: float | None
     group: Any

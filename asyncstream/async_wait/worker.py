@@ -36,7 +36,7 @@ class Worker:
     __slots__ = ("doomed", "entry", "parked", "promise", "task")
 
     task: asyncio.Task[None]
-    entry: tuple[Any, int | None]
+    entry: tuple[Any, Any]
 
     def __init__(self) -> None:
         self.promise: Promise | _Unmade | None = None

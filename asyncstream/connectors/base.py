@@ -9,13 +9,15 @@ since the last one. One call is under way at a time, and a batch is a list, so t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, safe_repr
 from asyncstream.lease import Lease, presence
+from asyncstream.operators.journey import Journey
 
 __all__ = (
     "Ahead",
@@ -39,11 +41,13 @@ class SourceBatch(NamedTuple, Generic[T]):
         values: elements in order.
         timestamps: one for each, milliseconds since the epoch, if the outside system has them.
         rejected: what could not be read as an element; goes to the source's `rejected` output.
+        journeys: by their place in `values`, the elements that are followed since they were submitted.
     """
 
     values: Sequence[T]
     timestamps: Timestamps = None
     rejected: Sequence[Any] = ()
+    journeys: Mapping[int, Journey] = MappingProxyType({})
 
 
 def fault_of(batch: Any, rejects: bool) -> str | None:

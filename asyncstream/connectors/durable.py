@@ -29,6 +29,7 @@ from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import CodecError, SourceError, describe_error
+from asyncstream.operators.journey import Journey
 
 __all__ = ("DurableSubmissions",)
 
@@ -51,6 +52,7 @@ class _Pending:
     value: Any
     submitted: Submitted
     is_new: asyncio.Future[bool]
+    journey: Journey | None
 
 
 class DurableSubmissions(Submissions[T]):
@@ -123,7 +125,8 @@ class DurableSubmissions(Submissions[T]):
                 return False
             if self._failure is not None:
                 raise _again(self._failure)
-            pending = _Pending(value, submitted, asyncio.get_running_loop().create_future())
+            is_new = asyncio.get_running_loop().create_future()
+            pending = _Pending(value, submitted, is_new, self._followed())
             self._pending.append(pending)
             self._commit()
         try:
@@ -161,7 +164,7 @@ class DurableSubmissions(Submissions[T]):
             for pending, is_new in zip(group, done.result(), strict=True):
                 if is_new:
                     self._last += 1
-                    self._waiting.append(pending.value)
+                    self._add(pending.value, pending.journey)
                 if not pending.is_new.done():
                     pending.is_new.set_result(is_new)
         else:

@@ -13,6 +13,7 @@ from asyncstream.arguments import count, refuse, text
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.errors import JobStopped, PipelineError
+from asyncstream.operators.journey import Journey
 
 __all__ = ("Submissions",)
 
@@ -31,18 +32,22 @@ class Submissions(Source[T], Generic[T]):
 
     Attributes:
         inbox: where accepted elements are kept; None: in memory only.
+        begin_journey: asked for each element, in the context of who submits it, whether to follow it.
     """
 
     inbox: Inbox | None = None
+    begin_journey: Callable[[], Journey | None] | None = None
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = count("limit", limit)
         self._waiting: deque[T] = deque()
+        self._journeys: dict[int, Journey] = {}  # by the place in `_waiting`
         self._ended = True  # until a job opens it
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
         self._waiting.clear()
+        self._journeys = {}
         self._ended = False
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -75,9 +80,17 @@ class Submissions(Source[T], Generic[T]):
         async with asyncio.timeout(seconds), self._turn:
             if not await self._may_add(claim):
                 return False
-            self._waiting.append(value)
+            self._add(value, self._followed())
             self._arrived.set()
         return True
+
+    def _followed(self) -> Journey | None:
+        return None if self.begin_journey is None else self.begin_journey()
+
+    def _add(self, value: T, journey: Journey | None) -> None:
+        if journey is not None:
+            self._journeys[len(self._waiting)] = journey
+        self._waiting.append(value)
 
     def check(self, durable: object, id: object) -> None:
         """
@@ -130,10 +143,11 @@ class Submissions(Source[T], Generic[T]):
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        values = list(self._waiting)
+        values, journeys = list(self._waiting), self._journeys
         self._waiting.clear()
+        self._journeys = {}
         self._room.set()
-        return SourceBatch(values)
+        return SourceBatch(values, journeys=journeys)
 
     def _is_through(self) -> bool:
         """Whether nothing more can come."""

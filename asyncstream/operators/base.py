@@ -31,6 +31,7 @@ from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, UserFunctionError
 from asyncstream.metrics import Timings
+from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
 from asyncstream.state.division import Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze
@@ -80,6 +81,7 @@ class OperatorContext:
         wake_with_room: asks the driver to call `advance_clock` once there is room.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
         keeps_checkpoints: what the operator remembers is kept while it runs.
+        journeys: tells of elements that are followed.
     """
 
     name: str = "operator"
@@ -91,6 +93,7 @@ class OperatorContext:
     wake_with_room: Callable[[], None] = _never_full
     patience: float = 10.0
     keeps_checkpoints: bool = False
+    journeys: Journeys = field(default_factory=Journeys)
 
 
 class Operator:

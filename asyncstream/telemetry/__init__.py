@@ -5,6 +5,7 @@ Nothing is pushed and nothing runs beside the job: exporters read `job.measure()
 libraries are optional: `asyncstream[prometheus]`, `asyncstream[opentelemetry]`.
 """
 
+from asyncstream.telemetry.opentelemetry import ElementTracer, instrument
 from asyncstream.telemetry.prometheus import JobCollector, exposition
 
-__all__ = ("JobCollector", "exposition")
+__all__ = ("ElementTracer", "JobCollector", "exposition", "instrument")

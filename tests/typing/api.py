@@ -68,7 +68,7 @@ from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
 from asyncstream.state import TimeToLive, ValueDescriptor
-from asyncstream.telemetry import JobCollector, exposition
+from asyncstream.telemetry import JobCollector, exposition, instrument
 from asyncstream.windowing import (
     AggregateFunction,
     Collect,
@@ -339,6 +339,7 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(job.measure(), tuple[Metric, ...])
         assert_type(exposition(job), tuple[bytes, str])
         assert_type(JobCollector(job), JobCollector)
+        assert_type(instrument(job, sample=0.1), Job)
         assert_type(job.error, BaseException | None)
         assert_type(job.progress(), JobProgress)
         assert_type(job.progress().sources, tuple[SourceProgress, ...])

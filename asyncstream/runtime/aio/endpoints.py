@@ -23,8 +23,10 @@ from asyncstream.errors import (
     describe_error,
     safe_repr,
 )
+from asyncstream.metrics import Timings
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.flow import Intake
+from asyncstream.operators.journey import Journey, Span
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.state import Frozen, freeze
 
@@ -170,6 +172,8 @@ class SinkOperator(Intake):
         self._changed = asyncio.Event()
         self._written = 0
         self._doing: tuple[str, float] | None = None  # what the sink is busy with, and since when
+        self._journeys: deque[tuple[int, Journey, Span | None]] = deque()  # each behind so many elements
+        self._end_to_end = Timings()
 
     async def start(self) -> None:
         if self._confirm is not None:
@@ -269,12 +273,26 @@ class SinkOperator(Intake):
     def _keep_control(self, control: Control) -> None:
         """Pass it on when all that came before it is written or refused."""
         if self.side:
-            ahead = len(self._writing[0]) + self.waiting()
-            self._controls.append((self._written + self._failures.failed + ahead, control))
+            self._controls.append((self._ahead(), control))
             self._pass_controls()
+
+    def _ahead(self) -> int:
+        """How many elements have come so far."""
+        return self._written + self._failures.failed + len(self._writing[0]) + self.waiting()
+
+    def _follow(self, journey: Journey) -> None:
+        """The element that comes next is followed."""
+        span = None if journey.trace is None else journey.trace.begin("write", self.context.name)
+        self._journeys.append((self._ahead(), journey, span))
 
     def _pass_controls(self) -> None:
         handled = self._written + self._failures.failed
+        while self._journeys and self._journeys[0][0] < handled:
+            _, journey, span = self._journeys.popleft()
+            now = asyncio.get_running_loop().time()
+            self._end_to_end.add(now - journey.began, now)
+            if span is not None:
+                span.end()
         while self._controls and self._controls[0][0] <= handled:
             self.pass_on(self._controls.popleft()[1])
 
@@ -351,12 +369,16 @@ class SinkOperator(Intake):
         await close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
 
     def process(self, value: Any, timestamp: int | None) -> None:
+        if self.context.journeys.current is not None:
+            self._follow(self.context.journeys.current)
         self._values.append(value)
         self._timestamps.append(timestamp)
         self._changed.set()
         self._hold_if_full()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if self.context.journeys.current is not None:
+            self._follow(self.context.journeys.current)
         self._values += values
         self._timestamps += repeat(None, len(values)) if timestamps is None else timestamps
         self._changed.set()
@@ -387,6 +409,10 @@ class SinkOperator(Intake):
     def is_at_rest(self) -> bool:
         """Whether nothing waits and no write is under way."""
         return not self.waiting() and not self._writing[0]
+
+    def timings(self) -> dict[str, Timings]:
+        """From where they were accepted to when they were written, of elements that were followed."""
+        return {"end_to_end": self._end_to_end}
 
     def whereabouts(self) -> Whereabouts:
         try:

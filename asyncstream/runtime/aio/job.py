@@ -19,6 +19,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.exchange import Exchange
+from asyncstream.runtime.aio.following import Tracer
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, inspect
@@ -204,6 +205,19 @@ class Job(Exchange):
         May be asked at any time and in any thread.
         """
         return standing_still(self._run, lambda: measure(self._run, self.state))
+
+    def trace(self, tracer: Tracer) -> None:
+        """
+        Have elements followed and recorded, from when the job is entered; see `asyncstream.telemetry`.
+
+        Raises:
+            PipelineError: if it has been entered.
+        """
+        if self._run.phase != "new":
+            raise PipelineError("the job runs already; trace it before `async with`")
+        if not callable(getattr(tracer, "begin", None)):
+            raise refuse("tracer", "a Tracer, with a method `begin`", tracer)
+        self._run.tracer = tracer
 
     @property
     def resumed_from(self) -> CheckpointInfo | None:

@@ -16,6 +16,7 @@ from asyncstream.calls.retry import attempts_in
 from asyncstream.metrics import Distribution, Metric, Point
 from asyncstream.plan import OperatorStep
 from asyncstream.runtime.aio.checkpoints import Checkpointer
+from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.inspection import inspect
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.status import JobState, JobStatus, StepStatus
@@ -88,6 +89,12 @@ OLDEST = Told(f"{_PREFIX}.oldest.age", "gauge", "s", "Age of the longest call, w
 STUCK = Told(f"{_PREFIX}.step.stuck", "gauge", "1", "1 if nothing goes on at a step though it should.")
 CONCURRENCY = Told(f"{_PREFIX}.calls.concurrency", "gauge", _CALLS, "Calls that a step may make at once.")
 CALLS = Told(f"{_PREFIX}.call.duration", "histogram", "s", "Calls that had to wait, by how they ended.")
+END_TO_END = Told(
+    f"{_PREFIX}.end_to_end.duration",
+    "histogram",
+    "s",
+    "From where elements are accepted until they are written, of some in each second.",
+)
 TRIES = Told(f"{_PREFIX}.call.attempts", "histogram", "{attempt}", "Attempts that calls have had.")
 TAKEN = Told(f"{_PREFIX}.checkpoint.duration", "histogram", "s", "Time until a checkpoint was safe.")
 PAUSE = Told(f"{_PREFIX}.checkpoint.pause", "histogram", "s", "Time a checkpoint has held the loop.")
@@ -98,7 +105,7 @@ AGE = Told(f"{_PREFIX}.checkpoint.age", "gauge", "s", "Time since the last check
 
 CATALOG: Final = (
     *COUNTED.values(),
-    *(JOB_STATE, OTHERS, OTHER_COUNTS, WAITING, LAG, OLDEST, STUCK, CONCURRENCY, CALLS, TRIES),
+    *(JOB_STATE, OTHERS, OTHER_COUNTS, WAITING, LAG, OLDEST, STUCK, CONCURRENCY, CALLS, TRIES, END_TO_END),
     *(TAKEN, PAUSE, SIZE, FAILURES, AGE, HELD),
 )
 """Every metric that there can be."""
@@ -164,6 +171,8 @@ def _add_step(found: _Gathering, step: StepStatus, run: Run) -> None:
         found.add(TRIES, attempts_in(part.settings.function), step=name)
         for outcome, timings in part.timings().items():
             found.add(CALLS, timings.read(), step=name, outcome=outcome)
+    elif isinstance(part, SinkOperator):
+        found.add(END_TO_END, part.timings()["end_to_end"].read(), step=name)
 
 
 def _add_checkpoints(found: _Gathering, checkpointer: Checkpointer, status: JobStatus) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from asyncstream.connectors.base import Source, fault_of
+from asyncstream.connectors.base import Source, SourceBatch, fault_of
+from asyncstream.connectors.submissions import Submissions
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
@@ -16,6 +18,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.endpoints import close_in_time, naming
+from asyncstream.runtime.aio.following import Followed
 
 __all__ = ("SourceDriver",)
 
@@ -49,9 +52,16 @@ class SourceDriver:
         self._read = 0
         self._ended = False
         self._reading_since: float | None = None
+        self._followed: Followed | None = None
 
     def _reopened(self) -> None:
         self._open.set()
+
+    def follow(self, followed: Followed) -> None:
+        """Before `start`: begin journeys there."""
+        self._followed = followed
+        if isinstance(self.source, Submissions):
+            self.source.begin_journey = partial(followed.submitted, self.name)
 
     async def start(self) -> None:
         with naming(self.name, SourceError):
@@ -107,9 +117,31 @@ class SourceDriver:
             if batch.rejected:
                 self._rejected.process_batch(batch.rejected, None)
             if batch.values:
-                self._head.process_batch(batch.values, batch.timestamps)
+                self._push(batch)
             # a source that never waits must not keep everybody else from running
             await asyncio.sleep(0)
+
+    def _push(self, batch: SourceBatch[Any]) -> None:
+        """Pass a batch on; each element that is followed in a batch of its own."""
+        values, timestamps, journeys = batch.values, batch.timestamps, batch.journeys
+        followed = self._followed
+        if followed is None:
+            journeys = {}
+        elif not journeys and not isinstance(self.source, Submissions):
+            journey = followed.read(self.name)
+            journeys = {} if journey is None else {0: journey}
+        if followed is None or not journeys:
+            self._head.process_batch(values, timestamps)
+            return
+        start = 0
+        for place, journey in journeys.items():
+            if start < place:
+                self._head.process_batch(values[start:place], timestamps and timestamps[start:place])
+            start = place + 1
+            with followed.on(journey):
+                self._head.process_batch(values[place:start], timestamps and timestamps[place:start])
+        if start < len(values):
+            self._head.process_batch(values[start:], timestamps and timestamps[start:])
 
     def _look_at_unit(self, timestamps: Timestamps) -> None:
         for timestamp in timestamps or ():

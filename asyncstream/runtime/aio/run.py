@@ -49,6 +49,7 @@ from asyncstream.operators.flow import Intake
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
+from asyncstream.runtime.aio.following import Followed, Tracer
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
@@ -95,6 +96,7 @@ class Run:
         error: the first that happened, or None.
         is_draining: no more input is read, though nothing has failed.
         started_ms: processing time at which it was opened; 0: not yet.
+        tracer: records what happens to elements, from when it is opened on.
         parts: what runs each step, by its name; empty before it is opened.
         finished: done when every task has ended, and the last checkpoint is taken.
     """
@@ -116,6 +118,7 @@ class Run:
         self.error: BaseException | None = None
         self.is_draining = False
         self.started_ms = 0
+        self.tracer: Tracer | None = None
         self.parts: dict[str, SourceDriver | Operator] = {}
         self.name = name
         self._clock = JobClock(clock)
@@ -160,6 +163,10 @@ class Run:
         self.alarms = Alarms(self._clock, self.fail)
         self.wiring = Wiring(self.graph, self.alarms.has_room)
         self.parts = {**self.wiring.sources, **self.wiring.operators}
+        self.followed = Followed(self.name)
+        self.followed.tracer = self.tracer
+        for driver in self.wiring.sources.values():
+            driver.follow(self.followed)
         self.loop_watch = LoopWatch(self.name, self.parts)
         self.loop_watch.begin()
         try:
@@ -223,6 +230,7 @@ class Run:
                         partial(self.alarms.wake_with_room, operator),
                         self._patience,
                         self.checkpointer is not None,
+                        self.followed,
                     )
                 )
                 if name in self.wiring.intakes:

@@ -55,7 +55,8 @@ class OldestCall:
 @dataclass(frozen=True)
 class Latency:
     """
-    How long the calls of a step took that ended lately: in the last half minute to minute.
+    How long the calls of a step took that ended lately: in the last half minute to minute. Of a sink, how
+    long elements took from where they were accepted until they were written; some are followed.
 
     Attributes:
         calls: how many these are.
@@ -105,7 +106,7 @@ class StepStatus:
         oldest_call: its longest call, write or read that is under way.
         stuck: the reason, in a sentence, why nothing goes on here; None: it does, or has nothing to do.
         concurrency: how many calls it may have at once; None: it makes none.
-        latency: of its calls; None: none has ended lately, or it makes none.
+        latency: of its calls, or of elements until this sink has written them; None: there was none lately.
         failures: the last elements that it failed on, the newest last.
     """
 
