@@ -25,7 +25,16 @@ from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
 from asyncstream.state import Delta, Kept, Table, plain_namespace
 
-__all__ = ("ABOUT", "CHANGES", "compacted", "decoding", "encode_delta", "encode_snapshot", "plain_state")
+__all__ = (
+    "ABOUT",
+    "CHANGES",
+    "compacted",
+    "decoded",
+    "decoding",
+    "encode_delta",
+    "encode_snapshot",
+    "plain_state",
+)
 
 ABOUT: Final = ("",)
 """What the paths of parts begin with that say what a state of tables is besides its rows."""
@@ -147,14 +156,20 @@ def decoding(step: str, encoded: Encoded, codec: Codec) -> Generator[None, None,
     return Kept(tables, about["cells"], compound, about["rules"])
 
 
-def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
-    """A step's state as a snapshot. Raises as `decoding`."""
+def decoded(step: str, encoded: Encoded, codec: Codec) -> Any:
+    """As `decoding`, in one go."""
     slices = decoding(step, encoded, codec)
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            return end.value.snapshot() if isinstance(end.value, Kept) else end.value
+            return end.value
+
+
+def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
+    """A step's state as a snapshot. Raises as `decoding`."""
+    state = decoded(step, encoded, codec)
+    return state.snapshot() if isinstance(state, Kept) else state
 
 
 def _apply(table: Table, data: bytes, codec: Codec) -> None:

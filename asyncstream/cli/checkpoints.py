@@ -14,23 +14,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, CheckpointStore, DirectoryStore, History, SqliteStore
+from asyncstream.checkpoint import CheckpointInfo, History
+from asyncstream.checkpoint.parts import PartInfo
+from asyncstream.cli.places import add_key, key_of, store_of
+from asyncstream.cli.state import add_import, diff
 from asyncstream.codec import JsonCodec, NamedClass, named_classes
-from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint, describe_error
+from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
 from asyncstream.lease import presence
 
-__all__ = ("add_checkpoint_commands", "add_key", "key_of")
+__all__ = ("add_checkpoint_commands",)
 
 
 def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     """
-    Add `checkpoint list`, `show` and `verify` to the commands of a parser.
+    Add `checkpoint list`, `show`, `verify` and `diff` to the commands of a parser.
 
     Args:
         shared: the options that every command has.
@@ -50,36 +54,13 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
             look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
         add_key(look)
         look.set_defaults(do=do)
-
-
-def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option that `key_of` reads."""
-    parser.add_argument(
-        "--key-file",
-        metavar="PATH",
-        help="the key of the checkpoints: all bytes of this file, a last line break included",
-    )
-
-
-def key_of(options: argparse.Namespace) -> bytes | None:
-    """
-    The key that was given.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
-    if options.key_file is None:
-        return None
-    try:
-        return Path(options.key_file).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"--key-file: {describe_error(error)}") from error
-
-
-def _store(path: str) -> CheckpointStore:
-    if not Path(path).exists():
-        raise CheckpointError(f"there is nothing at {path}")
-    return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)
+    look = looks.add_parser("diff", parents=[shared], help="what has changed from one of them to another")
+    look.add_argument("store", metavar="STORE", help="the directory, or the SQLite file, that they are in")
+    look.add_argument("before", type=int, help="the number of one")
+    look.add_argument("after", type=int, help="the number of the other")
+    add_import(look)
+    add_key(look)
+    look.set_defaults(do=lambda options: diff(store_of(options.store), options))
 
 
 @dataclass(frozen=True)
@@ -105,7 +86,7 @@ def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[in
     Args:
         contents: look at all of it; else only at what each says of itself, and at its seal if there is a key.
     """
-    history = History(_store(options.store), JsonCodec(), key_of(options))
+    history = History(store_of(options.store), JsonCodec(), key_of(options))
 
     async def look(number: int, info: CheckpointInfo | CheckpointError) -> _Looked:
         if isinstance(info, CheckpointError):
@@ -137,7 +118,7 @@ def _classes(info: CheckpointInfo, contents: dict[str, list[bytes]]) -> list[Nam
 
 def _writer(path: str) -> str:
     """Who writes to a store now, for people."""
-    lease = asyncio.run(_store(path).holder())
+    lease = asyncio.run(store_of(path).holder())
     if lease is None:
         return "no job has written to it with a lease"
     state = "has ended" if lease.released else f"is {presence(lease.holder)}"
@@ -203,10 +184,22 @@ def _show(options: argparse.Namespace) -> int:
     width = max(map(len, info.steps), default=0)
     for name, step in info.steps.items():
         print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
-        for part in step.parts if len(step.parts) > 1 or step.parts[0].stored else ():
-            name = "/".join(part.path) or "(rest)"
-            print(f"            {name}: {part.size:,} bytes, {part.stored or 'inline'}")
+        for line in _tables_of(step.parts):
+            print(f"            {line}")
+        if step.schema is not None:
+            print(f"            schema {json.dumps(step.schema)}")
     return 0
+
+
+def _tables_of(parts: Iterable[PartInfo]) -> Iterator[str]:
+    """A line for each table of a step, or long list of its state."""
+    by_table: dict[str, list[PartInfo]] = {}
+    for part in parts:
+        by_table.setdefault(part.path[0] if part.path else "", []).append(part)
+    for table, some in by_table.items():
+        stored = sum(part.stored is not None for part in some)
+        text = f"{table or '(rest)'}: {sum(part.size for part in some):,} bytes"
+        yield f"{text} in {len(some)} parts, {stored} of them in the store" if table else text
 
 
 def _state(looked: _Looked) -> str:

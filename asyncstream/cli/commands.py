@@ -15,11 +15,13 @@ from importlib import import_module
 from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
-from asyncstream.cli.checkpoints import add_checkpoint_commands, add_key, key_of
+from asyncstream.cli.checkpoints import add_checkpoint_commands
 from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
+from asyncstream.cli.places import add_key, key_of
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.state import add_state_command
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
 
@@ -103,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     describe.set_defaults(do=_describe)
 
     add_checkpoint_commands(commands, shared)
+    add_state_command(commands, shared)
     add_completion_command(commands, shared)
     return parser
 

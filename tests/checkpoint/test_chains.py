@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncstream.checkpoint.chains import BASE, MANY, Chain
 from asyncstream.checkpoint.parts import Part, part_name
-from asyncstream.checkpoint.segments import ABOUT, compacted, decoding, encode_delta, plain_state
+from asyncstream.checkpoint.segments import ABOUT, compacted, decoded, encode_delta, plain_state
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import Delta, Kept, Table
@@ -67,12 +66,9 @@ def restored(chain: Chain, stored: dict[str, bytes]) -> dict[Any, list[Any]]:
 
 
 def kept(encoded: Any) -> Kept:
-    def result() -> Iterator[Any]:
-        yield (yield from decoding("step", encoded, CODEC))
-
-    *_, last = result()
-    assert isinstance(last, Kept)
-    return last
+    state = decoded("step", encoded, CODEC)
+    assert isinstance(state, Kept)
+    return state
 
 
 def delta(*keys: Any, size: int = 1) -> list[bytes]:

@@ -47,7 +47,7 @@ async def fails_at_one_second(value: Any) -> Any:
 
 def state(job: Job) -> JobState:
     """Not narrowed by the type checker from one assertion to the next."""
-    return job.state
+    return job.state.name
 
 
 def failing() -> Pipeline:

@@ -331,7 +331,9 @@ async def running(pipeline: Pipeline) -> None:
     async with pipeline.start(
         checkpoints=Checkpoints(store=MemoryStore(), restore=7), cancel_body=True, open_timeout=5
     ) as job:
-        assert_type(job.state, JobState)
+        assert_type(job.state.name, JobState)
+        assert_type(job.state == "running", bool)
+        assert_type(await job.state("totals").get("key"), dict[str, Any])
         assert_type(job.status(), JobStatus)
         assert_type(job.status(values=True).steps, tuple[StepStatus, ...])
         assert_type(job.status().to_dict(), dict[str, Any])

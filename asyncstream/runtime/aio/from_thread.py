@@ -155,7 +155,7 @@ class FromThread:
     @property
     def state(self) -> JobState:
         """As `Job.state`."""
-        return self._job.state
+        return self._job.state.name
 
     @property
     def error(self) -> BaseException | None:

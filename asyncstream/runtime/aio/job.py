@@ -17,6 +17,7 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
+from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.exchange import Exchange
 from asyncstream.runtime.aio.following import Tracer
@@ -28,6 +29,7 @@ from asyncstream.runtime.aio.measuring import measure
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
+from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 
 __all__ = ("Job",)
@@ -160,8 +162,23 @@ class Job(Exchange):
     # ------------------------------------------------------------------ how it is
 
     @property
-    def state(self) -> JobState:
-        """Where the job stands; see `JobState`."""
+    def state(self) -> Standing:
+        """
+        Where the job stands, one of `JobState`.
+
+        Called, it gives what a step remembers: `await job.state("totals").get(key)`, on the job's event loop.
+        """
+        return Standing(self._state(), self._operator)
+
+    def _operator(self, step: str) -> Operator:
+        operators = self._run.wiring.operators
+        if step not in operators:
+            raise PipelineError(
+                f"the pipeline has no step {step!r} that remembers; it has {', '.join(operators)}"
+            )
+        return operators[step]
+
+    def _state(self) -> JobState:
         run = self._run
         if run.error is not None:
             return "failed"
@@ -195,7 +212,7 @@ class Job(Exchange):
             raise refuse("values", "True, False or a function of an element", values)
         seconds = duration_seconds("stuck_after", stuck_after, zero=True)
         return standing_still(
-            self._run, lambda: inspect(self._run, self.state, values=values, stuck_after=seconds)
+            self._run, lambda: inspect(self._run, self._state(), values=values, stuck_after=seconds)
         )
 
     def measure(self) -> tuple[Metric, ...]:
@@ -204,7 +221,7 @@ class Job(Exchange):
 
         May be asked at any time and in any thread.
         """
-        return standing_still(self._run, lambda: measure(self._run, self.state))
+        return standing_still(self._run, lambda: measure(self._run, self._state()))
 
     def trace(self, tracer: Tracer) -> None:
         """

@@ -1,0 +1,164 @@
+"""
+The commands that look into what steps remember in checkpoints: `state query`, and `checkpoint diff`.
+
+They decode values, so classes that those are made of must be importable and imported, `--import MODULE` does
+that; what was pickled is not read, since reading it runs what it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Hashable, Mapping
+from importlib import import_module
+from typing import Any
+
+from asyncstream.checkpoint import CheckpointInfo, CheckpointStore, History
+from asyncstream.checkpoint.parts import Encoded
+from asyncstream.checkpoint.segments import decoded
+from asyncstream.cli.places import add_key, key_of, store_of
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CheckpointError
+from asyncstream.state import MISSING, Kept, Table
+from asyncstream.state.lookup import of_key
+from asyncstream.state.schema import Schema, compare
+
+__all__ = ("add_import", "add_state_command", "diff", "query")
+
+
+def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add `state query` to the commands of a parser."""
+    state = commands.add_parser("state", parents=[shared], help="look into what steps remember")
+    looks = state.add_subparsers(required=True, metavar="command")
+    look = looks.add_parser(
+        "query", parents=[shared], help="what a step remembers of one key, in a checkpoint"
+    )
+    look.add_argument("store", help="the directory, or the SQLite file, that the checkpoints are in")
+    look.add_argument("step", help="name of the step")
+    look.add_argument("key", help="as JSON, a list for a tuple; what is no JSON is a text")
+    look.add_argument("--number", type=int, metavar="N", help="of the checkpoint; the newest by default")
+    add_import(look)
+    add_key(look)
+    look.set_defaults(do=lambda options: query(store_of(options.store), options))
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add the option for modules whose classes values are made of."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first: values may be made of its classes; may be repeated",
+    )
+
+
+def query(store: CheckpointStore, options: argparse.Namespace) -> int:
+    """Print what a step remembers of one key."""
+    _import(options)
+    info, encoded = asyncio.run(_open(store, options.number, options))
+    if options.step not in encoded:
+        raise CheckpointError(
+            f"checkpoint {info.id} holds no step {options.step!r}; it has {', '.join(encoded)}"
+        )
+    kept = _decoded(options.step, encoded[options.step])
+    if not isinstance(kept, Kept):
+        raise CheckpointError(f"step {options.step!r} keeps no tables, so there is nothing to look up by key")
+    found = of_key(kept.tables.values(), _key(options.key))
+    for name, value in found.items():
+        print(f"{name}: {_shown(value)}")
+    if not found:
+        print(f"nothing of {options.key} in step {options.step!r} of checkpoint {info.id}")
+    return int(not found)
+
+
+def diff(store: CheckpointStore, options: argparse.Namespace) -> int:
+    """Print what has changed from one checkpoint to another."""
+    _import(options)
+    before, was = asyncio.run(_open(store, options.before, options))
+    after, now = asyncio.run(_open(store, options.after, options))
+    print(f"checkpoint {before.id} to {after.id} of pipeline {after.pipeline!r}")
+    for step in {**was, **now}:
+        if step not in now or step not in was:
+            print(f"  {step}: only in {before.id if step in was else after.id}")
+            continue
+        for line in _changes(step, before, after, was[step], now[step]):
+            print(f"  {step}{line}")
+    shared = before.stored & after.stored
+    print(f"  they share {len(shared)} of {len(after.stored)} parts in the store")
+    return 0
+
+
+def _changes(
+    step: str, before: CheckpointInfo, after: CheckpointInfo, was: Encoded, now: Encoded
+) -> list[str]:
+    schemas = [info.steps[step].schema for info in (before, after)]
+    lines = []
+    if None not in schemas:
+        change = str(compare(Schema.of(schemas[0]), Schema.of(schemas[1])))
+        lines += [f": {change}"] if change else []
+    if was == now:
+        return lines
+    old, new = _decoded(step, was), _decoded(step, now)
+    if not (isinstance(old, Kept) and isinstance(new, Kept)):
+        return [*lines, ": changed"]
+    for name in {**old.tables, **new.tables}:
+        counts = _rows_changed(old.tables.get(name, Table(name)), new.tables.get(name, Table(name)))
+        if any(counts.values()):
+            lines.append(
+                f"/{name}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+            )
+    for name in new.cells:
+        if old.cells.get(name, MISSING) != new.cells[name]:
+            lines.append(f": {name} was {_shown(old.cells.get(name))} and is {_shown(new.cells[name])}")
+    return lines
+
+
+def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:
+    counts = {"added": 0, "removed": 0, "changed": 0}
+    for namespace, key, value in new.items():
+        before = old.peek(namespace, key)
+        if before is MISSING:
+            counts["added"] += 1
+        elif before != value:
+            counts["changed"] += 1
+    counts["removed"] = len(old) - (len(new) - counts["added"])
+    return counts
+
+
+async def _open(
+    store: CheckpointStore, number: int | None, options: argparse.Namespace
+) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+    history = History(store, JsonCodec(), key_of(options))
+    found = await history.open_newest() if number is None else await history.open(number)
+    if found is None:
+        raise CheckpointError(f"there is no checkpoint in {store}")
+    return found
+
+
+def _decoded(step: str, encoded: Encoded) -> Any:
+    return decoded(step, encoded, JsonCodec())
+
+
+def _key(text: str) -> Hashable:
+    """A key as it was typed: JSON, with a list for a tuple; what is no JSON is a text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return _hashable(value)
+
+
+def _hashable(value: Any) -> Hashable:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=repr, ensure_ascii=False)
+
+
+def _import(options: argparse.Namespace) -> None:
+    for module in options.imports:
+        import_module(module)

@@ -1,0 +1,144 @@
+"""`asyncstream state query` and `checkpoint diff`, and `job.state("step").get(key)`: the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    KeyedProcessFunction,
+    Pipeline,
+    PipelineError,
+)
+from asyncstream.cli import main
+from asyncstream.state import MapDescriptor, ValueDescriptor
+
+
+class Totals(KeyedProcessFunction[Any, Any]):
+    total = ValueDescriptor[int]("total")
+    seen = MapDescriptor[str, int]("seen")
+
+    def open(self, ctx: Any) -> None:
+        self.of, self.marks = ctx.state(self.total), ctx.state(self.seen)
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.of.set((self.of.get() or 0) + value[1])
+        self.marks.put(str(value[1]), value[1])
+        if value[1] == 3:
+            self.of.clear()
+        ctx.register_event_timer(1_000 * value[1])
+
+
+def totals(key_by: Any = lambda value: value[0]) -> Pipeline:
+    pipeline = Pipeline("totals")
+    keyed = pipeline.submissions(name="in").map(lambda value: value, name="same").key_by(key_by)
+    keyed.process(Totals(), name="totals").to([], name="out")
+    return pipeline
+
+
+async def fed(path: Path, *rounds: list[Any], key_by: Any = lambda value: value[0]) -> dict[str, Any]:
+    """Take a checkpoint after each round; what the job says of key "a" at the end."""
+    async with totals(key_by).start(checkpoints=Checkpoints(store=DirectoryStore(path), keep=9)) as job:
+        for values in rounds:
+            for value in values:
+                await job.submit(value)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await job.checkpoint()
+        assert job.state == "running"
+        return await job.state("totals").get("a")
+
+
+def test_a_running_job_and_its_checkpoint_tell_of_one_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = asyncio.run(fed(tmp_path, [("a", 1), ("b", 5), ("a", 2)]))
+    assert told == {
+        "state/total": 3,
+        "state/seen": {"1": 1, "2": 2},
+        "timers/event": [(1000, None), (2000, None)],
+    }
+    assert main(["state", "query", str(tmp_path), "totals", "a"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        'state/seen: {"1": 1, "2": 2}',
+        "state/total: 3",
+        "timers/event: [[1000, null], [2000, null]]",
+    ]
+    assert main(["state", "query", str(tmp_path), "totals", "nobody"]) == 1
+    assert "nothing of nobody" in capsys.readouterr().out
+
+
+def test_what_was_told_is_a_copy(tmp_path: Path) -> None:
+    async def told_twice() -> list[dict[str, Any]]:
+        async with totals().start() as job:
+            await job.submit(("a", 1))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            first = await job.state("totals").get("a")
+            first["state/seen"].clear()
+            return [await job.state("totals").get("a")]
+
+    assert asyncio.run(told_twice())[0]["state/seen"] == {"1": 1}
+
+
+def test_keys_are_typed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fed(tmp_path, [(7, 1), ("x", 2)], key_by=lambda value: (value[0], "de")))
+    assert main(["state", "query", str(tmp_path), "totals", '[7, "de"]']) == 0
+    assert "state/total: 1" in capsys.readouterr().out
+    assert main(["state", "query", str(tmp_path), "totals", '["x", "de"]', "--number", "2"]) == 0
+    assert "state/total: 2" in capsys.readouterr().out
+
+
+def test_diff_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fed(tmp_path, [("a", 1), ("b", 5), ("c", 1)], [("a", 1), ("d", 1), ("c", 3)]))
+    assert main(["checkpoint", "diff", str(tmp_path), "2", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  totals/state/total: 1 added, 1 removed, 1 changed" in lines
+    assert "  totals/timers/event: 2 added" in lines
+
+
+def test_show_tells_tables_and_the_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fed(tmp_path, [("a", 1)]))
+    assert main(["checkpoint", "show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "state/total: " in shown
+    assert '"total": {"type": "ValueDescriptor"}' in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["state", "query", "{}", "elsewhere", "a"], "holds no step 'elsewhere'"),
+        (["state", "query", "{}", "in", "a"], "step 'in' keeps no tables"),
+        (["state", "query", "{}", "totals", "a", "--number", "77"], "no checkpoint 77"),
+        (["checkpoint", "diff", "{}", "1", "77"], "no checkpoint 77"),
+        (["state", "query", "{}/nowhere", "totals", "a"], "there is nothing at"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(fed(tmp_path, [("a", 1)]))
+    assert main([argument.format(tmp_path) for argument in arguments]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_steps_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
+    job = totals().start()
+    assert job.state == "new"
+    with pytest.raises(PipelineError, match="remember nothing before it runs"):
+        job.state("totals")
+
+    async def ask() -> None:
+        async with totals().start() as running:
+            with pytest.raises(PipelineError, match="no step 'elsewhere'"):
+                running.state("elsewhere")
+            with pytest.raises(PipelineError, match="keeps no tables"):
+                running.state("same")
+
+    asyncio.run(ask())
