@@ -76,6 +76,11 @@ class Claim:
         self._record: Record | None = None
 
     @property
+    def is_held(self) -> bool:
+        """Whether the file was taken and not left."""
+        return self._record is not None
+
+    @property
     def file(self) -> str:
         """The file itself, behind all links."""
         return os.path.realpath(self._path)

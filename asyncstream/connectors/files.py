@@ -293,16 +293,13 @@ class _FileSink(TransactionalSink[T]):
         file, self._file = self._file, None
         if file is not None:
             try:
-                await aside(partial(self._leave, file))
+                file.flush()
+                if self._claim.is_held:
+                    await aside(partial(self._claim.release, os.fstat(file.fileno()).st_size))
             except OSError as error:
                 raise self._error(error) from error
-
-    def _leave(self, file: BinaryIO) -> None:
-        try:
-            file.flush()
-            self._claim.release(os.fstat(file.fileno()).st_size)
-        finally:
-            file.close()
+            finally:
+                file.close()
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

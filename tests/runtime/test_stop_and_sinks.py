@@ -205,18 +205,32 @@ async def test_row_that_a_locked_database_got_is_not_in_the_snapshot(
     tmp_path: Path, is_released: bool
 ) -> None:
     path = tmp_path / "db"
+    sink = SqliteSink(path, "t", columns=["id"])
     pipeline = Pipeline()
-    pipeline.submissions(name="in").to(SqliteSink(path, "t", columns=["id"]), name="out")
+    pipeline.submissions(name="in").to(sink, name="out")
+    writing = threading.Event()
+
+    class Telling(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql == "BEGIN IMMEDIATE":
+                writing.set()
+            return super().execute(sql, *arguments)
 
     async with pipeline.start() as job:
+        database = sink._database
+        assert database is not None
+        database._connection.close()
+        database._connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, factory=Telling
+        )
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for number in range(10):
             await job.submit({"id": number})
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(writing.wait, 30)
         if is_released:
-            asyncio.get_running_loop().call_later(0.1, other.execute, "COMMIT")
-        snapshot = await job.stop(timeout=5 if is_released else 0.05)
+            asyncio.get_running_loop().call_soon(other.execute, "COMMIT")
+        snapshot = await job.stop(timeout=60 if is_released else 0.05)
         left = len(snapshot.operators["out"][0])
         if not is_released:
             other.execute("COMMIT")
