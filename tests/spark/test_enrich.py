@@ -283,3 +283,13 @@ def test_stream_with_several_outputs_is_written_together(spark: SparkSession, tm
     writer.trigger(availableNow=True).start().awaitTermination(60)
     assert sorted(found["failed"]) == [3, 13]
     assert sorted(found["results"]) == [v for v in range(20) if v % 10 not in (3, 4)]
+
+
+def test_columns_may_have_any_name(spark: SparkSession) -> None:
+    rows = spark.sql("select 1 `a.b`, 2 `a'b`, 3 `x\"y`, 4 `ü`, 5 `{z}`, 6 `a``b`, struct(7 `c.d`) `e.f`")
+    (found,) = enrich(rows, same_row, schema=rows.schema).collect()
+    assert found.asDict(recursive=True) == rows.first().asDict(recursive=True)
+
+
+async def same_row(row: dict[str, Any]) -> dict[str, Any]:
+    return row

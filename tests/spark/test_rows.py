@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import UserDict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from asyncstream import UserFunctionError
-from asyncstream.runtime.spark.rows import RowWriter, elements_of
+from asyncstream.runtime.spark.rows import RowWriter, array_of, elements_of
 from tests.spark.cluster import columns
 
 
@@ -29,39 +32,29 @@ def written(elements: list[Any], **how: bool) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_rows_without_columns_are_empty_dicts(count: int) -> None:
-    import pyarrow as pa
-
     batch = pa.record_batch({"v": pa.array(range(count))}).select([])
     assert elements_of(batch) == [{}] * count
 
 
 def test_batch_without_rows_has_no_elements() -> None:
-    import pyarrow as pa
-
     kinds = {"v": pa.int64(), "day": pa.date32(), "at": pa.timestamp("us", tz="UTC")}
     assert elements_of(pa.RecordBatch.from_pylist([], schema=pa.schema(kinds))) == []
 
 
 @pytest.mark.parametrize("width", [1, 2, 500])
 def test_names_of_columns_may_be_anything(width: int) -> None:
-    import pyarrow as pa
-
     names = ["it's {v0}", 'a "b"', "a\nb", "class", "", "größe", *(f"v{n}" for n in range(500))][:width]
     batch = pa.RecordBatch.from_arrays([pa.array([n, n + 1]) for n in range(width)], names)
     assert elements_of(batch) == [{name: n + row for n, name in enumerate(names)} for row in range(2)]
 
 
 def test_of_two_columns_of_one_name_the_last_counts() -> None:
-    import pyarrow as pa
-
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["v", "v"])
     assert elements_of(batch) == [{"v": 2}]
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "+01:00", "Europe/Berlin", "America/New_York"])
 def test_times_are_what_arrow_makes_of_them(zone: str | None) -> None:
-    import pyarrow as pa
-
     # both sides of the epoch, and the hours that clocks skip and repeat
     days = [(year, month, day) for year in (1, 1883, 1969, 2024, 2300) for month, day in ((3, 31), (10, 27))]
     times = [datetime(*day, hour, 30, 7, 123456) for day in days for hour in (0, 1, 23)]
@@ -77,15 +70,11 @@ def test_times_are_what_arrow_makes_of_them(zone: str | None) -> None:
 
 
 def test_dates_are_dates() -> None:
-    import pyarrow as pa
-
     days = [None, date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)]
     assert [row["day"] for row in elements_of(pa.record_batch({"day": pa.array(days)}))] == days
 
 
 def test_time_beyond_pythons_is_an_error_and_not_a_number() -> None:
-    import pyarrow as pa
-
     later = pa.array([2**62]).view(pa.timestamp("us", tz="UTC"))
     days = pa.array([2**23], pa.int32()).view(pa.date32())
     for column in (later, days):
@@ -94,8 +83,6 @@ def test_time_beyond_pythons_is_an_error_and_not_a_number() -> None:
 
 
 def test_times_within_structs_and_lists_are_times() -> None:
-    import pyarrow as pa
-
     at = datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
     rows = [{"seen": {"at": at, "all": [at, None]}}, {"seen": None}]
     assert elements_of(pa.RecordBatch.from_pylist(rows)) == rows
@@ -190,3 +177,33 @@ def test_times_go_out_as_they_came_in() -> None:
     )
     (gone,) = RowWriter("out", kinds).batches(elements_of(came))
     assert gone.equals(came)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "cut_off"),
+    [
+        (pa.int64(), [2.0, Decimal(2), 3, None], [1.9, Decimal("1.9"), float("inf")]),
+        (pa.int32(), [2.0], [1.5]),
+        (pa.date32(), [date(2020, 1, 1), datetime(2020, 1, 1)], [datetime(2020, 1, 1, 12)]),
+        (pa.list_(pa.int64()), [[1, 2.0, None]], [[1, 1.9]]),
+        (pa.map_(pa.string(), pa.int64()), [{"a": 1}, [("a", 1)]], [{"a": 1.9}, [("a", 1.9)]]),
+        (pa.map_(pa.int64(), pa.string()), [{1: "a"}], [{1.9: "a"}]),
+        (
+            pa.struct([("s", pa.string()), ("a", pa.list_(pa.int64()))]),
+            [{"s": "x", "a": [1]}],
+            [{"s": "x", "a": [0.5]}, ("x", [0.5])],
+        ),
+        (pa.list_(pa.struct([("a", pa.date32())])), [[{"a": None}]], [[{"a": datetime(2020, 1, 1, 1)}]]),
+    ],
+)
+def test_what_a_column_would_hold_a_part_of_only_is_refused(
+    kind: pa.DataType, fits: list[Any], cut_off: list[Any]
+) -> None:
+    schema = from_arrow_schema(pa.schema([("v", kind)]))
+    rows = [{"v": value} for value in fits]
+    assert sum(batch.num_rows for batch in RowWriter("out", schema).batches(rows)) == len(fits)
+    for value in cut_off:
+        with pytest.raises(UserFunctionError, match="without losing a part of it"):
+            list(RowWriter("out", schema).batches([*rows, {"v": value}]))
+        with pytest.raises(UserFunctionError, match="without losing a part of it"):
+            array_of([*fits, value], kind, "column")

@@ -9,12 +9,13 @@ often a slip of the pen than a null. What it has besides is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from functools import lru_cache
+from numbers import Number
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
 
@@ -108,10 +109,8 @@ class RowWriter:
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, field: pa.Field, elements: Sequence[Any], values_of: ValuesOf) -> pa.Array:
-        import pyarrow as pa
-
         try:
-            array = pa.array(values_of(field.name, elements), field.type)
+            array = _array(values_of(field.name, elements), field.type)
         except Exception:
             array = None
         if array is None or (array.null_count and not field.nullable):
@@ -128,11 +127,9 @@ class RowWriter:
 
     def _blame(self, field: pa.Field, elements: Sequence[Any]) -> None:
         """Raise for the first element that does not fit."""
-        import pyarrow as pa
-
         for element in elements:
             try:
-                array = pa.array(self._of_any(field.name, [element]), field.type)
+                array = _array(self._of_any(field.name, [element]), field.type)
                 if array.null_count and not field.nullable:
                     raise ValueError("there is no value, and the column is not nullable")
             except Exception as error:
@@ -150,19 +147,75 @@ def array_of(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     Raises:
         UserFunctionError: blaming step `name`, if one of them is not of that type.
     """
-    import pyarrow as pa
-
     try:
-        return pa.array(values, kind)
+        return _array(values, kind)
     except Exception as error:
         failed = error
     for value in values:
         try:
-            pa.array([value], kind)
+            _array([value], kind)
         except Exception as error:
             when = f"on result {safe_repr(value)}, which is to be of type {kind}"
             raise UserFunctionError(name, value, error, when=when) from error
     raise failed
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """`pa.array`, which would cut fractions off for whole numbers, and the time of day for a date."""
+    import pyarrow as pa
+
+    for value in _lossy(values, kind):
+        raise ValueError(f"{safe_repr(value)} is not of type {kind} without losing a part of it")
+    return pa.array(values, kind)
+
+
+_WHOLE: Final = frozenset({int, type(None)})
+
+
+def _lossy(values: Iterable[Any], kind: pa.DataType) -> Iterator[Any]:
+    """Those of `values`, or inside them, of which a column of this type would hold a part only."""
+    from pyarrow import types
+
+    if types.is_integer(kind):
+        if not _WHOLE.issuperset(map(type, values)):
+            # numbers of other libraries too: what has a fraction is not equal to its whole part
+            numbers: Iterable[Any] = (value for value in values if isinstance(value, Number))
+            yield from (value for value in numbers if value == value and value // 1 != value)
+    elif types.is_date32(kind):
+        yield from (v for v in values if isinstance(v, datetime) and v.time() != time())
+    elif types.is_list(kind) or types.is_large_list(kind):
+        if _may_lose(kind):
+            yield from _lossy(
+                [part for value in values if value is not None for part in value], kind.value_type
+            )
+    elif types.is_struct(kind):
+        for place, field in enumerate(kind):
+            if _may_lose(field.type):
+                inner = [_inner(v, field.name, place) for v in values if v is not None]
+                yield from _lossy(inner, field.type)
+    elif types.is_map(kind) and _may_lose(kind):
+        maps = [v.items() if isinstance(v, Mapping) else v for v in values if v is not None]
+        pairs = [tuple(pair) for pairs in maps for pair in pairs]
+        yield from _lossy([key for key, _ in pairs], kind.key_type)
+        yield from _lossy([item for _, item in pairs], kind.item_type)
+
+
+@lru_cache
+def _may_lose(kind: pa.DataType) -> bool:
+    """Whether there are whole numbers or dates in it."""
+    from pyarrow import types
+
+    inside = [kind.field(number).type for number in range(kind.num_fields)]
+    return types.is_integer(kind) or types.is_date32(kind) or any(map(_may_lose, inside))
+
+
+def _inner(value: Any, name: str, place: int) -> Any:
+    """A field of a struct, however it is given; what does not have it, `pa.array` judges."""
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if isinstance(value, tuple):
+        return value[place] if place < len(value) else None
+    return getattr(value, name, None)
 
 
 def _part(element: Any, name: str, only: bool) -> Any:

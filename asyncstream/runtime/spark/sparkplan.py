@@ -306,7 +306,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         stage, source = self._stages[0], StepOutput(name)
         routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
         number = list(self._inputs).index(name)
-        return self._map(self._inputs[name], self._first_task(number=number, source=tuple(sorted(routes))))
+        frame, columns = self._inputs[name], None
+        names = frame.schema.names
+        if len(set(names)) == len(names) and any({".", "`"} & set(column) for column in names):
+            # PySpark looks for columns by name, and takes these for fields of a struct
+            columns = tuple(names)
+            frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
+        task = self._first_task(number=number, source=tuple(sorted(routes)), columns=columns)
+        return self._map(frame, task)
 
     def _first_task(self, **more: Any) -> StageTask:
         # a heritage is number -1, so that its parcels come before all others

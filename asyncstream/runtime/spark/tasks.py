@@ -66,6 +66,7 @@ class StageTask:
         output: the last stage writes rows itself if there is only one output.
         event_time: parcels say how far event time has come.
         known_ms: the watermark that the checkpoint had reached, with `heritage`.
+        columns: of the source, if Spark is shown others.
         at_once: how many tasks like this one run at once and share every rate; None: that is not known.
     """
 
@@ -79,6 +80,7 @@ class StageTask:
     event_time: bool = False
     known_ms: int = MIN_TIMESTAMP
     at_once: int | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,6 +154,7 @@ class _Reader:
 
     def __init__(self, task: StageTask) -> None:
         self._source = task.source
+        self._columns = None if task.columns is None else list(task.columns)
         self._heritage = task.heritage
         self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
         self._streaming = task.terms.streaming
@@ -167,6 +170,8 @@ class _Reader:
         if self._heritage is not None:
             return [Entering((), [], inherited=self._heritage.of_first_stage())], []
         if self._source is not None:
+            if self._columns is not None:
+                batch = batch.rename_columns(self._columns)
             return [Entering(self._source, elements_of(batch))], []
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
