@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, NamedTuple, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_seconds
+from asyncstream.arguments import Duration, count, duration_seconds, selector
 from asyncstream.calls.guard import Background, Call, Guard, hashable, usable_as_decorator
 from asyncstream.errors import MissingExtra
 
@@ -52,7 +52,8 @@ class Cached(Guard[In, Out]):
     Args:
         ttl: how long an answer is fresh; None: as long as there is room.
         size: answers kept at most; the least recently used one makes room.
-        key: function of the element that gives something hashable; by default the element itself.
+        key: function of the element that gives something hashable, or the name of a field, or several; by
+            default the element itself.
         stale_for: how much longer an answer is given while a call in the background renews it.
         negative: whether an answer means that there is nothing; by default, whether it is None.
         negative_ttl: how long such an answer is fresh; None: as long as others; 0: not kept.
@@ -72,7 +73,7 @@ class Cached(Guard[In, Out]):
         *,
         ttl: Duration | None = 300.0,
         size: int = 10_000,
-        key: Callable[[In], Hashable] | None = None,
+        key: Callable[[In], Hashable] | str | tuple[str, ...] | None = None,
         stale_for: Duration = 0.0,
         negative: Callable[[Any], bool] = _is_none,
         negative_ttl: Duration | None = None,
@@ -81,7 +82,7 @@ class Cached(Guard[In, Out]):
     ) -> None:
         super().__init__(fn)
         self._ttl = math.inf if ttl is None else duration_seconds("ttl", ttl)
-        self._key = key
+        self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
         self._negative = negative
         self._negative_ttl = (

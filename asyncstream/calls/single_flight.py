@@ -16,6 +16,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from asyncstream.arguments import selector
 from asyncstream.calls.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
 
 __all__ = ("SingleFlight", "single_flight")
@@ -41,14 +42,17 @@ class SingleFlight(Guard[In, Out]):
     All get the same result object, or the same error.
 
     Args:
-        key: function of the element that gives something hashable; by default the element itself.
+        key: function of the element that gives something hashable, or the name of a field, or several; by
+            default the element itself.
     """
 
     counted = ("coalesced",)
 
-    def __init__(self, fn: Call[In, Out], *, key: Callable[[In], Hashable] | None = None) -> None:
+    def __init__(
+        self, fn: Call[In, Out], *, key: Callable[[In], Hashable] | str | tuple[str, ...] | None = None
+    ) -> None:
         super().__init__(fn)
-        self._key = key
+        self._key = None if key is None else selector("key", key)
         self._flights: dict[Hashable, _Flight[Out]] = {}
         self._coalesced = 0
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from asyncstream.codec.classes import Classes, Refused, name_of
+from asyncstream.codec.depth import DEEPEST
 from asyncstream.codec.packing import HARMLESS, TRUSTED, Packer
 from asyncstream.codec.unpacking import HOLDERS, Unpacker
 from asyncstream.errors import CodecError, describe_error
@@ -101,9 +102,6 @@ _PLAIN: Final = frozenset({NoneType, bool, int, float, str}) | HOLDERS
 _TAGGED: Final = b'{"$'  # cannot occur inside a JSON string, where the quote would be escaped
 
 
-_DEEPEST: Final = 254
-"""How many lists and dicts orjson takes inside each other."""
-
 _SAMPLE: Final = 1000
 """How many parts of a level are looked at to find whether some are there many times."""
 
@@ -113,7 +111,7 @@ def _floats_of_plain(value: Any) -> list[list[Any]] | None:
     floats = []
     level = [value]  # all that is as deep inside it as the rest
     seen: set[int] | None = None  # lists and dicts, from when on some were met twice
-    for _ in range(_DEEPEST + 1):
+    for _ in range(DEEPEST + 1):
         kinds = set(map(type, level))
         if not kinds <= _PLAIN:
             return None

@@ -27,6 +27,7 @@ from asyncstream.calls import (
     retry,
     single_flight,
 )
+from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
 from asyncstream.connectors.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
@@ -187,7 +188,9 @@ class HttpLookup(AsyncFunction[Any, Any]):
         body: bytes | None = None
         headers: dict[str, str] = {}
         if self._json is not None:
-            body = orjson.dumps(self._json(value))
+            given = self._json(value)
+            check_depth(given)
+            body = orjson.dumps(given)
             if "content-type" not in map(str.lower, self._headers):
                 headers["Content-Type"] = "application/json"
         elif self._data is not None:

@@ -34,6 +34,7 @@ from uuid import UUID
 import orjson
 
 from asyncstream.arguments import function
+from asyncstream.codec.depth import check_depth
 from asyncstream.errors import describe_error, safe_repr
 from asyncstream.windowing import WindowResult
 
@@ -124,8 +125,9 @@ class JsonWriter:
         The JSON of a value.
 
         Raises:
-            TypeError: if a part of it is of a kind that cannot be written.
+            TypeError: if a part of it is of a kind that cannot be written, or it is nested too deeply.
         """
+        check_depth(value)
         try:
             try:
                 return orjson.dumps(value, self._in_json, self._options)
@@ -148,7 +150,11 @@ class JsonWriter:
         return value
 
     def _in_json(self, value: Any) -> Any:
-        return self.plain(value) if (numbers := _numbers(value)) is None else numbers
+        if (numbers := _numbers(value)) is not None:
+            return numbers
+        plain = self.plain(value)
+        check_depth(plain)
+        return plain
 
     def _plain_moment(self, value: Any) -> Any:
         return value.isoformat() if type(value) in (datetime, date, time) else self._in_json(value)

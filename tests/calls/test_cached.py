@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cachetools import TTLCache
 
-from asyncstream.calls import cached
+from asyncstream.calls import cached, single_flight
 from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky, now_ms
@@ -161,3 +161,27 @@ def test_missing_cachetools_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingExtra, match=r"asyncstream\[guards\]"):
         cached(Flaky(0))
     cached(Flaky(0), cache={})
+
+
+@pytest.mark.parametrize("guard", [cached, single_flight])
+def test_key_may_be_the_name_of_a_field_or_several(guard: Any) -> None:
+    asked: list[Any] = []
+
+    async def ask(row: dict[str, int]) -> int:
+        asked.append(row)
+        await asyncio.sleep(1)
+        return row["id"]
+
+    rows = [{"id": 1, "day": 1, "n": 1}, {"id": 1, "day": 1, "n": 2}, {"id": 1, "day": 2, "n": 3}]
+
+    async def main(key: Any) -> list[int]:
+        asked.clear()
+        async with guard(ask, key=key) as guarded:
+            return list(await asyncio.gather(*map(guarded, rows)))
+
+    for key, calls in (("id", 1), (("id", "day"), 2), ("n", 3)):
+        assert run_virtual(main(key)) == [1, 1, 1]
+        # a cache alone does not wait for calls that are under way
+        assert len(asked) == (calls if guard is single_flight else 3)
+    with pytest.raises(PipelineError, match="key"):
+        guard(ask, key=7)

@@ -41,6 +41,7 @@ from asyncstream import (
     WindowResult,
 )
 from asyncstream.connectors.lines import RejectedLine
+from asyncstream.connectors.rows import JsonWriter
 
 
 class Colour(enum.Enum):
@@ -371,3 +372,37 @@ def test_integer_too_large_for_sqlite_is_named(tmp_path: Path) -> None:
         SinkError, match=r"step 'out'.*cannot write \{'n': 9223372036854775808\} to table 't'"
     ):
         sqlite_rows(tmp_path, [{"n": 1}, {"n": 2**63}], "n")
+
+
+@dataclass
+class Holding:
+    held: Any
+
+
+AROUND = [tuple, list, Holding, lambda held: {"a": held}, lambda held: (held, held)]
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("deep", [1_000, 5_000])
+def test_what_is_nested_deeper_than_json_may_be_is_refused(around: Any, deep: int) -> None:
+    """Tuples, thousands deep, would end the process."""
+    nested: Any = ()
+    for _ in range(deep):
+        nested = (nested,)
+    value = around(nested) if around not in (tuple, list) else around([nested])
+    with pytest.raises(TypeError, match="levels deep"):
+        JsonWriter().write(value)
+    with pytest.raises(TypeError, match="levels deep"):
+        JsonWriter(default=lambda part: nested).write({"a": object()})
+    assert JsonWriter().write({"a": ((1, [2]),), "b": Holding((3,))}) == b'{"a":[[1,[2]]],"b":{"held":[3]}}'
+
+
+def test_what_holds_itself_is_refused_and_what_is_there_often_is_not() -> None:
+    inside: list[Any] = []
+    inside.append(inside)
+    with pytest.raises(TypeError, match="holds itself"):
+        JsonWriter().write(inside)
+    shared: Any = (1,)
+    for _ in range(10):
+        shared = (shared, shared)
+    assert JsonWriter().write(shared).count(b"1") == 1024

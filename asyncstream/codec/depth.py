@@ -1,0 +1,54 @@
+"""
+How deep orjson may be let into a value.
+
+orjson counts the lists, dicts and dataclasses that it goes into and refuses more than 254 inside each other;
+tuples it does not count, and where thousands are inside each other it writes past its memory, which ends the
+process. So who gives it tuples that come from elsewhere looks before.
+"""
+
+from __future__ import annotations
+
+import gc
+from types import NoneType
+from typing import Any, Final
+
+__all__ = ("DEEPEST", "check_depth")
+
+DEEPEST: Final = 254
+"""How many lists and dicts orjson takes inside each other."""
+
+_SCALARS: Final = frozenset({NoneType, bool, int, float, str, bytes})
+_HOLDERS: Final = frozenset({tuple, list, dict})
+_PLAIN: Final = _SCALARS | _HOLDERS
+
+_MANY: Final = 2000
+
+
+def check_depth(value: Any) -> None:
+    """
+    Refuse what is nested deeper than orjson bears.
+
+    Raises:
+        TypeError: if `value` is, or holds itself.
+    """
+    kind = type(value)
+    if kind in _SCALARS or (kind is dict and _SCALARS.issuperset(map(type, value.values()))):
+        return  # as most are
+    level: Any = [value]  # all that is as deep inside it as the rest
+    for _ in range(DEEPEST + 1):
+        kinds = set(map(type, level))
+        if not any(map(_holds, kinds - _SCALARS)):
+            return
+        if not kinds <= _PLAIN:  # what other objects refer to is no matter of JSON's
+            level = [part for part in level if _holds(type(part))]
+        if len(level) > _MANY:  # each once: a list that is often inside another would be many parts
+            level = {id(part): part for part in level}.values()
+        level = gc.get_referents(*level)
+    raise TypeError(
+        f"a {kind.__qualname__} is nested more than {DEEPEST} levels deep, or holds itself: too deep for JSON"
+    )
+
+
+def _holds(kind: type) -> bool:
+    """Whether orjson looks for more inside what is of this type."""
+    return kind in _HOLDERS or hasattr(kind, "__dataclass_fields__")
