@@ -120,21 +120,23 @@ class DurableSubmissions(Submissions[T]):
             SourceError: if the inbox fails; of an `InboxBroken` it is uncertain whether it was accepted.
         """
         submitted = Submitted(self.inbox.codec.encode(value), id)
-        async with asyncio.timeout(seconds), self._turn:
-            if not await self._may_add(claim):
-                return False
-            if self._failure is not None:
-                raise _again(self._failure)
-            is_new = asyncio.get_running_loop().create_future()
-            pending = _Pending(value, submitted, is_new, self._followed())
-            self._pending.append(pending)
-            self._commit()
+        if self._ended or self._queue or not self._has_room():
+            await self._wait_for_room(seconds)
+        if self._failure is not None:
+            raise _again(self._failure)
+        if claim is not None and not claim():
+            self._admit()
+            return False
+        is_new = asyncio.get_running_loop().create_future()
+        pending = _Pending(value, submitted, is_new, self._followed())
+        self._pending.append(pending)
+        self._commit()
         try:
             return await pending.is_new
         except asyncio.CancelledError:
             if pending in self._pending:
                 self._pending.remove(pending)
-                self._room.set()
+                self._admit()
             raise
 
     def _commit(self) -> None:
@@ -175,7 +177,7 @@ class DurableSubmissions(Submissions[T]):
                 if not pending.is_new.done():
                     pending.is_new.set_exception(_again(failure))
         self._arrived.set()
-        self._room.set()
+        self._admit()
         self._commit()
 
     def unread(self) -> int:
@@ -194,7 +196,7 @@ class DurableSubmissions(Submissions[T]):
                     f"the inbox {self.inbox.path} holds an element that cannot be read: {error}"
                 ) from error
             self._read = found[-1][0]
-            self._room.set()
+            self._admit()
             return SourceBatch([value for _, value in found])
         batch = await super().read()
         if batch is not None:

@@ -43,15 +43,16 @@ class Submissions(Source[T], Generic[T]):
         self._waiting: deque[T] = deque()
         self._journeys: dict[int, Journey] = {}  # by the place in `_waiting`
         self._ended = True  # until a job opens it
-        self._turn = asyncio.Lock()
+        self._queue: deque[asyncio.Future[None]] = deque()  # who waits for room: first come, first served
+        self._admitted = 0  # of these, who was told that there is room, and has not used it yet
 
     async def open(self) -> None:
         self._waiting.clear()
         self._journeys = {}
         self._ended = False
         self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._turn = asyncio.Lock()  # first come, first served: waking all who wait would favour the quick
+        self._queue.clear()
+        self._admitted = 0
 
     async def submit(
         self,
@@ -77,11 +78,13 @@ class Submissions(Source[T], Generic[T]):
             JobStopped: if no more is taken.
             TimeoutError: if there was no room in time.
         """
-        async with asyncio.timeout(seconds), self._turn:
-            if not await self._may_add(claim):
-                return False
-            self._add(value, self._followed())
-            self._arrived.set()
+        if self._ended or self._queue or not self._has_room():
+            await self._wait_for_room(seconds)
+        if claim is not None and not claim():
+            self._admit()
+            return False
+        self._add(value, self._followed())
+        self._arrived.set()
         return True
 
     def _followed(self) -> Journey | None:
@@ -118,14 +121,35 @@ class Submissions(Source[T], Generic[T]):
                 "another pipeline.submissions() for what may be lost"
             )
 
-    async def _may_add(self, claim: Callable[[], bool] | None) -> bool:
-        """Wait for room; whether the element is still to be added then."""
-        while not self._ended and self.unread() >= self._limit:
-            self._room.clear()
-            await self._room.wait()
+    def _has_room(self) -> bool:
+        return self.unread() + self._admitted < self._limit
+
+    async def _wait_for_room(self, seconds: float | None) -> None:
+        """Returns when it is one's turn, and there is room; raises as `submit`."""
+        if not self._ended:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            try:
+                async with asyncio.timeout(seconds):
+                    await turn
+            except BaseException:
+                if turn in self._queue:
+                    self._queue.remove(turn)
+                elif not turn.cancelled():  # it was one's turn, too late
+                    self._admitted -= 1
+                    self._admit()
+                raise
+            self._admitted -= 1
         if self._ended:
             raise JobStopped("the job takes no more elements")
-        return claim is None or claim()
+
+    def _admit(self) -> None:
+        """Tell those who wait, in order, as far as there is room; or that nothing more is taken."""
+        while self._queue and (self._ended or self._has_room()):
+            turn = self._queue.popleft()
+            if not turn.done():  # cancelled in this pass of the loop
+                turn.set_result(None)
+                self._admitted += 1
 
     def unread(self) -> int:
         return len(self._waiting)
@@ -134,7 +158,7 @@ class Submissions(Source[T], Generic[T]):
         if not self._ended:
             self._ended = True
             self._arrived.set()
-            self._room.set()
+            self._admit()
         return True
 
     async def read(self) -> SourceBatch[T] | None:
@@ -146,7 +170,7 @@ class Submissions(Source[T], Generic[T]):
         values, journeys = list(self._waiting), self._journeys
         self._waiting.clear()
         self._journeys = {}
-        self._room.set()
+        self._admit()
         return SourceBatch(values, journeys=journeys)
 
     def _is_through(self) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Job, JobStopped, Pipeline, PipelineError
+from asyncstream import Job, JobStopped, Pipeline, PipelineError, SourceBatch
+from asyncstream.connectors.submissions import Submissions
 from tests.runtime.parts import forever, sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
@@ -327,3 +328,38 @@ async def test_a_taker_that_is_cancelled_takes_nothing_with_it() -> None:
         await asyncio.wait({task})
         await job.submit(1)
         assert await anext(job.results()) == 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "given up by its thread"])
+async def test_turn_of_who_leaves_in_the_moment_it_comes_goes_to_the_next(how: str) -> None:
+    source = Submissions[int](limit=1)
+    await source.open()
+    assert await source.submit(0)
+    claims = how != "cancelled"
+    first = asyncio.create_task(source.submit(1, claim=(lambda: False) if claims else None))
+    second = asyncio.create_task(source.submit(2))
+    await asyncio.sleep(0)
+    assert await source.read() == SourceBatch([0])  # and the first has its turn
+    if not claims:
+        first.cancel()
+    await asyncio.wait({first, second})
+    assert first.cancelled() if not claims else first.result() is False
+    assert second.result() is True
+    assert await source.read() == SourceBatch([2])
+    assert await source.submit(3)
+
+
+async def test_timeout_of_who_waits_leaves_its_place_in_the_queue() -> None:
+    source = Submissions[int](limit=1)
+    await source.open()
+    assert await source.submit(0)
+    first = asyncio.create_task(source.submit(1, seconds=5))
+    second = asyncio.create_task(source.submit(2, seconds=10))
+    await asyncio.wait({first})
+    assert asyncio.get_running_loop().time() == 5
+    assert isinstance(first.exception(), TimeoutError)
+    await source.read()
+    assert await second
+    with pytest.raises(TimeoutError):
+        await source.submit(3, seconds=0)
+    assert await source.read() == SourceBatch([2])
