@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -53,22 +54,30 @@ class DiskThread:
 def _handed_over(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
     """A future of the running loop, and what a thread is to call to have `work` done for it."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    handed = _Handed(loop)
+    # by the loop's own way to a thread, so that one whose time is virtual lets none pass meanwhile
+    return loop.run_in_executor(handed, work), handed.run
 
-    def tell(how: Callable[[Any], None], what: Any) -> None:
-        if not done.done():
-            how(what)
 
-    def run() -> None:
+class _Handed(Executor):
+    """Takes one piece of work, for a thread to come and do."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done: Future[Any] = Future()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._work = fn
+        self._done.set_running_or_notify_cancel()  # a cancellation ends the wait, not the work
+        return self._done
+
+    def run(self) -> None:
         try:
-            result = work()
+            result = self._work()
         except BaseException as error:
-            outcome: tuple[Callable[[Any], None], Any] = (done.set_exception, error)
+            tell: Callable[[Any], None] = self._done.set_exception
+            outcome: Any = error
         else:
-            outcome = (done.set_result, result)
-        try:
-            loop.call_soon_threadsafe(tell, *outcome)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
-
-    return done, run
+            tell, outcome = self._done.set_result, result
+        if not self._loop.is_closed():  # else nobody waits any more
+            tell(outcome)

@@ -11,7 +11,6 @@ import pytest
 
 from asyncstream import AsyncFunction, Pipeline
 from asyncstream.calls import cached, rate_limit, retry, single_flight
-from tests.runtime.parts import run
 
 trace: ContextVar[int] = ContextVar("trace", default=0)
 
@@ -62,7 +61,8 @@ class Gives(AsyncFunction[int, int]):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("isolation", ["pool", "task"])
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
-def test_function_may_give_any_awaitable(
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_function_may_give_any_awaitable(
     way: str, isolation: Literal["pool", "task"], order: Literal["ordered", "unordered"]
 ) -> None:
     found: list[int] = []
@@ -70,16 +70,17 @@ def test_function_may_give_any_awaitable(
     pipeline = Pipeline()
     stream = pipeline.source(range(1, 51), name="in")
     stream.async_map(function, concurrency=2, isolation=isolation, order=order).to(found)
-    run(pipeline.run())
+    await pipeline.run()
     assert sorted(found) == list(range(1, 51))
     assert set(function.seen) == {0}  # no call sees the traces of another
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guard", [retry, cached, single_flight, lambda fn: rate_limit(fn, rate=10_000)])
-def test_guarded_function_may_give_any_awaitable(way: str, guard: Callable[[Any], Any]) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_guarded_function_may_give_any_awaitable(way: str, guard: Callable[[Any], Any]) -> None:
     found: list[int] = []
     pipeline = Pipeline()
     pipeline.source(range(1, 51), name="in").async_map(guard(Gives(way)), concurrency=2).to(found)
-    run(pipeline.run())
+    await pipeline.run()
     assert found == list(range(1, 51))

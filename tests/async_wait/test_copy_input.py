@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError
-from tests.runtime.parts import run
 
 
 def raised(items: list[Any], done: list[Any], hold: list[bool], **options: Any) -> Pipeline:
@@ -31,7 +30,8 @@ def items() -> list[Any]:
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-def test_element_changed_before_a_checkpoint_is_replayed_as_it_came(order: str) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_element_changed_before_a_checkpoint_is_replayed_as_it_came(order: str) -> None:
     async def main() -> list[Any]:
         checkpoints, hold, done = Checkpoints(store=MemoryStore()), [True], []  # type: ignore[var-annotated]
         async with raised(items(), done, hold, order=order).start(checkpoints=checkpoints) as job:
@@ -41,11 +41,12 @@ def test_element_changed_before_a_checkpoint_is_replayed_as_it_came(order: str) 
         await raised(items(), done, hold, order=order).run(checkpoints=checkpoints)
         return done
 
-    assert run(main()) == [1, 1, 1]
+    assert (await main()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("copy_input", "paid"), [(True, 1), (False, 2), (None, 2)])
-def test_snapshot_of_a_job_without_checkpoints_is_as_chosen(copy_input: bool | None, paid: int) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_snapshot_of_a_job_without_checkpoints_is_as_chosen(copy_input: bool | None, paid: int) -> None:
     async def main() -> list[Any]:
         hold, done = [True], []  # type: ignore[var-annotated]
         pipeline = raised(items(), done, hold, copy_input=copy_input)
@@ -57,10 +58,11 @@ def test_snapshot_of_a_job_without_checkpoints_is_as_chosen(copy_input: bool | N
             await job.wait()
         return done
 
-    assert run(main()) == [paid] * 3
+    assert (await main()) == [paid] * 3
 
 
-def test_failed_and_timed_out_elements_are_as_they_came() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_failed_and_timed_out_elements_are_as_they_came() -> None:
     async def call(element: list[int]) -> None:
         element.append(1)
         if element[0] == 1:
@@ -74,7 +76,7 @@ def test_failed_and_timed_out_elements_are_as_they_came() -> None:
     )
     calls.to(done := [])  # type: ignore[var-annotated]
     calls.failed.to(failed)
-    run(pipeline.run())
+    await pipeline.run()
     assert [call.value for call in failed] == [[1]]
     assert done == [[2]]
 
@@ -88,7 +90,10 @@ async def same(value: Any) -> Any:
     return value
 
 
-def test_what_cannot_be_copied_is_given_as_it_is_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_cannot_be_copied_is_given_as_it_is_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> list[Any]:
         done: list[Any] = []
         pipeline = Pipeline()
@@ -98,17 +103,18 @@ def test_what_cannot_be_copied_is_given_as_it_is_and_said_once(caplog: pytest.Lo
             await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))
         return done
 
-    assert len(run(main())) == 2
+    assert len(await main()) == 2
     assert [record.message.partition(";")[0] for record in caplog.records if "copied" in record.message] == [
         "step 'call': elements of type Uncopyable cannot be copied"
     ]
 
 
-def test_what_cannot_be_copied_fails_where_copies_were_asked_for() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_cannot_be_copied_fails_where_copies_were_asked_for() -> None:
     pipeline = Pipeline()
     pipeline.source([Uncopyable()]).async_map(same, copy_input=True).discard()
     with pytest.raises(Exception, match="copy_input: the element cannot be copied: TypeError: a connection"):
-        run(pipeline.run())
+        await pipeline.run()
 
 
 def test_choice_is_checked() -> None:

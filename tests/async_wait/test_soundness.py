@@ -17,7 +17,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from asyncstream.testing.loop import run_virtual
 from tests.async_wait.rig import Rig
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -366,7 +365,7 @@ async def test_idle_workers_cancelled_from_outside_are_replaced() -> None:
         assert not rig.errors
 
 
-def test_a_pending_cancellation_left_behind_does_not_reach_the_next_element() -> None:
+async def test_a_pending_cancellation_left_behind_does_not_reach_the_next_element() -> None:
     async def main() -> None:
         async def call(value: int) -> int:
             task = asyncio.current_task()
@@ -387,7 +386,7 @@ def test_a_pending_cancellation_left_behind_does_not_reach_the_next_element() ->
             assert await rig.finish() == list(range(10))
 
     if sys.version_info < (3, 13):  # from there on such a task cannot use a TaskGroup itself
-        run_virtual(main())
+        await main()
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered"])

@@ -12,7 +12,7 @@ from asyncstream.calls import retry
 from asyncstream.elements import Watermark
 from asyncstream.errors import CallTimeout, PipelineError, UserFunctionError
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+from asyncstream.testing.loop import VirtualTimeLoop
 from tests.async_wait.rig import Rig, Service, passes
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -157,7 +157,7 @@ async def test_hook_that_gives_nothing_gives_none_and_blocks_nobody() -> None:
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "route"])
 @pytest.mark.parametrize("error", [LookupError("hook"), CallTimeout("hook"), StopIteration()], ids=repr)
-def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: Exception) -> None:
+async def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: Exception) -> None:
     def hook(value: int) -> None:
         raise error
 
@@ -173,7 +173,7 @@ def test_hook_that_raises_is_an_error_of_its_element(on_error: str, error: Excep
             if on_error == "route":
                 assert [failed.error for failed in rig.failed.values[:-1]] == [error, error]
 
-    run_virtual(main())
+    await main()
 
 
 @pytest.mark.parametrize("is_method", [False, True], ids=["on_timeout", "AsyncFunction.timeout"])

@@ -10,7 +10,6 @@ import pytest
 
 from asyncstream.calls import batched, cached, retry
 from asyncstream.errors import PipelineError
-from asyncstream.testing.loop import run_virtual
 from tests.calls.services import now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -34,14 +33,14 @@ class Doubler:
         return [value * 2 for value in values]
 
 
-def test_full_batch_is_sent_at_once_and_the_rest_when_its_time_is_up() -> None:
+async def test_full_batch_is_sent_at_once_and_the_rest_when_its_time_is_up() -> None:
     service = Doubler()
 
     async def main() -> list[int]:
         guarded = batched(service, size=3, wait=0.05)
         return await asyncio.gather(*(guarded(number) for number in range(5)))
 
-    assert run_virtual(main()) == [0, 2, 4, 6, 8]
+    assert (await main()) == [0, 2, 4, 6, 8]
     assert service.calls == [(0, [0, 1, 2]), (50, [3, 4])]
 
 
@@ -58,12 +57,12 @@ async def test_time_runs_from_the_first_element_of_each_batch() -> None:
     assert service.calls == [(100, [1]), (300, [2, 3])]
 
 
-def test_batch_of_one_does_not_wait() -> None:
+async def test_batch_of_one_does_not_wait() -> None:
     async def main() -> int:
         await batched(Doubler(), size=1, wait=60)(4)
         return now_ms()
 
-    assert run_virtual(main()) == 0
+    assert (await main()) == 0
 
 
 async def test_timer_of_a_batch_that_was_full_does_not_send_the_next() -> None:
@@ -76,7 +75,7 @@ async def test_timer_of_a_batch_that_was_full_does_not_send_the_next() -> None:
     assert service.calls == [(0, [1, 2]), (150, [3])]
 
 
-def test_answer_that_is_an_exception_is_raised_for_its_element_alone() -> None:
+async def test_answer_that_is_an_exception_is_raised_for_its_element_alone() -> None:
     async def check(values: list[int]) -> Sequence[int | Exception]:
         return [value if value < 3 else ValueError(value) for value in values]
 
@@ -84,13 +83,13 @@ def test_answer_that_is_an_exception_is_raised_for_its_element_alone() -> None:
         guarded = batched(check, size=3)
         return await asyncio.gather(*(guarded(number) for number in (1, 3, 2)), return_exceptions=True)
 
-    one, three, two = run_virtual(main())
+    one, three, two = await main()
     assert (one, two) == (1, 2)
     assert isinstance(three, ValueError)
 
 
 @pytest.mark.parametrize("answers", [[1], [1, 2, 3], 7, None])
-def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> None:
+async def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> None:
     async def wrong(values: list[int]) -> Any:
         return answers
 
@@ -98,13 +97,13 @@ def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> None:
         guarded = batched(wrong, size=2)
         return await asyncio.gather(*(guarded(number) for number in (1, 2)), return_exceptions=True)
 
-    results = run_virtual(main())
+    results = await main()
     assert all(
         isinstance(result, TypeError) and "one answer per element" in str(result) for result in results
     )
 
 
-def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
+async def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
     async def fail_on_zero(values: list[int]) -> list[float]:
         return [1 / value for value in values]
 
@@ -112,7 +111,7 @@ def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
         guarded = batched(fail_on_zero, size=2)
         return await asyncio.gather(*(guarded(number) for number in (0, 1, 2, 4)), return_exceptions=True)
 
-    results = run_virtual(main())
+    results = await main()
     assert [type(result) for result in results] == [ZeroDivisionError, ZeroDivisionError, float, float]
 
 

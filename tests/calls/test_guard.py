@@ -24,7 +24,6 @@ from asyncstream.calls.guard import Background
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import CallTimeout
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -107,26 +106,26 @@ def test_guard_is_an_async_function_of_both_kinds(guard: Any) -> None:
         adaptive_concurrency(Plain()),
     ],
 )
-def test_guard_can_be_sent_to_another_process_before_it_is_open(guarded: Guard[int, int]) -> None:
+async def test_guard_can_be_sent_to_another_process_before_it_is_open(guarded: Guard[int, int]) -> None:
     guarded = pickle.loads(pickle.dumps(guarded))
 
     async def main() -> int:
         return int(await guarded(4))
 
-    assert run_virtual(main()) == 8
+    assert (await main()) == 8
 
 
 @each_guard
-def test_guard_serves_in_one_event_loop_after_another(guard: Any) -> None:
+async def test_guard_serves_in_one_event_loop_after_another(guard: Any) -> None:
     guarded = guard(Flaky(0))
 
     async def main() -> list[int]:
         return [await guarded(value) for value in range(5)]
 
-    assert run_virtual(main()) == run_virtual(main()) == [0, 1, 2, 3, 4]
+    assert (await main()) == await main() == [0, 1, 2, 3, 4]
 
 
-def test_function_is_guarded_by_a_decorator() -> None:
+async def test_function_is_guarded_by_a_decorator() -> None:
     @cached(ttl=5)
     @retry(attempts=3)
     async def double(value: int) -> int:
@@ -135,17 +134,17 @@ def test_function_is_guarded_by_a_decorator() -> None:
     async def main() -> int:
         return await double(4)
 
-    assert run_virtual(main()) == 8
+    assert (await main()) == 8
 
 
-def test_metrics_are_those_of_the_whole_nest() -> None:
+async def test_metrics_are_those_of_the_whole_nest() -> None:
     nest = cached(single_flight(retry(retry(circuit_breaker(rate_limit(Flaky(1), rate=9))))))
 
     async def main() -> dict[str, int]:
         await nest(1)
         return nest.metrics()
 
-    metrics = run_virtual(main())
+    metrics = await main()
     assert metrics["retries"] == 1
     assert metrics["cache_misses"] == 1
     assert {"coalesced", "rate_limited", "circuit_state"} <= metrics.keys()

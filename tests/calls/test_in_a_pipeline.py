@@ -19,7 +19,6 @@ from asyncstream.calls import (
     retry,
     single_flight,
 )
-from asyncstream.testing.loop import run_virtual
 
 Order = Literal["ordered", "unordered", "event_time", "per_key"]
 Service = Callable[[int], Any]
@@ -46,7 +45,8 @@ def together(service: Service) -> Callable[[list[int]], Any]:
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
-def test_each_element_comes_out_once(order: Order, nest: Callable[[Service], Any]) -> None:
+@pytest.mark.usefixtures("virtual_time")
+async def test_each_element_comes_out_once(order: Order, nest: Callable[[Service], Any]) -> None:
     dice = random.Random(order)
     elements = [*range(100), *range(100)]
     done: list[int] = []
@@ -69,7 +69,7 @@ def test_each_element_comes_out_once(order: Order, nest: Callable[[Service], Any
     results.to(done)
     results.failed.to(failed)
     results.timed_out.to(timed_out)
-    run_virtual(pipeline.run())
+    await pipeline.run()
 
     assert sorted(done + [call.value for call in failed + timed_out]) == sorted(elements)
     if order == "ordered" and not failed and not timed_out:

@@ -165,13 +165,13 @@ async def test_stop_iteration_is_an_error_like_any_other() -> None:
         await in_threads(ends, threads=1)([])
 
 
-def test_serves_one_event_loop_after_the_other_and_another_process() -> None:
+async def test_serves_one_event_loop_after_the_other_and_another_process() -> None:
     call: InThreads[str, int] = in_threads(int, threads=1)
     for number in range(2):
-        assert asyncio.run(call(str(number))) == number
+        assert (await call(str(number))) == number
     sent = pickle.loads(pickle.dumps(in_threads(abs, threads=3)))
     assert isinstance(sent, InThreads)
-    assert asyncio.run(sent.invoke(-2)) == 2
+    assert (await sent.invoke(-2)) == 2
     assert sent.threads == 3
 
 

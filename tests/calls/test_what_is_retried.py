@@ -12,7 +12,6 @@ from asyncstream.calls import Breaker, circuit_breaker, retry
 from asyncstream.calls.circuit_breaker import CircuitState
 from asyncstream.calls.outcomes import PROGRAMMING_ERRORS
 from asyncstream.operators.failures import attempts_of
-from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -59,7 +58,9 @@ class Hiding(Exception):
 
 
 @pytest.mark.parametrize("kind", [Frozen, Slotted, Fixed])
-def test_error_that_takes_no_attributes_comes_out_as_it_is(kind: Callable[[int, bool], Exception]) -> None:
+async def test_error_that_takes_no_attributes_comes_out_as_it_is(
+    kind: Callable[[int, bool], Exception],
+) -> None:
     last = kind(404, False)
     errors = iter([kind(500, True), last])
 
@@ -67,19 +68,19 @@ def test_error_that_takes_no_attributes_comes_out_as_it_is(kind: Callable[[int, 
         raise next(errors)
 
     with pytest.raises(type(last)) as caught:
-        run_virtual(retry(fails, attempts=5)(1))
+        await retry(fails, attempts=5)(1)
     assert caught.value is last
     assert attempts_of(last) == 2
 
 
-def test_error_that_hides_everything_is_retried_and_comes_out_as_it_is() -> None:
+async def test_error_that_hides_everything_is_retried_and_comes_out_as_it_is() -> None:
     errors = iter([Hiding(1, True), Hiding(1, True), KeyError("last")])
 
     async def fails(value: int) -> None:
         raise next(errors)
 
     with pytest.raises(KeyError):
-        run_virtual(retry(fails, attempts=5, on=Hiding)(1))
+        await retry(fails, attempts=5, on=Hiding)(1)
     error = Hiding(1, True)
     verdicts = iter([True, False])
 
@@ -87,7 +88,7 @@ def test_error_that_hides_everything_is_retried_and_comes_out_as_it_is() -> None
         raise error
 
     with pytest.raises(Hiding) as caught:
-        run_virtual(retry(fails_so, on=lambda one: next(verdicts))(1))
+        await retry(fails_so, on=lambda one: next(verdicts))(1)
     assert caught.value is error
 
 
@@ -102,24 +103,24 @@ MISTAKES = [
 
 @pytest.mark.parametrize("kind", MISTAKES)
 @pytest.mark.parametrize("on", [Exception, (Exception, OSError), RuntimeError])
-def test_programming_error_is_not_retried(kind: type[Exception], on: Any) -> None:
+async def test_programming_error_is_not_retried(kind: type[Exception], on: Any) -> None:
     service = Flaky(9, kind("x"))
     with pytest.raises(kind):
-        run_virtual(retry(service, on=on)(1))
+        await retry(service, on=on)(1)
     assert len(service.times) == 1
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_programming_error_is_retried_where_it_is_named(kind: type[Exception]) -> None:
+async def test_programming_error_is_retried_where_it_is_named(kind: type[Exception]) -> None:
     for on in (kind, (OSError, kind), lambda error: True):
         service = Flaky(2, kind("x"))
-        assert run_virtual(retry(service, on=on)(1)) == 1
+        assert (await retry(service, on=on)(1)) == 1
         assert len(service.times) == 3
 
 
 @pytest.mark.parametrize("kind", [OSError, ValueError, KeyError, IndexError, RuntimeError, TimeoutError])
-def test_what_an_unlucky_call_raises_is_retried(kind: type[Exception]) -> None:
-    assert run_virtual(retry(Flaky(2, kind("x")))(1)) == 1
+async def test_what_an_unlucky_call_raises_is_retried(kind: type[Exception]) -> None:
+    assert (await retry(Flaky(2, kind("x")))(1)) == 1
 
 
 def state_of(breaker: Breaker) -> CircuitState:

@@ -12,7 +12,7 @@ import pytest
 
 from asyncstream import Items, Pipeline
 from asyncstream.runtime.aio.endpoints import SINK_LIMIT
-from tests.runtime.parts import run, sleeping
+from tests.runtime.parts import sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -53,7 +53,7 @@ async def run_for(pipeline: Pipeline, seconds: float) -> dict[str, dict[str, int
     return largest
 
 
-def test_slow_sink_holds_an_endless_source() -> None:
+async def test_slow_sink_holds_an_endless_source() -> None:
     count = Count()
     pipeline = Pipeline()
 
@@ -62,7 +62,7 @@ def test_slow_sink_holds_an_endless_source() -> None:
         count.out(value)
 
     pipeline.source(count.numbers()).to(slow)
-    largest = run(run_for(pipeline, 5))
+    largest = await run_for(pipeline, 5)
     assert count.taken > 3000
     # one batch being written, one inbox, and the batch that filled it
     assert count.most <= SINK_LIMIT + 2 * ONE_BATCH + ONE_INBOX
@@ -70,20 +70,20 @@ def test_slow_sink_holds_an_endless_source() -> None:
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
-def test_slow_calls_hold_an_endless_source(order: Any) -> None:
+async def test_slow_calls_hold_an_endless_source(order: Any) -> None:
     count = Count()
     pipeline = Pipeline()
     source = pipeline.source(count.numbers())
     stream = source.key_by(lambda value: value % 7) if order == "per_key" else source
     stream.async_map(sleeping(1), order=order, concurrency=4, buffer=8, name="slow").to(count.out)
-    largest = run(run_for(pipeline, 20))
+    largest = await run_for(pipeline, 20)
     assert largest["slow"]["running"] == 4
     assert largest["slow"]["held"] <= 8
     assert largest["slow"]["waiting"] <= ONE_INBOX + ONE_BATCH
     assert count.most <= 8 + ONE_INBOX + 2 * ONE_BATCH
 
 
-def test_slow_second_step_holds_the_first() -> None:
+async def test_slow_second_step_holds_the_first() -> None:
     count = Count()
     calls = 0
 
@@ -96,12 +96,12 @@ def test_slow_second_step_holds_the_first() -> None:
     pipeline = Pipeline()
     stream = pipeline.source(count.numbers()).async_map(first, concurrency=10, buffer=20)
     stream.async_map(sleeping(1), concurrency=2, buffer=2).to(count.out)
-    run(run_for(pipeline, 10))
+    await run_for(pipeline, 10)
     # nothing is called for that has no place behind: the second inbox, one emission, what the first holds
     assert calls <= 20 + ONE_INBOX + 20 + 2 * 20 + 2
 
 
-def test_slow_branch_holds_the_quick_one() -> None:
+async def test_slow_branch_holds_the_quick_one() -> None:
     count = Count()
     quick = 0
 
@@ -113,31 +113,31 @@ def test_slow_branch_holds_the_quick_one() -> None:
     stream = pipeline.source(count.numbers())
     stream.map(lambda value: value).to(note)
     stream.async_map(sleeping(1), concurrency=1, buffer=1).to(count.out)
-    run(run_for(pipeline, 10))
+    await run_for(pipeline, 10)
     assert quick <= count.taken <= ONE_INBOX + 3 * ONE_BATCH
 
 
-def test_branches_that_meet_again_do_not_lock_each_other() -> None:
+async def test_branches_that_meet_again_do_not_lock_each_other() -> None:
     pipeline = Pipeline()
     even, odd = pipeline.source(range(5000)).branch(lambda value: value % 2 == 0)
     seen: list[int] = []
     even.async_map(sleeping(0.01), concurrency=3).union(odd.async_map(sleeping(0.001))).to(seen)
-    run(asyncio.wait_for(pipeline.run(), 1000))
+    await asyncio.wait_for(pipeline.run(), 1000)
     assert sorted(seen) == list(range(5000))
 
 
-def test_union_holds_both_of_its_sources() -> None:
+async def test_union_holds_both_of_its_sources() -> None:
     one, two = Count(), Count()
     pipeline = Pipeline()
     union = pipeline.source(one.numbers()).union(pipeline.source(two.numbers()))
     union.async_map(sleeping(1), concurrency=1, buffer=1).discard()
-    run(run_for(pipeline, 10))
+    await run_for(pipeline, 10)
     assert one.taken + two.taken <= ONE_INBOX + 5 * ONE_BATCH
     assert min(one.taken, two.taken) >= ONE_BATCH
 
 
 @pytest.mark.parametrize("into", ["sink", "calls"])
-def test_burst_waits_in_one_inbox_and_holds_what_follows(into: str) -> None:
+async def test_burst_waits_in_one_inbox_and_holds_what_follows(into: str) -> None:
     burst = 10_000
     pipeline = Pipeline()
     taken = 0
@@ -153,7 +153,7 @@ def test_burst_waits_in_one_inbox_and_holds_what_follows(into: str) -> None:
         stream.async_map(sleeping(0.001), concurrency=1, buffer=16, name="end").discard()
     else:
         stream.to(sleeping(0.001), name="end")
-    largest = run(run_for(pipeline, 12))
+    largest = await run_for(pipeline, 12)
     assert largest["end"]["waiting"] <= ONE_INBOX + burst
     assert 2 <= taken <= 3  # 12,000 elements of one millisecond are 1.2 bursts
 
@@ -171,7 +171,7 @@ async def test_submissions_are_held_by_a_slow_step() -> None:
     assert 1000 < accepted <= ONE_INBOX + 3 * 10 + 12
 
 
-def test_quick_source_lets_a_slow_one_have_its_turn() -> None:
+async def test_quick_source_lets_a_slow_one_have_its_turn() -> None:
     pipeline = Pipeline()
     quick = Count()
     came_at: list[int] = []
@@ -183,6 +183,6 @@ def test_quick_source_lets_a_slow_one_have_its_turn() -> None:
 
     pipeline.source(quick.numbers(200_000)).to(quick.out)
     pipeline.source(slow()).to(lambda value: came_at.append(quick.taken))
-    run(pipeline.run())
+    await pipeline.run()
     assert len(came_at) == 3
     assert came_at[-1] <= 30 * ONE_BATCH

@@ -22,7 +22,6 @@ from asyncstream.clock import SystemClock
 from asyncstream.operators.process import Emitter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.testing.loop import VirtualTimeLoop
-from tests.runtime.parts import run
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -86,7 +85,7 @@ async def test_manual_clock_that_is_moved_fires_windows_and_only_then(from_threa
         await job.stop()
 
 
-def test_manual_clock_is_not_looked_at_when_it_stands_still() -> None:
+async def test_manual_clock_is_not_looked_at_when_it_stands_still() -> None:
     class Counted(ManualClock):
         looks = 0
 
@@ -105,7 +104,7 @@ def test_manual_clock_is_not_looked_at_when_it_stands_still() -> None:
             assert clock.looks == looks
             await job.stop()
 
-    run(main())
+    await main()
 
 
 async def test_clock_that_is_set_forward_is_noticed_within_a_second() -> None:

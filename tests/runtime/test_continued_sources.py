@@ -189,7 +189,8 @@ async def test_stopped_job_is_continued_where_its_iterable_stands(kind: str, by:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_second_run_begins_anew_or_is_refused(kind: str) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_second_run_begins_anew_or_is_refused(kind: str) -> None:
     async def main(*, partly: bool) -> None:
         found: list[int] = []
         pipeline = Pipeline()
@@ -208,8 +209,8 @@ def test_second_run_begins_anew_or_is_refused(kind: str) -> None:
             await pipeline.run()
             assert found == list(range(5000))
 
-    run(main(partly=False))
-    run(main(partly=True))
+    await main(partly=False)
+    await main(partly=True)
 
 
 @pytest.mark.parametrize("make", [numbers, async_numbers])

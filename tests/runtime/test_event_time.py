@@ -82,13 +82,14 @@ async def run_with_clock(pipeline: Pipeline) -> None:
     await pipeline.run(clock=VirtualClock())
 
 
-def test_slowest_stream_counts() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_slowest_stream_counts() -> None:
     notes: list[tuple[float, Any]] = []
     pipeline = Pipeline()
     quick = stamped(pipeline, at((1, 100), (2, 200), (3, 300)))
     slow = stamped(pipeline, at((1.5, 10), (2.5, 20), (9, 30)))
     probed(quick.union(slow), notes).discard()
-    run(run_with_clock(pipeline))
+    await run_with_clock(pipeline)
     assert [(when, what) for when, what in notes if isinstance(what, tuple)] == [
         (1.5, (W, 9)),
         (2.5, (W, 19)),
@@ -97,19 +98,21 @@ def test_slowest_stream_counts() -> None:
     ]
 
 
-def test_idle_stream_is_not_waited_for_until_it_is_back() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_idle_stream_is_not_waited_for_until_it_is_back() -> None:
     notes: list[tuple[float, Any]] = []
     pipeline = Pipeline()
     quick = stamped(pipeline, at((1, 100), (2, 200), (5, 300), (6, 400)))
     slow = stamped(pipeline, at((1, 10), (4.5, 250), (5.5, 350)), idle_after=2)
     probed(quick.union(slow), notes).discard()
-    run(run_with_clock(pipeline))
+    await run_with_clock(pipeline)
     marks = [(when, what[1]) for when, what in notes if isinstance(what, tuple) and what[0] == W]
     # idle two seconds (and the rest of that millisecond) after it was heard last
     assert marks[:4] == [(1, 9), (3.001, 199), (5, 249), (5.5, 299)]
 
 
-def test_stream_that_is_held_back_is_not_idle() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_stream_that_is_held_back_is_not_idle() -> None:
     """
     A stall downstream silences all streams; none of them is to blame, and none may be passed by the others.
 
@@ -124,7 +127,7 @@ def test_stream_that_is_held_back_is_not_idle() -> None:
         union = stream if union is None else union.union(stream)
     assert union is not None
     probed(union, notes).async_map(sleeping(30), concurrency=500, buffer=500).discard()
-    run(run_with_clock(pipeline))
+    await run_with_clock(pipeline)
     late = 0
     watermark = -1
     for _, what in notes:

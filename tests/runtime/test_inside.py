@@ -10,7 +10,7 @@ import pytest
 
 from asyncstream import AsyncFunction, AsyncStreamError, Checkpoints, Job, MemoryStore, Pipeline, Sink
 from asyncstream.elements import Timestamps
-from tests.runtime.parts import run, sleeping
+from tests.runtime.parts import sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -110,7 +110,7 @@ async def test_waiting_for_the_job_in_other_parts_is_refused(place: str) -> None
     assert asyncio.get_running_loop().time() < 1
 
 
-def test_step_of_one_job_may_wait_for_another() -> None:
+async def test_step_of_one_job_may_wait_for_another() -> None:
     seen: list[int] = []
 
     async def inner(value: int) -> int:
@@ -123,7 +123,7 @@ def test_step_of_one_job_may_wait_for_another() -> None:
 
     pipeline = Pipeline()
     pipeline.source([1, 2]).async_map(inner).discard()
-    run(pipeline.run())
+    await pipeline.run()
     assert sorted(seen) == [1, 2]
 
 

@@ -19,7 +19,6 @@ from asyncstream import (
 )
 from asyncstream.operators.process import Emitter
 from asyncstream.pipeline import Stream
-from tests.runtime.parts import run
 
 
 class PassOn(KeyedProcessFunction[Any, Any]):
@@ -79,13 +78,14 @@ def is_allowed(kind: str, length: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["branch", "event_time", "process", "window", "union"])
-def test_longest_chain_that_is_allowed_runs(kind: str) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_longest_chain_that_is_allowed_runs(kind: str) -> None:
     shortest, longest = 10, 1000
     while longest - shortest > 1:
         middle = (shortest + longest) // 2
         shortest, longest = (middle, longest) if is_allowed(kind, middle) else (shortest, middle)
     pipeline, done = chained(kind, shortest)
-    run(pipeline.run())
+    await pipeline.run()
     assert len(done) == (1 if kind == "window" else 2)
 
 
@@ -96,15 +96,17 @@ def test_chain_that_is_too_long_names_its_step_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "async"])
-def test_steps_without_memory_and_async_ones_chain_for_ever(kind: str) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_steps_without_memory_and_async_ones_chain_for_ever(kind: str) -> None:
     pipeline, done = chained(kind, 1500 if kind != "async" else 300)
-    run(pipeline.run())
+    await pipeline.run()
     assert done == [1, 2]
     assert pipeline.describe()
     assert pipeline.describe("mermaid")
 
 
-def test_single_elements_go_through_a_long_chain_too() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_single_elements_go_through_a_long_chain_too() -> None:
     done: list[Any] = []
     pipeline = Pipeline()
     failed: Stream[Any] = pipeline.source([0]).map(lambda value: 1 // value, on_error="route")
@@ -113,11 +115,12 @@ def test_single_elements_go_through_a_long_chain_too() -> None:
     for _ in range(1200):
         stream = stream.map(lambda value: value + 1)
     stream.filter(lambda value: True).to(done)
-    run(pipeline.run())
+    await pipeline.run()
     assert done == [1200]
 
 
-def test_failures_all_along_a_chain_leave_the_others_in_order() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_failures_all_along_a_chain_leave_the_others_in_order() -> None:
     def fails_at(bad: int) -> Callable[[int], int]:
         def function(value: int) -> int:
             if value == bad:
@@ -132,15 +135,16 @@ def test_failures_all_along_a_chain_leave_the_others_in_order() -> None:
     for bad in range(0, 200, 2):
         stream = stream.map(fails_at(bad), on_error="skip")
     stream.to(done)
-    run(pipeline.run())
+    await pipeline.run()
     assert done == list(range(1, 200, 2))
 
 
-def test_function_that_calls_itself_too_often_is_blamed_on_its_step() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_function_that_calls_itself_too_often_is_blamed_on_its_step() -> None:
     def endless(value: int) -> int:
         return endless(value)
 
     pipeline = Pipeline()
     pipeline.source([1]).map(endless, name="endless").discard()
     with pytest.raises(UserFunctionError, match="step 'endless': RecursionError"):
-        run(pipeline.run())
+        await pipeline.run()

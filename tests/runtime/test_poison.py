@@ -10,7 +10,6 @@ from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunctio
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.process import Emitter
 from asyncstream.pipeline import Stream
-from tests.runtime.parts import run
 
 
 class Remainders(KeyedProcessFunction[int, int]):
@@ -53,7 +52,8 @@ def chain(stream: Stream[int], on_error: Any, failed: list[list[FailedCall]]) ->
 
 
 @pytest.mark.parametrize("on_error", ["skip", "route"])
-def test_every_step_takes_its_own_failures_and_no_others(on_error: str) -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_every_step_takes_its_own_failures_and_no_others(on_error: str) -> None:
     done: list[int] = []
     failed: list[list[FailedCall]] = []
     pipeline = Pipeline()
@@ -64,7 +64,7 @@ def test_every_step_takes_its_own_failures_and_no_others(on_error: str) -> None:
             await job.wait()
             return job.metrics()
 
-    metrics = run(main())
+    metrics = await main()
 
     assert done == [value for value in range(1000) if value % 10 not in range(1, 7)]
     for step in STEPS:
@@ -82,7 +82,8 @@ def test_settings_are_described() -> None:
     assert "on_error=skip" in pipeline.describe()
 
 
-def test_side_output_that_is_not_needed_is_discarded() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_side_output_that_is_not_needed_is_discarded() -> None:
     class Aside(KeyedProcessFunction[int, int]):
         def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
             out(value)
@@ -93,6 +94,6 @@ def test_side_output_that_is_not_needed_is_discarded() -> None:
     results = pipeline.source(range(3)).key_by(lambda value: 0).process(Aside())
     results.to(done)
     results.side("copy").discard()
-    run(pipeline.run())
+    await pipeline.run()
 
     assert done == [0, 1, 2]

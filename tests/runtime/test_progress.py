@@ -52,7 +52,7 @@ async def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
     assert job.progress().in_flight == 0
 
 
-def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
+async def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
     async def shares(source: Source[Any]) -> list[float | None]:
         found = [source.progress()]
         await source.open()
@@ -69,14 +69,14 @@ def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
 
     path = tmp_path / "lines"
     path.write_text("1\n2\n3\n4\n")
-    assert asyncio.run(shares(JsonLinesSource(path, batch=2))) == [None, 0.0, 0.5, 1.0, 1.0]
+    assert (await shares(JsonLinesSource(path, batch=2))) == [None, 0.0, 0.5, 1.0, 1.0]
     path.write_text("")
-    assert asyncio.run(shares(JsonLinesSource(path))) == [None, 1.0, 1.0]
+    assert (await shares(JsonLinesSource(path))) == [None, 1.0, 1.0]
     path.write_text("a,b\n1,2\n3,4\n")
-    found = asyncio.run(shares(CsvSource(path, batch=1)))
+    found = await shares(CsvSource(path, batch=1))
     assert found == [None, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0, 1.0]
-    assert asyncio.run(shares(Items([1, 2, 3, 4], batch=3))) == [0.0, 0.0, 0.75, 1.0, 1.0]
-    assert asyncio.run(shares(Items([]))) == [1.0, 1.0, 1.0]
+    assert (await shares(Items([1, 2, 3, 4], batch=3))) == [0.0, 0.0, 0.75, 1.0, 1.0]
+    assert (await shares(Items([]))) == [1.0, 1.0, 1.0]
 
 
 async def test_sources_that_do_not_know_say_so() -> None:

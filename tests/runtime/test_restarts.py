@@ -25,7 +25,6 @@ from asyncstream import (
 from asyncstream.connectors import TransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import Stream
-from tests.runtime.parts import run
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -100,7 +99,7 @@ def pipeline_of(source: Any, sink: Any, call: Any = None) -> Pipeline:
 
 
 @pytest.mark.parametrize("part", ["source", "sink", "call"])
-def test_goes_on_as_if_nothing_had_failed(part: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_goes_on_as_if_nothing_had_failed(part: str, caplog: pytest.LogCaptureFixture) -> None:
     fails = {5, 20, 33}
     source = Numbers(sorted(fails) if part == "source" else ())
     sink = Ledger(sorted(fails) if part == "sink" else ())
@@ -113,7 +112,7 @@ def test_goes_on_as_if_nothing_had_failed(part: str, caplog: pytest.LogCaptureFi
             raise ConnectionError("gone")
         return value
 
-    run(pipeline_of(source, sink, call).run(checkpoints=checkpoints(), restart=Restarts(3)))
+    await pipeline_of(source, sink, call).run(checkpoints=checkpoints(), restart=Restarts(3))
     assert sink.rows == list(range(COUNT))
     assert source.opened == source.closed == sink.recovered == 4
     restarts = [record.message for record in caplog.records if "restart" in record.message]
@@ -132,19 +131,16 @@ async def test_too_many_failures_raise_the_last_with_a_note() -> None:
     assert source.opened == source.closed == 3
 
 
-def test_only_failures_within_the_time_count() -> None:
+async def test_only_failures_within_the_time_count() -> None:
     sink = Ledger()
     source = Numbers([5, 15, 25, 35])
     restart = Restarts(1, within=timedelta(seconds=0.9), backoff=0.01)
-    run(pipeline_of(source, sink).run(checkpoints=checkpoints(), restart=restart))
+    await pipeline_of(source, sink).run(checkpoints=checkpoints(), restart=restart)
     assert sink.rows == list(range(COUNT))
 
-    async def main() -> None:
-        with pytest.raises(SourceError) as caught:
-            await pipeline_of(Numbers([5, 9]), Ledger()).run(checkpoints=checkpoints(), restart=restart)
-        assert "within 0.9 s" in caught.value.__notes__[0]
-
-    run(main())
+    with pytest.raises(SourceError) as caught:
+        await pipeline_of(Numbers([5, 9]), Ledger()).run(checkpoints=checkpoints(), restart=restart)
+    assert "within 0.9 s" in caught.value.__notes__[0]
 
 
 async def test_pauses_double_up_to_the_longest_with_a_random_part_left_out() -> None:
@@ -168,7 +164,7 @@ async def test_first_choice_of_a_checkpoint_is_for_the_first_run_only() -> None:
         assert sink.rows == list(range(COUNT))
 
 
-def test_sink_that_cannot_be_opened_for_a_while() -> None:
+async def test_sink_that_cannot_be_opened_for_a_while() -> None:
     class Away(Ledger):
         tries = 0
 
@@ -179,7 +175,7 @@ def test_sink_that_cannot_be_opened_for_a_while() -> None:
             await super().recover(position)
 
     sink = Away()
-    run(pipeline_of(Numbers(), sink).run(checkpoints=checkpoints(), restart=Restarts(3)))
+    await pipeline_of(Numbers(), sink).run(checkpoints=checkpoints(), restart=Restarts(3))
     assert sink.rows == list(range(COUNT))
 
 

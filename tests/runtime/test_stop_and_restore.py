@@ -21,7 +21,7 @@ from asyncstream import (
 )
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import Stream
-from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, run, sleeping
+from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -86,12 +86,12 @@ async def run_with_stops(pipeline: Pipeline, chance: random.Random) -> int:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_stops_at_random_moments_lose_and_double_nothing(order: Order) -> None:
+async def test_stops_at_random_moments_lose_and_double_nothing(order: Order) -> None:
     most_pieces = 0
     for seed in range(20):
         sink = WatermarkedSink()
         pipeline = build(order, sink)
-        pieces = run(run_with_stops(pipeline, random.Random(seed)))
+        pieces = await run_with_stops(pipeline, random.Random(seed))
         most_pieces = max(most_pieces, pieces)
         assert sorted(sink.values) == list(range(100)), f"seed {seed}, {pieces} pieces"
         for half in (range(60), range(60, 100)):
@@ -105,7 +105,7 @@ def test_stops_at_random_moments_lose_and_double_nothing(order: Order) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_accepted_submissions_survive_stops_at_random_moments(order: Order) -> None:
+async def test_accepted_submissions_survive_stops_at_random_moments(order: Order) -> None:
     for seed in range(10):
         chance = random.Random(seed)
         sink = WatermarkedSink()
@@ -140,7 +140,7 @@ def test_accepted_submissions_survive_stops_at_random_moments(order: Order) -> N
             async with pipeline.start(snapshot=snapshot):
                 pass
 
-        run(main())
+        await main()
         assert sorted(sink.values) == list(range(len(accepted))), f"seed {seed}"
         if order == "ordered":
             assert sink.values == accepted

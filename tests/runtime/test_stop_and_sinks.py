@@ -242,7 +242,7 @@ async def test_row_that_a_locked_database_got_is_not_in_the_snapshot(
     assert ids(path) == list(range(10))
 
 
-def test_write_that_has_begun_to_commit_is_waited_for_and_counts(tmp_path: Path) -> None:
+async def test_write_that_has_begun_to_commit_is_waited_for_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "db"
     sink = SqliteSink(path, "t", columns=["id"])
     committing, go_on = threading.Event(), threading.Event()
@@ -271,6 +271,6 @@ def test_write_that_has_begun_to_commit_is_waited_for_and_counts(tmp_path: Path)
 
     pipeline = Pipeline()
     pipeline.submissions(name="in").to(sink, name="out")
-    snapshot = asyncio.run(main())
+    snapshot = await main()
     assert snapshot.operators["out"][0] == []
     assert ids(path) == [1]

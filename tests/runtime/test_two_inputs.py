@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from asyncstream import Pipeline
 from tests.operators.enriching import enriched
-from tests.runtime.parts import run
 
 
-def test_ports_are_told_apart_and_described() -> None:
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_ports_are_told_apart_and_described() -> None:
     found: list[str] = []
     pipeline = Pipeline()
     source = pipeline.source([{"key": "?a", "v": 1}, {"key": "?b", "v": 2}])
     enriched(source, source).to(found)  # one output read by both, the events first
-    run(pipeline.run())
+    await pipeline.run()
     assert found == ["1 with None", "2 with None"]
     assert "enriched  enrich <- source, source" in pipeline.describe()
 

@@ -13,7 +13,6 @@ from asyncstream.checkpoint import Checkpoints, MemoryStore
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import CheckpointError
-from asyncstream.testing.loop import run_virtual
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -62,7 +61,7 @@ async def test_checkpoint_that_a_stop_cuts_short_is_no_failure_of_the_job() -> N
             await checkpoint
 
 
-def test_job_fails_of_what_its_sink_raised_and_not_of_the_checkpoint_that_waited_for_it() -> None:
+async def test_job_fails_of_what_its_sink_raised_and_not_of_the_checkpoint_that_waited_for_it() -> None:
     """The checkpoint failed a callback earlier than the sink's task ended, and hid the reason."""
 
     async def main() -> None:
@@ -76,4 +75,4 @@ def test_job_fails_of_what_its_sink_raised_and_not_of_the_checkpoint_that_waited
                 await checkpoint
 
     with pytest.raises(SinkError, match="disk full"):
-        run_virtual(main())
+        await main()

@@ -7,12 +7,14 @@ import tomllib
 from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Pipeline, PipelineError
+from asyncstream.connectors.aside import DiskThread, aside
 from asyncstream.testing import VirtualTime, VirtualTimeLoop, plugin
 
 # ------------------------------------------------------------------ under pytest-asyncio, here
@@ -66,6 +68,7 @@ async def test_who_does_not_ask_has_the_usual_time() -> None:
 SUITE = """
 import asyncio
 import pytest
+from asyncstream.connectors.aside import DiskThread, aside
 from asyncstream.testing import VirtualTimeLoop
 
 {mark}
@@ -136,3 +139,13 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     (name,) = project["project"]["entry-points"]["pytest11"].values()
     assert import_module(name) is plugin
+
+
+async def test_time_stands_still_while_a_thread_works_at_the_disk(virtual_time: VirtualTime) -> None:
+    async with asyncio.timeout(1):
+        assert await aside(lambda: Event().wait(0.05)) is False
+    thread = DiskThread()
+    async with asyncio.timeout(1):
+        assert await thread.do(lambda: Event().wait(0.05)) is False
+    thread.end()
+    assert virtual_time.time() == 0
