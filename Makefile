@@ -24,7 +24,7 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 pictures: setup
-	SCREENSHOTS=docs $(BIN)/python -m pytest tests/web/test_dashboard.py -k "pictures or stuck"
+	SCREENSHOTS=docs $(BIN)/python -m pytest tests/web/test_dashboard.py -k pictures
 
 setup: .venv/ready
 

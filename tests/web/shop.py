@@ -65,7 +65,8 @@ class Shop:
         for each in (self.answers, self.writes, self.returns):
             each.set()
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self, sink: str = EVIL) -> Pipeline:
+        """The pipeline of the shop, with one sink of this name."""
         pipeline = Pipeline("shop orders")
         late = BoundedOutOfOrderness(1)
         orders = pipeline.source(self._orders, name="orders").event_time(_at, late, name="order time")
@@ -76,7 +77,7 @@ class Shop:
         )
         known.failed.to(_forget, name="dead letters")
         priced = known.async_map(self._price, name="price", concurrency=24)
-        priced.filter(lambda order: order["price"] > 40, name="expensive").to(_forget, name=EVIL)
+        priced.filter(lambda order: order["price"] > 40, name="expensive").to(_forget, name=sink)
         per_customer = priced.key_by(lambda order: order["customer"]).window(TumblingWindows(2))
         counted = per_customer.aggregate(orders=Count(), total=Sum("price"), name="per customer")
         counted.to(_Slow(self.writes), name="ledger")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,13 @@ def test_figures_are_shown_and_move(page: Browser) -> None:
 
     before = read()
     page.until(lambda: read() > before + 100, "more is read")
-    line = page.find("#details .line.tone-main").get_attribute("d")
-    assert line
-    page.until(lambda: page.find("#details .line.tone-main").get_attribute("d") != line, "the chart moves")
+
+    def line() -> Any:
+        return page.run("return document.querySelector('#details .line.tone-main').getAttribute('d')")
+
+    drawn = line()
+    assert drawn
+    page.until(lambda: line() != drawn, "the chart moves")
     page.until(lambda: page.text("#checkpoints").startswith("number"), "a checkpoint")
 
 
@@ -129,8 +134,6 @@ def test_step_that_is_stuck_turns_red_and_is_named(
     assert f"{step} is stuck" in alert
     assert why in alert
     assert row(page, step)["State"] == "stuck"
-    if broken == "answers":
-        picture(page, "dashboard-stuck")
     shop.do(getattr(shop, broken).set)
     page.until(lambda: not page.all("#alerts > *"), "all is well again")
 
@@ -281,11 +284,27 @@ def enter(browser: Browser, token: str) -> None:
     browser.find("#login-form button").click()
 
 
-def test_pictures_for_the_documentation(page: Browser) -> None:
-    picture(page, "dashboard")
-    page.look(scheme="dark")
-    page.find(".node[data-step=price]").click()
-    picture(page, "dashboard-dark")
+def test_pictures_for_the_documentation(browser: Browser) -> None:
+    with serving(lambda shop: shop.pipeline("alerts")) as shop:
+        browser.look(height=860)
+        browser.open(shop.url)
+        browser.until_text(".node[data-step=price] .figures", "p99")
+        browser.find(".node[data-step=price]").click()
+        browser.until_text("#details-title", "price")
+        if SCREENSHOTS:
+            time.sleep(45)  # for charts with something in them
+        picture(browser, "dashboard")
+        browser.look(height=860, scheme="dark")
+        picture(browser, "dashboard-dark")
+        browser.look(width=390, height=844)
+        picture(browser, "dashboard-phone")
+        browser.look(height=860)
+        browser.find(".node[data-step=price]").click()
+        shop.do(shop.answers.clear)
+        browser.until_text("#alerts", "price is stuck")
+        picture(browser, "dashboard-stuck")
+        shop.do(shop.answers.set)
+    browser.complaints()  # of a server that is not there any more
 
 
 def picture(browser: Browser, name: str) -> None:
