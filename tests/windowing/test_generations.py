@@ -1,0 +1,195 @@
+"""
+Window operators whose tables are cut and merged while they run, and that crash: the deltas of their cuts give
+another one what it needs to go on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.state import Cut, Delta, Kept, Table, ValueDescriptor, detached, plain_namespace
+from asyncstream.windowing import (
+    AfterWatermark,
+    Aggregates,
+    Collect,
+    Count,
+    CountEvictor,
+    CountTrigger,
+    CumulativeWindows,
+    DynamicSessionWindows,
+    First,
+    Last,
+    Mean,
+    ProcessWindowFunction,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+    WindowAssigner,
+    WindowPlan,
+    window_operator,
+)
+from tests.windowing.harness import Harness, Step, ms
+
+VALUE = itemgetter(1)
+FREE = Aggregates(n=Count(), total=Sum(VALUE), mean=Mean(VALUE))
+ORDERED = Aggregates(all=Collect(VALUE), first=First(VALUE), last=Last(VALUE))
+
+
+class Numbered(ProcessWindowFunction[Any]):
+    """Keeps state of the key."""
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:
+        firings = ctx.key_state(ValueDescriptor[int]("firings", default=0))
+        firings.set((firings.get() or 0) + 1)
+        out((key, tuple(ctx.window), contents, firings.get()))
+
+
+def dynamic() -> WindowAssigner:
+    return DynamicSessionWindows(lambda value: ms(1 + int(value[1]) % 7))
+
+
+PLANS: dict[str, Any] = {
+    "tumbling": lambda late: WindowPlan(TumblingWindows(ms(7)), None, None, late, FREE),
+    "tumbling, one": lambda late: WindowPlan(TumblingWindows(ms(7)), None, None, late, Collect(VALUE)),
+    "function": lambda late: WindowPlan(TumblingWindows(ms(7)), None, None, late, FREE, Numbered()),
+    "sliding": lambda late: WindowPlan(SlidingWindows(ms(9), ms(4)), None, None, late, FREE),
+    "sliding, one": lambda late: WindowPlan(SlidingWindows(ms(9), ms(4)), None, None, late, Sum(VALUE)),
+    "in order": lambda late: WindowPlan(SlidingWindows(ms(9), ms(3)), None, None, late, ORDERED),
+    "sparse": lambda late: WindowPlan(SlidingWindows(ms(3), ms(5)), None, None, late, ORDERED),
+    "cumulative": lambda late: WindowPlan(CumulativeWindows(ms(12), ms(3)), None, None, late, FREE),
+    "sessions": lambda late: WindowPlan(SessionWindows(ms(4)), None, None, late, ORDERED),
+    "counted": lambda late: WindowPlan(TumblingWindows(ms(7)), CountTrigger(2), None, late, FREE),
+    "early and late": lambda late: WindowPlan(
+        SlidingWindows(ms(9), ms(4)), AfterWatermark(early=CountTrigger(2), late=CountTrigger(2)), None, late
+    ),
+    "evicted": lambda late: WindowPlan(SessionWindows(ms(4)), None, CountEvictor(2), late),
+    "dynamic": lambda late: WindowPlan(dynamic(), None, None, late, ORDERED),
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Step]:
+    """Elements about a rising watermark; cuts, their deltas written later, then merged; crashes."""
+    program: list[Step] = []
+    watermark = draw(st.integers(-10, 10))
+    number = 0
+    kinds = ["el"] * 7 + ["wm"] * 2 + ["cut"] * 2 + ["write", "merge", "merge all", "crash"]
+    for kind in draw(st.lists(st.sampled_from(kinds), max_size=50)):
+        if kind == "el":
+            number += 1
+            value = draw(st.sampled_from([number] * 20 + [number / 10]))
+            program.append(
+                ("el", (draw(st.sampled_from("aabc")), value), watermark + draw(st.integers(-9, 12)))
+            )
+        elif kind == "wm":
+            watermark += draw(st.integers(1, 9))
+            program.append(("wm", watermark))
+        else:
+            program.append((kind,))
+    return [*program, ("wm", MAX_TIMESTAMP)]
+
+
+class Durable:
+    """What checkpoints keep of an operator: tables with keys and values as they were saved, and cells."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+        self.about: dict[str, Any] = {}
+
+    def write(self, cut: Cut, about: dict[str, Any]) -> None:
+        self.about = about
+        for table in cut.tables:
+            delta, key_of = cut.deltas[table.name], table.save_key
+            rows = {
+                plain_namespace(namespace): {key_of(key): detached(table.save(v)) for key, v in some.items()}
+                for namespace, some in delta.rows.items()
+            }
+            gone = {plain_namespace(name): {key_of(key) for key in keys} for name, keys in delta.gone.items()}
+            kept = self.tables.setdefault(table.name, Table(table.name, compound=table.compound))
+            kept.apply(Delta(rows, gone, {plain_namespace(namespace) for namespace in delta.dropped}))
+
+    def kept(self) -> Kept:
+        """A copy."""
+        tables = {}
+        for name, table in self.tables.items():
+            tables[name] = copied = Table(name, compound=table.compound)
+            for namespace in table.namespaces():
+                copied.load_rows(namespace, detached(table.whole(namespace)).items())
+        return Kept(tables, detached(self.about["cells"]), self.about["compound"], self.about["rules"])
+
+
+class Run(Harness):
+    """Runs a program; what comes after a crash follows on the last cut that was written."""
+
+    def perform(self, program: list[Step]) -> list[Any]:
+        self.durable = Durable()
+        self.written: tuple[int, int, int | None] | None = None  # steps, records, watermark
+        self.cut: tuple[Cut, dict[str, Any], tuple[int, int, int | None]] | None = None
+        self.merging: Iterator[None] | None = None
+        self.reached: int | None = None
+        for at, (kind, *arguments) in enumerate(program):
+            if kind == "cut" and self.cut is None and self.merging is None:
+                cut = self.operator.tables.cut()
+                self.cut = cut, detached(cut.about), (at, len(self.records), self.reached)
+            elif kind == "write" and self.cut is not None:
+                cut, about, self.written = self.cut
+                self.durable.write(cut, about)
+                self.cut, self.merging = None, self.operator.tables.merging()
+            elif kind == "merge" and self.merging is not None:
+                if next(self.merging, "done") == "done":
+                    self.merging = None
+            elif kind == "merge all" and self.merging is not None:
+                for _ in self.merging:
+                    pass
+                self.merging = None
+            elif kind == "crash" and self.written is not None:
+                self.crash(program[: at + 1])
+            else:
+                self.push(kind, arguments)
+        return self.records
+
+    def push(self, kind: str, arguments: list[Any]) -> None:
+        if kind == "el":
+            self.element(*arguments)
+        elif kind == "wm":
+            self.reached = arguments[0]
+            self.watermark(self.reached)
+
+    def crash(self, program: list[Step]) -> None:
+        assert self.written is not None
+        start, records, self.reached = self.written
+        self.operator.close()
+        self.cut = self.merging = None
+        del self.records[records:]
+        self.operator = self._opened()
+        for _ in self.operator.tables.take_over(self.durable.kept()):
+            pass
+        self.operator.restored()
+        self.operator.resume()
+        if self.reached is not None:
+            self.operator.restore_watermark(self.reached)
+        for kind, *arguments in program[start:]:
+            self.push(kind, arguments)
+
+
+@pytest.mark.parametrize("name", PLANS)
+@settings(max_examples=60, deadline=None)
+@given(program=programs(), lateness=st.sampled_from([0, 3, 8]))
+def test_cuts_and_crashes_leave_results_as_they_are(name: str, program: list[Step], lateness: int) -> None:
+    def run() -> Run:
+        plan = PLANS[name](lateness)
+        return Run(lambda: window_operator(itemgetter(0), plan))
+
+    calm, eventful = run(), run()
+    expected = calm.perform([step for step in program if step[0] in ("el", "wm")])
+    assert eventful.perform(program) == expected
+    assert eventful.operator.metrics() == calm.operator.metrics()
+    assert not any(len(table) for table in eventful.operator.tables if not table.name.startswith("key/"))
