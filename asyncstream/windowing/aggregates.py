@@ -40,6 +40,7 @@ __all__ = (
     "Min",
     "Quantile",
     "Sum",
+    "in_place",
 )
 
 Out = TypeVar("Out")
@@ -351,9 +352,12 @@ class InPlace(AggregateFunction[Any, Any]):
 
     def __init__(self, aggregate: AggregateFunction[Any, Any]) -> None:
         self._one = aggregate
+        self.order_free = aggregate.order_free
         one: Any = fused({"": (aggregate, _inline(aggregate))})
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
+        self.add_order_free = one.add_order_free  # type: ignore[method-assign]
+        self.merge = one.merge  # type: ignore[method-assign]
         self.add_each: Callable[[Sequence[list[Any]], Any], Any] = one.add_each
 
     def result(self, accumulator: list[Any]) -> Any:
@@ -364,6 +368,14 @@ class InPlace(AggregateFunction[Any, Any]):
 
     def load(self, kept: Any) -> list[Any]:
         return [self._one.load(kept)]
+
+    def holds_order_free(self, accumulator: list[Any]) -> bool:
+        return self._one.holds_order_free(accumulator[0])
+
+
+def in_place(aggregate: AggregateFunction[Any, Any]) -> Aggregates | InPlace:
+    """`aggregate`, with its accumulators in lists, of which it looks at its own parts only."""
+    return aggregate if isinstance(aggregate, Aggregates) else InPlace(aggregate)
 
 
 _COUNT = Inline(create="0", add="{held} += 1", merge="{held} += {other}")

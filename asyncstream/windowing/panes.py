@@ -7,8 +7,9 @@ while it is still to fire, and fires for the keys that its slices hold.
 
 * Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the others
   the windows are looked at one by one, and those that have fired do so again at once.
-* A window's results come in the order in which its keys first came. Of slices that make up windows together,
-  the number of each key's first element is kept; only where they were filled in turns need it be looked at.
+* A window's results come in the order in which its keys first came. Where slices make up windows together,
+  the number of a key's first element stands behind its accumulator, in the same list; only where slices were
+  filled in turns need it be looked at.
 * Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for
   sums of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the
   aggregate says of each element whether order matters with it (`AggregateFunction.is_order_free`). With the
@@ -38,12 +39,12 @@ from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.table import Rows
-from asyncstream.windowing.aggregates import Aggregates, InPlace
+from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import OrderMatters, can_merge
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.slices import Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import RULES, Contents, as_windows, whole_windows
+from asyncstream.windowing.upgrade import RULES, Contents, as_windows, numbered, whole_windows
 
 __all__ = ("PaneWindowOperator",)
 
@@ -69,18 +70,16 @@ class PaneWindowOperator(PlainWindowOperator):
         aggregate = plan.aggregate
         if plan.kept != self.keeps or aggregate is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._aggregate = aggregate
-        self._in_place = aggregate if isinstance(aggregate, Aggregates) else InPlace(aggregate)
+        self._in_place = listed = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
         is_disjoint = self._slicing.is_disjoint
         self._can_slice = is_disjoint or (aggregate.order_free and can_merge(aggregate))
-        self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else aggregate.add_order_free
-        save, load = self._in_place.save, self._in_place.load
+        self._aggregate = aggregate if is_disjoint else listed  # of slices
+        self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else listed.add_order_free
         kept = self.tables
-        self._slices = kept.declare(
-            Table("slices", save=aggregate.save, load=aggregate.load, namespace_of=tuple)
-        )
-        self._firsts = kept.declare(Table("firsts", namespace_of=tuple))
+        save, load = (aggregate.save, aggregate.load) if is_disjoint else numbered(listed)
+        self._slices = kept.declare(Table("slices", save=save, load=load, namespace_of=tuple))
+        save, load = listed.save, listed.load
         self._open = kept.declare(Table("open", save=save, load=load, namespace_of=tuple))
         self._done = kept.declare(Table("done", save=save, load=load, namespace_of=tuple))
         self._numbers = None if is_disjoint else count()
@@ -139,7 +138,6 @@ class PaneWindowOperator(PlainWindowOperator):
         key_by, add, create = self._key_by, self._add, self._aggregate.create
         watermark, numbers, table = self._watermark, self._numbers, self._slices
         start, end, cells = _NOWHERE  # the slice that the last element went into
-        firsts: Rows = {}
         is_older = False
         value: Any = None
         timestamp: Any = 0
@@ -155,17 +153,14 @@ class PaneWindowOperator(PlainWindowOperator):
                         continue
                     place = (start, end)
                     cells, is_older = table.rows(place), table.has_older_rows(place)
-                    if numbers is not None:
-                        firsts = self._firsts.rows(place)
                 held = cells.get(key, MISSING)
                 if held is MISSING:
                     if is_older:
                         held = table.take((start, end), key)
                     if held is MISSING:
-                        cells[key] = add(create(), value)
+                        held = create()
                         if numbers is not None:
-                            firsts[key] = next(numbers)
-                        continue
+                            held.append(next(numbers))
                 cells[key] = add(held, value)
         except OrderMatters as found:
             found.rest = [(value, timestamp)]
@@ -230,10 +225,11 @@ class PaneWindowOperator(PlainWindowOperator):
         self._has_slice(start, end)
         place = (start, end)
         held = self._slices.get(place, key)
-        is_first = held is MISSING
-        self._slices.put(place, key, self._add(self._aggregate.create() if is_first else held, value))
-        if is_first and self._numbers is not None:
-            self._firsts.put(place, key, next(self._numbers))
+        if held is MISSING:
+            held = self._aggregate.create()
+            if self._numbers is not None:
+                held.append(next(self._numbers))
+        self._slices.put(place, key, self._add(held, value))
         for window in windows:
             if window[1] - 1 <= self._watermark:
                 self._emit(*window, [(key, self._merged(window, key))], self._aggregate.result)
@@ -325,7 +321,6 @@ class PaneWindowOperator(PlainWindowOperator):
             if is_slice:
                 del self._ends[place[0]]
                 self._slices.drop(place)
-                self._firsts.drop(place)
             else:
                 self._done.drop(place)
         if watermark >= self._fired_ms or not self._ends:
@@ -379,7 +374,7 @@ class PaneWindowOperator(PlainWindowOperator):
         held = self._open.peek(window, key)
         if held is MISSING:
             held = self._done.peek(window, key)
-        return held if held is MISSING or self._in_place is self._aggregate else held[0]
+        return held
 
     def _to_emit(self, window: Span) -> Rows:
         """
@@ -411,34 +406,30 @@ class PaneWindowOperator(PlainWindowOperator):
     def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with `MISSING`."""
         keys: Rows = {}
-        every = [numbers for place in places if (numbers := self._firsts.whole(place))]
+        every = [self._slices.whole(place) for place in places]
         last = -1
-        for numbers in every:
-            if next(iter(numbers.values())) < last:
+        for cells in every:
+            if next(iter(cells.values()))[-1] < last:
                 break
-            last = next(reversed(numbers.values()))
-            keys.update(dict.fromkeys(numbers, MISSING))
+            last = next(reversed(cells.values()))[-1]
+            keys.update(dict.fromkeys(cells, MISSING))
         else:
             return keys  # each had all its keys before the next had its first
         firsts: dict[Any, int] = {}
-        for numbers in every:
-            for key, number in numbers.items():
-                if number < firsts.get(key, number + 1):
-                    firsts[key] = number
+        for cells in every:
+            for key, held in cells.items():
+                if held[-1] < firsts.get(key, held[-1] + 1):
+                    firsts[key] = held[-1]
         return dict.fromkeys(sorted(firsts, key=firsts.__getitem__), MISSING)
 
     def _make_whole(self) -> None:
         """Have whole windows in place of slices."""
         self._is_unsure = False
         self._in_order |= self._slicing.is_disjoint
-        fired, aggregate = self._fired_ms, self._aggregate
+        fired, merge = self._fired_ms, self._in_place.merge
         places = [(start, end) for start, end in self._ends.items() if (start, end) in self._slices]
-        found = whole_windows(
-            self._slicing,
-            aggregate,
-            {place: self._slices.adopt(place) for place in places},
-            {place: self._firsts.whole(place) for place in places},
-        )
+        slices = {place: self._slices.adopt(place) for place in places}
+        found = whole_windows(self._slicing, self._plan.aggregate, slices)  # type: ignore[arg-type]
         for window, cells in found.items():
             if window[1] - 1 + self._lateness_before_ms <= fired:
                 continue
@@ -446,14 +437,12 @@ class PaneWindowOperator(PlainWindowOperator):
             for key, held in cells.items():
                 before = self._kept(window, key)
                 if before is not MISSING:
-                    held = aggregate.merge(aggregate.merge(aggregate.create(), before), held)
+                    held = merge(merge(self._in_place.create(), before), held)
                 if is_open:
                     self._done.remove(window, key)
-                wrapped = held if self._in_place is aggregate else [held]
-                (self._open if is_open else self._done).put(window, key, wrapped)
+                (self._open if is_open else self._done).put(window, key, held)
         for place in places:
             self._slices.drop(place)
-            self._firsts.drop(place)
         self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
         self._index()
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.aggregates import Aggregates
-from asyncstream.windowing.assigners import GlobalWindows
+from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.slices import slicing_of
 
 __all__ = ("window_schema",)
 
@@ -45,10 +46,10 @@ def window_schema(plan: WindowPlan) -> Schema:
         return Schema(form, {}, settings, _as_it_is)
     form["aggregate"] = "by name"
     parts = {name: described(part) for name, part in aggregate.parts.items()}
-    return Schema(form, parts, settings, partial(_rearranged, aggregate))
+    return Schema(form, parts, settings, partial(_rearranged, aggregate, plan.assigner))
 
 
-def _rearranged(aggregates: Aggregates, state: Any, was: Schema) -> Any:
+def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, was: Schema) -> Any:
     """A snapshot whose accumulators stand where `aggregates` has theirs; new ones have seen nothing."""
     places = {name: place for place, name in enumerate(was.parts)}
     if list(places) == list(aggregates.parts):
@@ -62,13 +63,20 @@ def _rearranged(aggregates: Aggregates, state: Any, was: Schema) -> Any:
         return {**state, "contents": [[key, window, moved(held)] for key, window, held in state["contents"]]}
     tables = dict(state["tables"])
     for name in {"contents", "slices", "open", "done"} & tables.keys():
-        tables[name] = [[place, [[key, moved(held)] for key, held in rows]] for place, rows in tables[name]]
+        is_numbered = name == "slices" and not slicing_of(assigner).is_disjoint
+        change = _numbered(moved) if is_numbered else moved
+        tables[name] = [[place, [[key, change(held)] for key, held in rows]] for place, rows in tables[name]]
     if "sessions" in tables:
         tables["sessions"] = [
             [place, [[key, [_with_held(one, moved) for one in sessions]] for key, sessions in rows]]
             for place, rows in tables["sessions"]
         ]
     return {**state, "tables": tables}
+
+
+def _numbered(moved: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    """The same for what has a number behind it."""
+    return lambda kept: [moved(kept[0]), kept[1]]
 
 
 def _with_held(session: Any, moved: Callable[[Any], Any]) -> list[Any]:

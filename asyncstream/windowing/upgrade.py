@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from asyncstream.errors import CheckpointError, safe_repr
 from asyncstream.state.tables import Rule, Snapshot
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
+from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.slices import Slicing, Span, slicing_of
@@ -34,6 +35,7 @@ __all__ = (
     "as_windows",
     "contents_of",
     "kind_of",
+    "numbered",
     "upgraded_contents",
     "whole_windows",
 )
@@ -171,27 +173,26 @@ def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 
 
 def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
-    aggregate, tables, cells = plan.aggregate, state["tables"], state["cells"]
-    if aggregate is None:
+    if plan.aggregate is None:
         raise CheckpointError("it holds accumulators, and the windows keep elements")
-    load, save = aggregate.load, aggregate.save
+    slicing, aggregate = slicing_of(plan.assigner), in_place(plan.aggregate)
+    tables, cells = state["tables"], state["cells"]
+    load = plan.aggregate.load if slicing.is_disjoint else numbered(aggregate)[1]
     slices = {tuple(place): {key: load(held) for key, held in rows} for place, rows in tables["slices"]}
-    firsts = {tuple(place): dict(rows) for place, rows in tables["firsts"]}
     fired_ms, lateness_ms = cells["fired_ms"], cells["lateness_ms"]
-    windows = whole_windows(slicing_of(plan.assigner), aggregate, slices, firsts)
     found: dict[tuple[Any, Any], Pane] = {}
     for name in ("open", "done"):
         for place, rows in tables[name]:
             for key, held in rows:
                 found[key, tuple(place)] = Pane(key, tuple(place), held, name == "open")
-    for window, by_key in windows.items():
+    for window, by_key in whole_windows(slicing, plan.aggregate, slices).items():
         last_ms = window[1] - 1
         for key, held in by_key.items() if last_ms + lateness_ms > fired_ms else ():
             before = found.get((key, window))
             if before is not None:
-                held = aggregate.merge(load(before.held), held)
+                held = aggregate.merge(aggregate.load(before.held), held)
             pending = last_ms > fired_ms or (before is not None and before.pending)
-            found[key, window] = Pane(key, window, save(held), pending)
+            found[key, window] = Pane(key, window, aggregate.save(held), pending)
     return sorted(found.values(), key=lambda pane: (pane.window[1], not pane.pending))
 
 
@@ -202,35 +203,39 @@ _GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
 }
 
 
+def numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`save` and `load` for accumulators in lists, behind each of which stands a number."""
+    save, load = aggregate.save, aggregate.load
+    return lambda held: [save(held), held[-1]], lambda kept: [*load(kept[0]), kept[1]]
+
+
 def whole_windows(
-    slicing: Slicing,
-    aggregate: AggregateFunction[Any, Any],
-    slices: Mapping[Span, Mapping[Any, Any]],
-    firsts: Mapping[Span, Mapping[Any, int]],
+    slicing: Slicing, aggregate: AggregateFunction[Any, Any], slices: Mapping[Span, Mapping[Any, Any]]
 ) -> dict[Span, dict[Any, Any]]:
     """
-    By window and key the accumulators of windows that are kept in slices, which are of no use afterwards.
+    By window and key the accumulators, in lists, of windows that are kept in slices, which are of no use
+    afterwards.
 
     Args:
-        slices: accumulators by slice and key.
-        firsts: the numbers of first elements by slice and key; the keys of a window come in their order.
+        slices: accumulators by slice and key; where slices overlap, in lists with the number of the first
+            element behind them. Keys come in the order of these.
     """
+    listed = in_place(aggregate)
+    if slicing.is_disjoint:
+        is_listed = listed is aggregate
+        return {
+            window: {key: held if is_listed else [held] for key, held in slices[window].items()}
+            for window in sorted(slices)
+        }
     found: dict[Span, dict[Any, tuple[int, Any]]] = {}
     for place in sorted(slices):
-        numbers = firsts.get(place, {})
         for window in slicing.windows_of(place[0]):
             by_key = found.setdefault(window, {})
             for key, held in slices[place].items():
-                number = numbers.get(key, 0)
-                before = by_key.get(key)
-                if slicing.is_disjoint:
-                    by_key[key] = (number, held)
-                elif before is None:
-                    by_key[key] = (number, aggregate.merge(aggregate.create(), held))
-                else:
-                    by_key[key] = (min(number, before[0]), aggregate.merge(before[1], held))
+                number, merged = by_key.get(key) or (held[-1], listed.create())
+                by_key[key] = (min(number, held[-1]), listed.merge(merged, held))
     return {
-        window: {key: held for key, (_, held) in sorted(by_key.items(), key=lambda numbered: numbered[1][0])}
+        window: {key: by_key[key][1] for key in sorted(by_key, key=lambda key: by_key[key][0])}
         for window, by_key in found.items()
     }
 
@@ -312,7 +317,7 @@ def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
         if fired:
             cells["fired_ms"] = last_fired - 1
         rows = by_namespace((window, key, held) for key, window, held, _ in found.panes)
-        tables: dict[str, Any] = {"slices": rows, "firsts": [], "open": [], "done": []}
+        tables: dict[str, Any] = {"slices": rows, "open": [], "done": []}
         return found.snapshot(tables, {**cells, "in_order": False})
     in_order = slicing.is_disjoint or not all(
         aggregate.holds_order_free(aggregate.load(pane.held)) for pane in found.panes
@@ -323,7 +328,7 @@ def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
         )
         for name in ("open", "done")
     }
-    return found.snapshot({"slices": [], "firsts": [], **tables}, {**cells, "in_order": in_order})
+    return found.snapshot({"slices": [], **tables}, {**cells, "in_order": in_order})
 
 
 def _function_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
