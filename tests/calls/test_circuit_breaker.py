@@ -9,6 +9,7 @@ import pytest
 
 from asyncstream.calls import Breaker, circuit_breaker, retry
 from asyncstream.errors import CircuitOpen, PipelineError
+from asyncstream.testing.loop import run_virtual
 from tests.calls.services import Flaky, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -71,7 +72,7 @@ async def test_failures_that_left_the_window_do_not_count() -> None:
     assert state(breaker) == "OPEN"
 
 
-async def test_calls_wait_while_it_is_open_and_one_of_them_tries_the_service() -> None:
+def test_calls_wait_while_it_is_open_and_one_of_them_tries_the_service() -> None:
     service = Flaky(1, takes=0.1)
 
     async def main() -> list[int]:
@@ -80,7 +81,7 @@ async def test_calls_wait_while_it_is_open_and_one_of_them_tries_the_service() -
         await asyncio.gather(*(guarded(number) for number in range(3)))
         return service.times
 
-    assert (await main()) == [0, 2100, 2200, 2200]
+    assert run_virtual(main()) == [0, 2100, 2200, 2200]
 
 
 async def test_probe_that_fails_opens_it_again() -> None:
@@ -131,7 +132,7 @@ async def test_state_is_readable_and_half_open_refuses_all_but_the_probe() -> No
     }
 
 
-async def test_cancelled_probe_hands_over_to_the_next() -> None:
+def test_cancelled_probe_hands_over_to_the_next() -> None:
     async def main() -> int:
         service = Flaky(1, takes=0.1)
         guarded = circuit_breaker(service, failures=1, open_for=1)
@@ -145,7 +146,7 @@ async def test_cancelled_probe_hands_over_to_the_next() -> None:
         assert await other == 2
         return now_ms()
 
-    assert (await main()) == 1600
+    assert run_virtual(main()) == 1600
 
 
 async def test_caller_cancelled_while_it_waits_leaves_the_queue() -> None:
@@ -195,16 +196,19 @@ async def test_breaker_is_shared_by_several_functions() -> None:
         await circuit_breaker(Flaky(0), breaker=breaker, when_open="refuse")(1)
 
 
-async def test_breaker_goes_on_in_an_event_loop_after_the_one_in_which_it_opened() -> None:
+def test_breaker_goes_on_in_an_event_loop_after_the_one_in_which_it_opened() -> None:
     service = Flaky(1)
     guarded = circuit_breaker(service, failures=1, open_for=2)
 
-    await asyncio.sleep(100)
-    await fail(guarded, 1)
-    waiting = asyncio.create_task(guarded(1))
-    await asyncio.sleep(1)
-    waiting.cancel()
-    assert (await guarded.invoke(2)) == 2
+    async def leave_waiting() -> None:
+        await asyncio.sleep(100)
+        await fail(guarded, 1)
+        waiting = asyncio.create_task(guarded(1))
+        await asyncio.sleep(1)
+        waiting.cancel()
+
+    run_virtual(leave_waiting())
+    assert run_virtual(guarded.invoke(2)) == 2
     assert service.times == [100_000, 2000]
 
 

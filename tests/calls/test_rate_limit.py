@@ -43,7 +43,7 @@ def test_burst_of_one_spaces_all_calls_evenly() -> None:
     assert starts(5, rate=10, burst=1) == [0, 100, 200, 300, 400]
 
 
-async def test_rest_does_not_let_more_through_than_the_rate() -> None:
+def test_rest_does_not_let_more_through_than_the_rate() -> None:
     async def main() -> list[int]:
         limiter = RateLimiter(2)
         times = []
@@ -54,7 +54,7 @@ async def test_rest_does_not_let_more_through_than_the_rate() -> None:
         return times
 
     # a token bucket would let all four through by 1100
-    assert (await main()) == [900, 900, 1900, 1900]
+    assert run_virtual(main()) == [900, 900, 1900, 1900]
 
 
 def test_weights_count() -> None:
@@ -79,7 +79,7 @@ async def test_weight_that_never_fits_is_refused() -> None:
         await rate_limit(Flaky(0), rate=5, weight=6)(1)
 
 
-async def test_cancelled_caller_gives_its_place_to_the_next() -> None:
+def test_cancelled_caller_gives_its_place_to_the_next() -> None:
     async def main() -> int:
         limiter = RateLimiter(1)
         await limiter.acquire()
@@ -90,7 +90,7 @@ async def test_cancelled_caller_gives_its_place_to_the_next() -> None:
         await second
         return now_ms()
 
-    assert (await main()) == 1000
+    assert run_virtual(main()) == 1000
 
 
 async def test_limiter_is_shared_by_several_functions() -> None:
@@ -110,7 +110,7 @@ async def test_aiolimiter_is_accepted() -> None:
     assert service.times == [0, 0, 500, 1000]
 
 
-async def test_limiter_forgets_what_an_event_loop_with_another_clock_counted() -> None:
+def test_limiter_forgets_what_an_event_loop_with_another_clock_counted() -> None:
     limiter = RateLimiter(2, burst=1)
 
     async def main(pause: float) -> int:
@@ -119,24 +119,27 @@ async def test_limiter_forgets_what_an_event_loop_with_another_clock_counted() -
         await limiter.acquire()
         return now_ms()
 
-    assert (await main(100)) == 100_500
-    assert (await main(0)) == 500
+    assert run_virtual(main(100)) == 100_500
+    assert run_virtual(main(0)) == 500
 
 
-async def test_limiter_goes_on_in_an_event_loop_after_one_that_ended_with_calls_waiting() -> None:
+def test_limiter_goes_on_in_an_event_loop_after_one_that_ended_with_calls_waiting() -> None:
     limiter = RateLimiter(1)
+
+    async def leave_waiting() -> None:
+        waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        assert [task.done() for task in waiting] == [True, False, False]
 
     async def main() -> int:
         await limiter.acquire()
         return now_ms()
 
-    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
-    await asyncio.sleep(0.5)
-    assert [task.done() for task in waiting] == [True, False, False]
-    assert (await main()) == 1000
+    run_virtual(leave_waiting())
+    assert run_virtual(main()) == 1000
 
 
-async def test_light_call_goes_as_soon_as_the_heavy_one_before_it_is_cancelled() -> None:
+def test_light_call_goes_as_soon_as_the_heavy_one_before_it_is_cancelled() -> None:
     async def main() -> int:
         limiter = RateLimiter(10)
         await limiter.acquire(8)
@@ -147,7 +150,7 @@ async def test_light_call_goes_as_soon_as_the_heavy_one_before_it_is_cancelled()
         await light
         return now_ms()
 
-    assert (await main()) == 500
+    assert run_virtual(main()) == 500
 
 
 def test_call_without_weight_never_waits() -> None:
