@@ -275,6 +275,14 @@ class Checkpointer:
             await asyncio.sleep(pause)
             pause *= 2
 
+    def begin_no_more(self) -> None:
+        """
+        The job has failed: steps may have lost what they were doing, and no checkpoint may tell of that. One
+        that was captured before comes to its end.
+        """
+        self._has_failed = True
+        self._wanted.set()
+
     def give_up(self) -> None:
         """Take no more; the one under way is abandoned, and that is no failure."""
         self._closed = True

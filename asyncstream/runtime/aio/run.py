@@ -203,7 +203,7 @@ class Run:
         opening.result()
         # not before who opened the job has its turn: leaving at once is to read nothing
         for name, driver in self.wiring.sources.items():
-            self._spawn(name, driver.run())
+            self._spawn(name, driver.run)
 
     async def _open_all(self) -> None:
         self._context = copy_context()
@@ -242,7 +242,7 @@ class Run:
         if self._from is not None:
             await restore(self._from, self.graph, self.wiring)
         for name, sink in self.wiring.sinks.items():
-            self._spawn(name, sink.run())
+            self._spawn(name, sink.run)
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
@@ -263,14 +263,30 @@ class Run:
         if not self._overdue.done():
             self._overdue.set_result((step, kind))
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         context = self._context.copy()
         context.run(enter, self, f"step {name!r}")
-        task = self.loop.create_task(work, name=f"asyncstream {name}", context=context)
+        task = self.loop.create_task(self._watched(name, work), name=f"asyncstream {name}", context=context)
         self._tasks[task] = name
         task.add_done_callback(self._ended)
 
     # ------------------------------------------------------------------ the end of tasks, and failure
+
+    async def _watched(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """
+        Do the work of a task. The job fails with it at once, not when the loop sees that the task has ended:
+        a checkpoint that is taken in between would lack the elements over which it failed.
+        """
+        try:
+            await work()
+        except AsyncStreamError as error:
+            self.fail(error)
+            raise
+        except Exception as error:
+            broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
+            broken.__cause__ = error
+            self.fail(broken)
+            raise broken from error
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         name = self._tasks.pop(task)
@@ -281,10 +297,6 @@ class Run:
                 kind = SinkError if driver is None else SourceError
                 self.fail(kind(f"step {name!r}: its task was cancelled from outside"))
         elif (error := task.exception()) is not None:
-            if isinstance(error, Exception) and not isinstance(error, AsyncStreamError):
-                broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
-                broken.__cause__ = error
-                error = broken
             self.fail(error)
         if self._winding_down:
             self._end_sinks()
@@ -296,6 +308,8 @@ class Run:
         if self.phase == "closed":
             return
         if self._note(error):
+            if self.checkpointer is not None:
+                self.checkpointer.begin_no_more()
             self.wind_down(PATIENCE)
             self._told(error)
 
