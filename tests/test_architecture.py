@@ -49,6 +49,7 @@ OPTIONAL = frozenset(
         "starlette",
         "uvicorn",
         "datasketches",
+        "pyarrow",
         "pyspark",
         "polars",
         "uvloop",

@@ -41,7 +41,8 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "enrich",
         parents=[shared],
         help="ask a web service about each row of a file, and write the rows with its answers",
-        epilog="Files are CSV, TSV or JSON lines, by the endings of their names.",
+        epilog="Files are CSV, TSV, JSON lines or Parquet (with the extra [arrow]), by their names' ends. "
+        "With --resume, Parquet is written as a directory of parts.",
     )
     enrich.add_argument("input", metavar="IN", help="the file of rows")
     enrich.add_argument(
@@ -67,7 +68,7 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="put the answer into one column; else its fields become columns, also in place of others",
     )
-    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, if that is no JSON (all)")
+    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, if that is not JSON (all)")
     rows.add_argument("--order", choices=("ordered", "unordered"), default="ordered", help="of OUT (ordered)")
     rows.add_argument("--in-format", choices=FORMATS, help="what IN is, whatever its name")
     rows.add_argument("--out-format", choices=FORMATS, help="what OUT is, whatever its name")
@@ -121,7 +122,7 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
     """
     in_format = format_of(options.input, options.in_format, "--in-format")
     out_format = format_of(options.out, options.out_format, "--out-format")
-    if not Path(options.input).is_file():
+    if not (Path(options.input).is_file() or (in_format == "parquet" and Path(options.input).is_dir())):
         raise PipelineError(f"there is no file {options.input}")
     _check_url(options, in_format)
     _check_new(options)

@@ -9,12 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncstream.connectors import CsvSink, CsvSource, JsonLinesSink, JsonLinesSource, Sink, Source
+from asyncstream.connectors import (
+    CsvSink,
+    CsvSource,
+    JsonLinesSink,
+    JsonLinesSource,
+    ParquetSink,
+    ParquetSource,
+    Sink,
+    Source,
+)
 from asyncstream.errors import PipelineError, describe_error
 
 __all__ = ("FORMATS", "columns_of", "format_of", "reading", "writing")
 
-FORMATS = ("csv", "tsv", "jsonl")
+FORMATS = ("csv", "tsv", "jsonl", "parquet")
 """What can be read and written."""
 
 _BY_ENDING = {
@@ -22,6 +31,7 @@ _BY_ENDING = {
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".parquet": "parquet",
 }
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -58,6 +68,8 @@ def reading(path: str, format: str, *, rejects: bool) -> Source[Any]:
     on_malformed: Any = "reject" if rejects else "fail"
     if format == "jsonl":
         return JsonLinesSource(path, on_malformed=on_malformed)
+    if format == "parquet":
+        return ParquetSource(path)
     return CsvSource(path, delimiter=_DELIMITERS[format], on_malformed=on_malformed)
 
 
@@ -72,6 +84,8 @@ def writing(path: str, format: str, columns: Sequence[str] | None, *, overwrite:
     existing: Any = "overwrite" if overwrite else "refuse"
     if format == "jsonl":
         return JsonLinesSink(path, existing=existing)
+    if format == "parquet":
+        return ParquetSink(path, columns=columns, existing=existing)
     return CsvSink(path, columns=columns, delimiter=_DELIMITERS[format], existing=existing)
 
 
@@ -81,9 +95,12 @@ def columns_of(path: str, format: str) -> list[str] | None:
 
     Raises:
         PipelineError: if it cannot be read.
+        SourceError: the same, of Parquet.
     """
     if format == "jsonl":
         return None
+    if format == "parquet":
+        return ParquetSource(path).column_names()
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             return next(csv.reader(file, delimiter=_DELIMITERS[format]), [])

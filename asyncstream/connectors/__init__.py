@@ -13,6 +13,8 @@ from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
+from asyncstream.connectors.parquet import ParquetSink
+from asyncstream.connectors.parquet_source import ParquetSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (
@@ -26,6 +28,8 @@ __all__ = (
     "ListSink",
     "MemoryStreamSink",
     "MemoryStreamSource",
+    "ParquetSink",
+    "ParquetSource",
     "RejectedLine",
     "Published",
     "ResultsHandle",

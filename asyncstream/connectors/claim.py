@@ -120,9 +120,9 @@ class Claim:
             os.fsync(file.fileno())
         self._record = record
 
-    def check_ours(self, file: BinaryIO) -> None:
+    def check_record(self) -> None:
         """
-        See whether `file`, which this sink has open, is still the one of that name, and its own.
+        See whether the record is still that of this sink.
 
         Raises:
             SinkBroken: if not.
@@ -134,6 +134,15 @@ class Claim:
                 f"{self._path} was taken over by {'another job' if last is None else last.holder}: this one "
                 "writes nothing more"
             )
+
+    def check_ours(self, file: BinaryIO) -> None:
+        """
+        See whether `file`, which this sink has open, is still the one of that name, and its own.
+
+        Raises:
+            SinkBroken: if not.
+        """
+        self.check_record()
         try:
             is_same = os.path.samestat(os.stat(self._path), os.fstat(file.fileno()))
         except OSError:

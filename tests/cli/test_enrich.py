@@ -153,6 +153,23 @@ def test_answer_goes_into_one_column(tmp_path: Path, service: Service, enrich: E
         assert next(iter(csv.DictReader(file))) == {"id": "N1", "plane": '{"seats":20,"id":"N1"}'}
 
 
+def test_parquet_is_read_and_written(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "in.csv").write_text("id\nN1\nN404\nN22\n")
+    expected = [{"id": "N1", "seats": 20}, {"id": "N404", "seats": None}, {"id": "N22", "seats": 30}]
+    url = ("--url", service.url + "/{id}")
+    assert enrich("in.csv", *url, "--out", "out.parquet") == (0, "")
+    assert (tmp_path / "out.parquet").is_file()
+    assert parquet.read_table(tmp_path / "out.parquet").to_pylist() == expected
+    status, said = enrich("out.parquet", *url, "--out", "parts.parquet", "--resume", "state")
+    assert status == 0, said
+    assert parquet.read_table(tmp_path / "parts.parquet").to_pylist() == expected
+    assert enrich("parts.parquet", *url, "--out", "out.jsonl") == (0, "")
+    assert rows_of(tmp_path / "out.jsonl") == expected
+    status, said = enrich("out.parquet", "--url", service.url + "/{none}", "--out", "o.jsonl")
+    assert (status, "no column 'none'; it has: id, seats" in said) == (1, True)
+
+
 def test_failure_ends_the_run_and_tells_of_the_way_out(
     tmp_path: Path, service: Service, enrich: Enrich
 ) -> None:
@@ -230,7 +247,7 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         (("in.csv", "--url", "http://x/{}", "--out", "o.jsonl"), "the name of a column between"),
         (("in.csv", "--url", "http://x/all", "--out", "o.jsonl"), "else all ask for the same"),
         (("in.csv", "--url", "http://x/{id", "--out", "o.jsonl"), "--url: expected '}'"),
-        (("in.csv", "--url", "http://x/{id}", "--out", "o.xls"), "--out-format: csv, tsv, jsonl"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.xls"), "--out-format: csv, tsv, jsonl, parquet"),
         (("in.csv", "--url", "http://x/{id}", "--out", "in.csv"), "is the file to read"),
         (("in.csv", "--url", "http://x/{id}", "--out", "there.jsonl"), "--overwrite replaces it"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--header", "a"), "expected 'Name: value'"),

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from asyncstream import (
@@ -21,6 +23,8 @@ from asyncstream import (
     JsonLinesSink,
     JsonLinesSource,
     MemoryStore,
+    ParquetSink,
+    ParquetSource,
     SqliteSink,
     SqliteSource,
     SqliteStore,
@@ -46,6 +50,11 @@ def write_table(folder: Path) -> None:
         database.executemany("INSERT INTO t VALUES (:n, :text)", ROWS)
 
 
+def write_parquet(folder: Path) -> None:
+    for name, rows in (("a", ROWS[:25]), ("b", ROWS[25:])):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet", row_group_size=10)
+
+
 def generated() -> Iterator[dict[str, Any]]:
     yield from ROWS
 
@@ -65,6 +74,7 @@ SOURCES: dict[str, list[Check]] = {
     "sqlite": source_contract(
         lambda folder: SqliteSource(folder / "in.sqlite", "t", batch=7), ROWS, prepare=write_table
     ),
+    "parquet": source_contract(lambda folder: ParquetSource(folder, batch=7), ROWS, prepare=write_parquet),
     "sequence": source_contract(lambda folder: Items(ROWS), ROWS),
     "generator": source_contract(lambda folder: Items(generated), ROWS, replayable=False),
     "async generator": source_contract(lambda folder: Items(generated_later), ROWS, replayable=False),
@@ -94,6 +104,12 @@ def read_table(folder: Path) -> list[Any]:
     return [{"n": n, "text": text} for n, text in found]
 
 
+def read_parquet(folder: Path) -> list[Any]:
+    path = folder / "out.parquet"
+    files = sorted(path.glob("[!.]*")) if path.is_dir() else [path] if path.exists() else []
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
 @cache
 def written(folder: Path) -> list[Any]:
     """What is written to a folder that is none."""
@@ -108,6 +124,7 @@ SINKS: dict[str, list[Check]] = {
     "sqlite": sink_contract(
         lambda folder: SqliteSink(folder / "out.sqlite", "t", columns=["n", "text"]), read_table, ELEMENTS
     ),
+    "parquet": sink_contract(lambda folder: ParquetSink(folder / "out.parquet"), read_parquet, ELEMENTS),
     "list": sink_contract(
         lambda folder: ListSink(written(folder)), written, ELEMENTS, transactional=False, durable=False
     ),

@@ -1,0 +1,319 @@
+"""Parquet as a source and as a sink: one file, or a directory of parts where checkpoints are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy
+import pytest
+
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    ParquetSink,
+    ParquetSource,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    SourceError,
+    WindowResult,
+)
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def write_all(sink: ParquetSink, *writes: Sequence[Any]) -> None:
+    async def main() -> None:
+        await sink.open()
+        try:
+            for values in writes:
+                await sink.write(values, None)
+            await sink.flush()
+        finally:
+            await sink.close()
+
+    asyncio.run(main())
+
+
+def rows_of(path: Path) -> list[Any]:
+    rows: list[Any] = parquet.read_table(path).to_pylist()
+    return rows
+
+
+async def read_on(source: ParquetSource[Any], position: Any = None) -> list[Any]:
+    await source.open()
+    if position is not None:
+        await source.can_seek(position)
+        await source.seek(position)
+    rows: list[Any] = []
+    try:
+        while (batch := await source.read()) is not None:
+            rows += batch.values
+    finally:
+        await source.close()
+    return rows
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass
+class Plane:
+    seats: int
+    name: str | None = None
+
+
+# ---------------------------------------------------------------------- values
+
+
+def test_values_are_kept_with_their_types(tmp_path: Path) -> None:
+    row = {
+        "whole": 1,
+        "float": 1.5,
+        "text": "é",
+        "nothing": None,
+        "yes": True,
+        "bytes": b"\x00",
+        "moment": datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC),
+        "day": date(2026, 1, 2),
+        "exact": Decimal("1.25"),
+        "list": [1, 2],
+        "inside": {"a": {"b": 1}},
+    }
+    write_all(ParquetSink(tmp_path / "out.parquet"), [row])
+    assert rows_of(tmp_path / "out.parquet") == [row]
+    assert asyncio.run(read_on(ParquetSource(tmp_path / "out.parquet"))) == [row]
+
+
+def test_records_of_every_kind_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    result = WindowResult("k", 0, 60_000, {"n": 3})
+    write_all(ParquetSink(path), [result])
+    assert rows_of(path) == [
+        {
+            "key": "k",
+            "start": datetime(1970, 1, 1, tzinfo=UTC),
+            "end": datetime(1970, 1, 1, 0, 1, tzinfo=UTC),
+            "n": 3,
+        }
+    ]
+    write_all(ParquetSink(path, existing="overwrite"), [Plane(3), Plane(4, "x")])
+    assert rows_of(path) == [{"seats": 3, "name": None}, {"seats": 4, "name": "x"}]
+    odd = {
+        "color": Color.RED,
+        "id": UUID(int=1),
+        "set": {2, 1},
+        "number": numpy.float32(0.5),
+        "array": numpy.arange(2),
+    }
+    write_all(ParquetSink(path, existing="overwrite"), [odd])
+    assert rows_of(path) == [
+        {"color": "red", "id": str(UUID(int=1)), "set": [1, 2], "number": 0.5, "array": [0, 1]}
+    ]
+    own = ParquetSink(
+        path,
+        existing="overwrite",
+        default=lambda value: abs(value.imag) if value == 2j else (_ for _ in ()).throw(TypeError),
+    )
+    write_all(own, [{"complex": 2j}])
+    assert rows_of(path) == [{"complex": 2.0}]
+
+
+def test_schema_is_found_in_the_first_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    rows = [{"a": 1}, {"a": 2.5, "b": None}, {"c": {"x": 1}}, {"c": {"y": 2}}]
+    write_all(ParquetSink(path, row_group=4), rows[:1], rows[1:])
+    assert rows_of(path) == [
+        {"a": 1.0, "b": None, "c": None},
+        {"a": 2.5, "b": None, "c": None},
+        {"a": None, "b": None, "c": {"x": 1, "y": None}},
+        {"a": None, "b": None, "c": {"x": None, "y": 2}},
+    ]
+    assert parquet.read_schema(path).field("b").type == pyarrow.string()
+    with pytest.raises(SinkError, match="there is no column for 'd': name all of them, schema="):
+        write_all(ParquetSink(path, row_group=1, existing="overwrite"), [{"a": 1}], [{"a": 2}, {"d": 1}])
+    assert rows_of(path) == [{"a": 1}, {"a": 2}]  # what came before it is there
+
+
+def test_schema_and_columns_may_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    schema = pyarrow.schema([("n", pyarrow.int16()), ("text", pyarrow.string())])
+    write_all(ParquetSink(path, schema=schema), [{"n": 1, "more": 2, "text": None}])
+    assert parquet.read_schema(path).equals(schema)
+    assert rows_of(path) == [{"n": 1, "text": None}]
+    write_all(ParquetSink(path, columns=["b", "a"], existing="overwrite"), [{"a": 1, "b": 2, "c": 3}])
+    assert rows_of(path) == [{"b": 2, "a": 1}]
+    with pytest.raises(SinkError, match="KeyError: 'b'"):
+        write_all(ParquetSink(path, columns=["b"], existing="overwrite"), [{"a": 1}])
+    with pytest.raises(SinkError, match=r"cannot write \{'n': 70000.*"):
+        write_all(ParquetSink(path, schema=schema, existing="overwrite"), [{"n": 70_000, "text": ""}])
+
+
+@pytest.mark.parametrize("bad", [{"a": "text"}, 7, {}, {1: 2}, {"a": object()}])
+def test_element_that_does_not_fit_is_named_and_those_before_it_are_written(tmp_path: Path, bad: Any) -> None:
+    path = tmp_path / "out.parquet"
+    refused: list[Any] = []
+    pipeline = Pipeline()
+    end = pipeline.source([{"a": 1}, bad, {"a": 3}]).to(ParquetSink(path), on_error="route")
+    end.failed.map(lambda call: call.value).to(refused)
+    pipeline.run_blocking()
+    assert refused == [bad]
+    assert rows_of(path) == [{"a": 1}, {"a": 3}]
+
+
+# ---------------------------------------------------------------------- one file
+
+
+def test_file_is_there_when_all_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+
+    async def main() -> None:
+        sink = ParquetSink(path, row_group=2)
+        await sink.open()
+        await sink.write([{"a": 1}, {"a": 2}, {"a": 3}], None)
+        assert not path.exists()
+        await sink.flush()
+        assert rows_of(path) == [{"a": 1}, {"a": 2}, {"a": 3}]
+        await sink.close()
+
+    asyncio.run(main())
+    assert [file.name for file in tmp_path.iterdir()] == ["out.parquet"]
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        write_all(ParquetSink(path))
+    write_all(ParquetSink(path, existing="overwrite"))
+    assert rows_of(path) == []
+
+
+def test_wrong_arguments_and_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="existing: expected one of 'refuse', 'overwrite'"):
+        ParquetSink("x", existing="append")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match=r"schema: expected a pyarrow\.Schema"):
+        ParquetSink("x", schema=["a"])
+    with pytest.raises(PipelineError, match="columns: expected none, for a schema names them"):
+        ParquetSink("x", schema=pyarrow.schema([("a", pyarrow.int8())]), columns=["a"])
+    with pytest.raises(PipelineError, match="row_group: expected"):
+        ParquetSink("x", row_group=0)
+    with pytest.raises(SinkError, match="there is no directory"):
+        write_all(ParquetSink(tmp_path / "none" / "out.parquet"))
+    with pytest.raises(SinkError, match="is a directory: only a job with checkpoints"):
+        write_all(ParquetSink(tmp_path))
+    (tmp_path / "text.parquet").write_text("no parquet")
+    with pytest.raises(SourceError, match=r"cannot read .*text\.parquet"):
+        asyncio.run(read_on(ParquetSource(tmp_path / "text.parquet")))
+    with pytest.raises(SourceError, match="cannot read"):
+        asyncio.run(read_on(ParquetSource(tmp_path / "none.parquet")))
+
+
+# ---------------------------------------------------------------------- a directory
+
+
+def test_job_with_checkpoints_writes_parts_and_goes_on(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    rows = [{"n": number, "text": str(number)} for number in range(5000)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), source, row_group_size=700)
+
+    def pipeline(fails_at: int) -> Pipeline:
+        def looks(row: dict[str, Any]) -> dict[str, Any]:
+            if row["n"] == fails_at:
+                raise ValueError("on purpose")
+            return row
+
+        built = Pipeline("rows")
+        read = built.source(ParquetSource(source, batch=100), name="in")
+        read.map(looks, name="looks").to(ParquetSink(out, row_group=300), name="out")
+        return built
+
+    kept = Checkpoints(store=DirectoryStore(tmp_path / "kept"), every=0.001)
+    for fails_at in (1700, 3600):
+        with pytest.raises(Exception, match="on purpose"):
+            asyncio.run(pipeline(fails_at).run(checkpoints=kept))
+    asyncio.run(pipeline(-1).run(checkpoints=kept))
+    assert rows_of(out) == rows
+    assert asyncio.run(read_on(ParquetSource(out))) == rows
+    assert not [file.name for file in out.iterdir() if file.name.startswith(".")]
+    assert "exactly once" in str(pipeline(-1).guarantees()[0])
+    (tmp_path / "file.parquet").write_text("")
+    with pytest.raises(SinkError, match="is a file, and a job with checkpoints writes a directory"):
+        asyncio.run(ParquetSink(tmp_path / "file.parquet").can_recover(None))
+
+
+# ---------------------------------------------------------------------- the source
+
+
+def test_directory_is_read_in_the_order_of_names_and_on_when_files_come(tmp_path: Path) -> None:
+    for name, number in (("b.parquet", 2), ("a.parquet", 1), ("_c.parquet", 9), (".d.parquet", 9)):
+        parquet.write_table(pyarrow.table({"n": [number, number * 10]}), tmp_path / name)
+    (tmp_path / "notes.txt").write_text("")
+
+    async def main() -> None:
+        source = ParquetSource(tmp_path, batch=1)
+        await source.open()
+        seen: list[Any] = []
+        shares = [source.progress()]
+        while (batch := await source.read()) is not None:
+            seen += [row["n"] for row in batch.values]
+            shares.append(source.progress())
+        assert seen == [1, 10, 2, 20]
+        assert shares == [0.0, 0.25, 0.5, 0.75, 1.0]
+        position = source.position()
+        await source.close()
+        parquet.write_table(pyarrow.table({"n": [3]}), tmp_path / "c.parquet")
+        assert await read_on(ParquetSource(tmp_path), position) == [{"n": 3}]
+
+    asyncio.run(main())
+
+
+def test_file_that_is_another_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    parquet.write_table(pyarrow.table({"n": list(range(10))}), path)
+
+    async def main() -> None:
+        source = ParquetSource(path, batch=3)
+        await source.open()
+        await source.read()
+        position = source.position()
+        assert position is not None
+        await source.close()
+        assert await read_on(ParquetSource(path, batch=4), position) == [{"n": n} for n in range(3, 10)]
+        parquet.write_table(pyarrow.table({"n": list(range(11))}), path)
+        with pytest.raises(SourceError, match=r"cannot go on at row 3 of in\.parquet"):
+            await ParquetSource(path).can_seek(position)
+        path.unlink()
+        with pytest.raises(SourceError, match=r"cannot read .*No such file"):
+            await ParquetSource(path).can_seek(position)
+
+    asyncio.run(main())
+
+
+def test_model_and_columns(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    parquet.write_table(
+        pyarrow.table({"seats": [1, 2, None], "name": ["a", None, "c"], "more": [0, 0, 0]}), path
+    )
+    assert asyncio.run(read_on(ParquetSource(path, columns=["name"]))) == [
+        {"name": "a"},
+        {"name": None},
+        {"name": "c"},
+    ]
+    source = ParquetSource(path, model=Plane)
+
+    async def main() -> None:
+        await source.open()
+        batch = await source.read()
+        assert batch is not None
+        assert list(batch.values) == [Plane(1, "a"), Plane(2)]
+        with pytest.raises(SourceError, match=r"row 3 of .*: field seats: expected int"):
+            await source.read()
+        await source.close()
+
+    asyncio.run(main())
