@@ -19,6 +19,7 @@ from asyncstream import (
     CsvSink,
     CsvSource,
     DirectoryStore,
+    Inbox,
     Items,
     JsonLinesSink,
     JsonLinesSource,
@@ -30,6 +31,8 @@ from asyncstream import (
     SqliteStore,
 )
 from asyncstream.connectors import CallbackSink, ListSink
+from asyncstream.connectors.durable import DurableSubmissions
+from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.testing import Check, sink_contract, source_contract, store_contract
 
 ROWS = [{"n": number, "text": f"line {number}"} for number in range(40)]
@@ -64,7 +67,24 @@ async def generated_later() -> AsyncIterator[dict[str, Any]]:
         yield row
 
 
+class Backlog(DurableSubmissions[Any]):
+    """What an earlier process left in its inbox, and nothing new."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.end()
+
+
+def write_inbox(folder: Path) -> None:
+    inbox = Inbox(folder / "inbox.sqlite")
+    with closing(InboxFile(inbox, None)) as file:
+        file.accept([Submitted(inbox.codec.encode(row), f"row {row['n']}") for row in ROWS])
+
+
 SOURCES: dict[str, list[Check]] = {
+    "inbox": source_contract(
+        lambda folder: Backlog(Inbox(folder / "inbox.sqlite")), ROWS, prepare=write_inbox
+    ),
     "json": source_contract(
         lambda folder: JsonLinesSource(folder / "in.jsonl", batch=7), ROWS, prepare=write_json
     ),
