@@ -15,6 +15,7 @@ A map of the package, in reading order:
     checkpoint    what is kept of a running pipeline, where, and for how long
     runtime       who drives it: asyncio, or Spark
     pipeline      the fluent face of it all
+    telemetry     metrics and traces for Prometheus and OpenTelemetry
     testing       virtual time, and crashes by seed
     web           in a service: its lifespan, health, status, and what browsers listen to
     cli           the command line

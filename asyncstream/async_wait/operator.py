@@ -96,7 +96,7 @@ from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
-from asyncstream.operators.whereabouts import LIMITED, Progress, Whereabouts, failure_of, new_failures
+from asyncstream.operators.whereabouts import LIMITED, Progress, RecentFailures, Whereabouts
 from asyncstream.sharing import hold, release
 from asyncstream.state.detached import IMMUTABLE, detached
 
@@ -147,6 +147,7 @@ class AsyncWaitOperator(Intake):
     def __init__(self, settings: AsyncWaitSettings) -> None:
         super().__init__(max(INBOX_LIMIT, 4 * settings.concurrency), self._schedule_turn)
         self.settings = settings
+        self.called = settings.function
         self._inbox: deque[tuple[Any, Any]] = deque()
         self._queue = settings.order.queue()
         self._room = settings.buffer_size  # 0 once settled or halted: nothing is taken any more
@@ -167,7 +168,7 @@ class AsyncWaitOperator(Intake):
         self._watermark = MIN_TIMESTAMP  # the last that was emitted
         self._is_restored = False
         self._times = CallTimes()
-        self.recent_failures = self._recent_failures = new_failures()
+        self.recent_failures = self._recent_failures = RecentFailures()
         self._counts = dict.fromkeys(COUNTED, 0)
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._function: Callable[[Any], Awaitable[Any]] = (
@@ -665,8 +666,8 @@ class AsyncWaitOperator(Intake):
     ) -> Any:
         self._special += 1
         if choice != "fail":
-            now_ms = self.context.clock.now_ms()
-            self._recent_failures.append(failure_of(promise.value, error, now_ms))
+            name, now_ms = self.context.name, self.context.clock.now_ms()
+            self._recent_failures.note(name, promise.value, error, now_ms, skipped=choice == "skip")
         if choice == "skip":
             self._counts["skipped"] += 1
             return DROPPED

@@ -8,6 +8,7 @@ elements that wait at the same time do not disturb each other. The vocabulary is
 from __future__ import annotations
 
 import asyncio
+import logging
 import random as _random
 from bisect import bisect_left
 from collections import Counter
@@ -22,10 +23,12 @@ from asyncstream.arguments import Duration, count, duration_seconds, refuse
 from asyncstream.calls.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.calls.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.errors import RetriesExhausted
+from asyncstream.errors import RetriesExhausted, describe_error
 from asyncstream.metrics import ATTEMPTS, Distribution
 
 __all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
+
+log = logging.getLogger("asyncstream.calls")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -185,6 +188,10 @@ class Retry(Guard[In, Out]):
             finally:
                 if marked is not None:
                     _attempt.reset(marked)
+            if log.isEnabledFor(logging.DEBUG):
+                said = describe_error(failure) if isinstance(failure, Exception) else "its result was refused"
+                fields = {"attempt": number, "wait_seconds": wait}
+                log.debug("attempt %d: %s; the next in %.3g s", number, said, wait, extra=fields)
             for tell in self.on_failure:
                 tell(failure, attempt_began)
             del failure  # an error refers to this frame

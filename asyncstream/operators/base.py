@@ -105,10 +105,12 @@ class Operator:
         side: where side outputs go, by tag; a tag that nobody reads is absent.
         layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
         tables: all that it remembers; declared at the latest in `open`.
+        called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
     """
 
     layout: ClassVar[Layout | None] = None
+    called: object = None
     recent_failures: Sequence[Failure] = ()
 
     def __init__(self) -> None:

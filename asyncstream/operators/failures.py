@@ -15,7 +15,7 @@ from asyncstream.errors import InternalError, PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
-from asyncstream.operators.whereabouts import failure_of, new_failures
+from asyncstream.operators.whereabouts import RecentFailures
 
 __all__ = (
     "FAILED",
@@ -78,7 +78,7 @@ class Failures:
         self.fatal = on_error == "fail"
         self.failed = 0
         self.skipped = 0
-        operator.recent_failures = self._recent = new_failures()
+        operator.recent_failures = self._recent = RecentFailures()
 
     def take(self, value: Any, timestamp: int | None, error: BaseException) -> None:
         """
@@ -95,8 +95,8 @@ class Failures:
         if not self.bears(error):
             raise self._operator.blame(value, error) from error
         self.failed += 1
-        clock = self._operator.context.clock
-        self._recent.append(failure_of(value, error, clock.now_ms()))
+        name, clock = self._operator.context.name, self._operator.context.clock
+        self._recent.note(name, value, error, clock.now_ms(), skipped=self.on_error == "skip")
         if self.on_error == "skip":
             self.skipped += 1
             return

@@ -5,19 +5,25 @@ event time has come. It is worked out when somebody asks; an operator does nothi
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import describe_error
 
-__all__ = ("LIMITED", "SEVERAL", "Failure", "Progress", "Whereabouts", "failure_of", "new_failures")
+log = logging.getLogger("asyncstream.elements")
+
+__all__ = ("LIMITED", "SEVERAL", "Failure", "Progress", "RecentFailures", "Whereabouts")
 
 SEVERAL: Final = object()
 """In place of the element, where what is under way is not about a single one."""
 
 LIMITED: Final = "limited"
 """The metric by which a function tells how many of its calls wait to begin, for a rate or a breaker, say."""
+
+QUIET_MS: Final = 10_000
+"""Milliseconds between two lines in the log about the failures of one step."""
 
 KEPT_FAILURES: Final = 20
 """How many of the elements that a step failed on last are remembered."""
@@ -89,11 +95,46 @@ class Failure(NamedTuple):
     value: Any
 
 
-def new_failures() -> deque[Failure]:
-    """Room for the last few that an operator has."""
-    return deque(maxlen=KEPT_FAILURES)
+class RecentFailures(deque[Failure]):
+    """
+    The last elements of a step that its function failed on, and that the job goes on without.
 
+    They are said in the log: the first at once, and from then on every ten seconds how many there were.
+    """
 
-def failure_of(value: Any, error: BaseException, now_ms: int) -> Failure:
-    """`error` on `value`; as text, for an exception keeps alive whatever its frames hold."""
-    return Failure(now_ms, type(error).__name__, describe_error(error), value)
+    def __init__(self) -> None:
+        super().__init__(maxlen=KEPT_FAILURES)
+        self._unsaid = 0
+        self._quiet_until_ms = 0
+
+    def note(self, step: str, value: Any, error: BaseException, now_ms: int, *, skipped: bool) -> None:
+        """
+        One more; kept as text, for an exception keeps alive whatever its frames hold.
+
+        Args:
+            step: the step's name.
+            value: the element.
+            error: what the function raised.
+            now_ms: processing time.
+            skipped: the element is left out; else it goes to an output.
+        """
+        failure = Failure(now_ms, type(error).__name__, describe_error(error), value)
+        self.append(failure)
+        self._unsaid += 1
+        if now_ms < self._quiet_until_ms:
+            return
+        log.log(
+            logging.WARNING if skipped else logging.INFO,
+            "step %r has %s %d element(s); the last: %s",
+            step,
+            "skipped" if skipped else "routed",
+            self._unsaid,
+            failure.text,
+            extra={
+                "step": step,
+                "outcome": "skipped" if skipped else "routed",
+                "elements": self._unsaid,
+                "error_type": failure.kind,
+            },
+        )
+        self._unsaid, self._quiet_until_ms = 0, now_ms + QUIET_MS

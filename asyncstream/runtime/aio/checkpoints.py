@@ -175,7 +175,8 @@ class Checkpointer:
             self.resumed_from = found.info
             self.last = found.info
             self._note_positions(found.info.id, found.states["source"])
-            log.info("pipeline %r goes on from checkpoint %d", self._pipeline, found.info.id)
+            fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
+            log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
         for name, parts in found.parts.items():
             for part in parts:
                 if part.path[:1] != ABOUT:
@@ -333,7 +334,7 @@ class Checkpointer:
                 failure = CheckpointError(f"checkpoint {number} failed: {text}")
                 failure.__cause__ = error
                 error = failure
-            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error)
+            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error, extra=self._fields(number))
             raise error
         self._in_a_row = 0
         self.last = info
@@ -345,6 +346,10 @@ class Checkpointer:
         self.durations.add(now - began, now)
         self.sizes.add(info.size)
         return info
+
+    def _fields(self, number: int) -> dict[str, object]:
+        """What the log says of a checkpoint besides its text."""
+        return {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
 
     async def _save(self, number: int, finished: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
-from asyncstream.async_wait import AsyncWaitOperator
 from asyncstream.calls.retry import attempts_in
 from asyncstream.metrics import Distribution, Metric, Point
-from asyncstream.plan import OperatorStep
+from asyncstream.plan import OperatorStep, SinkStep
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.inspection import inspect
+from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.status import JobState, JobStatus, StepStatus
 
@@ -166,13 +165,15 @@ def _add_step(found: _Gathering, step: StepStatus, run: Run) -> None:
     found.add(LAG, None if step.lag_ms is None else step.lag_ms / 1000, step=name)
     found.add(OLDEST, None if step.oldest_call is None else step.oldest_call.seconds, step=name)
     found.add(STUCK, int(step.stuck is not None), step=name)
-    if isinstance(part, AsyncWaitOperator):
-        found.add(CONCURRENCY, step.concurrency, step=name)
-        found.add(TRIES, attempts_in(part.settings.function), step=name)
-        for outcome, timings in part.timings().items():
+    found.add(CONCURRENCY, step.concurrency, step=name)
+    if isinstance(part, SourceDriver):
+        return
+    found.add(TRIES, attempts_in(part.called), step=name)
+    for outcome, timings in part.timings().items():
+        if isinstance(plan, SinkStep):
+            found.add(END_TO_END, timings.read(), step=name)
+        else:
             found.add(CALLS, timings.read(), step=name, outcome=outcome)
-    elif isinstance(part, SinkOperator):
-        found.add(END_TO_END, part.timings()["end_to_end"].read(), step=name)
 
 
 def _add_checkpoints(found: _Gathering, checkpointer: Checkpointer, status: JobStatus) -> None:

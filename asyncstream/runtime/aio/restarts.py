@@ -133,6 +133,7 @@ async def run_with_restarts(
                 restarts.attempts,
                 pause,
                 describe_error(error),
+                extra={"pipeline": name, "restart": len(times), "wait_seconds": pause},
             )
         if was_opened:  # then its first checkpoint stands, whatever the user chose to begin with
             checkpoints = replace(checkpoints, restore="newest")

@@ -318,11 +318,12 @@ class Run:
         first = self.error is None
         if first:
             self.error = error
+        fields = {"pipeline": self.name, "step": getattr(error, "step", None)}
         if error is not self.error:
-            log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error))
+            log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error), extra=fields)
         elif first and isinstance(error, Exception):
             text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
-            log.error("pipeline %r failed: %s", self.name, text, exc_info=error)
+            log.error("pipeline %r failed: %s", self.name, text, exc_info=error, extra=fields)
         return first
 
     # ------------------------------------------------------------------ winding down

@@ -81,7 +81,7 @@ class LoopWatch:
     def __init__(self, pipeline: str, parts: Mapping[str, SourceDriver | Operator]) -> None:
         self.pauses = Timings()
         self._pipeline = pipeline
-        self._parts = parts
+        self._names = {id(part): name for name, part in parts.items()}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._knocked: float | None = None  # when, if there is no answer yet
@@ -118,15 +118,13 @@ class LoopWatch:
         frame: FrameType | None = innermost
         while frame is not None:
             if frame.f_code.co_filename.startswith(OURS):
-                part = frame.f_locals.get("self")
-                if isinstance(part, Operator | SourceDriver):
-                    name = part.name if isinstance(part, SourceDriver) else part.context.name
-                    if self._parts.get(name) is part:
-                        return name
+                name = self._names.get(id(frame.f_locals.get("self")))
+                if name is not None:
+                    return name
             frame = frame.f_back
         task = asyncio.current_task(self._loop)
-        name = "" if task is None else task.get_name()
-        return name.removeprefix(TASK_NAME) if name.removeprefix(TASK_NAME) in self._parts else None
+        told = "" if task is None else task.get_name().removeprefix(TASK_NAME)
+        return told if told in self._names.values() else None
 
     # ------------------------------------------------------------------ in the loop
 
