@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
@@ -275,6 +276,36 @@ def test_cancelled_submit_that_waits_for_room_is_not_accepted(shop: Shop) -> Non
             shop.gate.set()
             await job.drain()
             assert shop.results() == [str(number) for number in range(accepted)]
+
+    run(main)
+
+
+def test_who_is_cancelled_is_accepted_if_the_commit_has_begun(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+    real = InboxFile.accept
+
+    def accept(self: InboxFile, elements: Any) -> list[bool]:
+        begun.set()
+        assert release.wait(20)
+        return real(self, elements)
+
+    monkeypatch.setattr(InboxFile, "accept", accept)
+
+    async def main() -> None:
+        async with shop.start() as job:
+            first = asyncio.create_task(job.submit("begun"))
+            assert await asyncio.to_thread(begun.wait, 20)
+            second = asyncio.create_task(job.submit("pending"))
+            await asyncio.sleep(0)
+            for task in (first, second):
+                task.cancel()
+            await asyncio.wait({first, second})
+            release.set()
+            assert await job.submit("last")
+            await job.drain()
+        assert shop.results() == ['"begun"', '"last"']
 
     run(main)
 

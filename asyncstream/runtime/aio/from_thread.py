@@ -2,7 +2,7 @@
 What of a job can be called from other threads: Flask and Django views, workers, functions in a pool.
 
     async with pipeline.start() as job:
-        app.run(job.from_thread)    # in its threads: job.from_thread.submit(event), .ask(event, timeout=2)
+        await asyncio.to_thread(serve, job.from_thread)  # which calls .submit(event)
 
 Each call is carried to the event loop of the job, and blocks its own thread until it is done there.
 """
