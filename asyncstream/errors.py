@@ -31,6 +31,7 @@ __all__ = (
     "SinkBroken",
     "SinkError",
     "SourceError",
+    "StateError",
     "UserFunctionError",
     "describe_error",
     "safe_repr",
@@ -183,6 +184,10 @@ class DamagedCheckpoint(CheckpointError):
 
 class CodecError(CheckpointError):
     """Raised when a value cannot be turned into bytes and back without losing something."""
+
+
+class StateError(AsyncStreamError):
+    """Raised when what steps remember cannot be kept where it is to be: on a disk that is full, or lost."""
 
 
 class JobStopped(AsyncStreamError):

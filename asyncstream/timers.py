@@ -33,7 +33,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
-from asyncstream.state.table import MISSING, Table
+from asyncstream.state.rows import MISSING
+from asyncstream.state.table import Table
 from asyncstream.state.tables import Tables, plain_namespace
 
 __all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached", "timer_table")

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "asyncstream"
 
 FLOORS = (
-    ("errors", "elements", "clock", "codec", "arguments"),
+    ("errors", "elements", "clock", "codec", "arguments", "filelock"),
     ("eventtime", "lease", "state", "metrics"),
     ("sharing", "timers"),
     ("operators",),
@@ -48,6 +48,7 @@ OPTIONAL = frozenset(
         "fastapi",
         "starlette",
         "uvicorn",
+        "rocksdict",
         "datasketches",
         "pyarrow",
         "pyspark",

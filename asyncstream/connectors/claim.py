@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,12 +24,10 @@ from typing import Any, BinaryIO
 
 from asyncstream.connectors.base import Writer
 from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
 
-if sys.platform != "win32":  # where only the record tells
-    import fcntl
-
-__all__ = ("Claim", "Record", "lock")
+__all__ = ("Claim", "Record")
 
 _COPIED = 1 << 20
 """Bytes that are copied in one go."""
@@ -185,16 +182,3 @@ class Claim:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(copy)
-
-
-def lock(file: BinaryIO) -> bool:
-    """Lock a file for as long as it is open; False if another has locked it."""
-    if sys.platform == "win32":
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: only the record tells
-        return True
-    return True

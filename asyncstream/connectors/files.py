@@ -19,7 +19,7 @@ import orjson
 from asyncstream.arguments import choice
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.claim import Claim, Record, lock
+from asyncstream.connectors.claim import Claim, Record
 from asyncstream.connectors.identity import difference, fingerprint
 from asyncstream.connectors.lines import (
     BOM,
@@ -35,6 +35,7 @@ from asyncstream.connectors.lines import (
 from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.filelock import lock
 
 __all__ = ("CsvSink", "JsonLinesSink")
 

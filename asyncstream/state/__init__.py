@@ -3,10 +3,13 @@ What steps remember: tables, and the keyed state of user code in them.
 
 Read `table` (how state is kept) and `tables` (all that a step remembers), then `descriptors` (what the user
 names), `handles` (what user code reads and writes), `ttl` (how entries expire), `keyed` (all of it together);
+`disk` and `database` keep what is larger than memory,
 `division` is for runtimes that spread keys over several places, and `schema` for code that changes between
 two runs.
 """
 
+from asyncstream.state.database import Database, DiskState
+from asyncstream.state.delta import Delta
 from asyncstream.state.descriptors import (
     AggregatingDescriptor,
     Aggregation,
@@ -18,6 +21,7 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.detached import IMMUTABLE, detached
+from asyncstream.state.disk import DiskRows
 from asyncstream.state.division import CELLS, TIMERS, TOTAL, Common, Each, Keyed, Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze, freeze_items
 from asyncstream.state.handles import (
@@ -29,8 +33,9 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
+from asyncstream.state.rows import MISSING
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
-from asyncstream.state.table import MISSING, Delta, Table
+from asyncstream.state.table import Table
 from asyncstream.state.tables import (
     Cell,
     Cut,
@@ -54,7 +59,10 @@ __all__ = (
     "Change",
     "Common",
     "Cut",
+    "Database",
     "Delta",
+    "DiskRows",
+    "DiskState",
     "Each",
     "Frozen",
     "Kept",

@@ -17,7 +17,8 @@ from asyncstream.state.descriptors import (
     StateDescriptor,
     ValueDescriptor,
 )
-from asyncstream.state.table import MISSING, Table
+from asyncstream.state.rows import MISSING
+from asyncstream.state.table import Table
 from asyncstream.state.ttl import Ages, Cell, ListAges, MapAges, ValueAges
 
 __all__ = ("AggregatingState", "Cursor", "ListState", "MapState", "ReducingState", "State", "ValueState")

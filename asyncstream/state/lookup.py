@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from asyncstream.state.detached import detached
-from asyncstream.state.table import MISSING, Table
+from asyncstream.state.rows import MISSING
+from asyncstream.state.table import Table
 
 __all__ = ("of_key",)
 

@@ -31,135 +31,22 @@ those of a log-structured merge tree that is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, cast
 
 from asyncstream.errors import InternalError
+from asyncstream.state.delta import Delta
 from asyncstream.state.detached import IMMUTABLE, detached
+from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, OldRows, RemoteRows, Rows
 
-__all__ = ("MISSING", "SLICE", "Delta", "MemoryRows", "OldRows", "Rows", "Table")
+__all__ = ("Table",)
 
-MISSING: Final[Any] = object()
-"""What a lookup gives where there is nothing: None may be a value."""
+AWAY: Final = 500
+"""Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
 
-SLICE: Final = 2_000
-"""Rows that are merged or decoded in one go: about a millisecond."""
-
-Rows: TypeAlias = dict[Any, Any]
-"""Values by key, of one namespace."""
-
-
-class Delta:
-    """
-    What has changed in a table between two cuts; nothing in it changes any more.
-
-    Attributes:
-        dropped: namespaces of which nothing is left but what is in `rows`.
-        gone: keys by namespace that were removed.
-        rows: what was put, values by key, by namespace; a row that is gone too was put again after that.
-    """
-
-    __slots__ = ("dropped", "gone", "rows")
-
-    def __init__(
-        self, rows: dict[Any, Rows], gone: Mapping[Any, set[Any]] | None = None, dropped: Iterable[Any] = ()
-    ) -> None:
-        self.rows = rows
-        self.gone = {} if gone is None else gone
-        self.dropped = dropped if isinstance(dropped, set) else set(dropped)
-
-    def __bool__(self) -> bool:
-        return bool(self.dropped or self.gone or self.rows)
-
-    def __len__(self) -> int:
-        """How many rows, keys and namespaces it names."""
-        return sum(map(len, self.rows.values())) + sum(map(len, self.gone.values())) + len(self.dropped)
-
-
-class OldRows(Protocol):
-    """
-    The oldest generation of a table, in memory or elsewhere.
-
-    Attributes:
-        is_remote: a lookup takes far longer than one in a dict, so keys of a batch are better fetched
-            together.
-    """
-
-    is_remote: bool
-
-    def get(self, namespace: Hashable, key: Hashable) -> Any:
-        """The value, or `MISSING`."""
-
-    def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        """Have no such row; whether there was one."""
-
-    def drop(self, namespace: Hashable) -> bool:
-        """Have no such namespace; whether there was one."""
-
-    def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows."""
-
-    def of(self, namespace: Hashable) -> Rows:
-        """The rows of a namespace, in order; to be read only."""
-
-    def namespaces(self) -> Iterable[Any]:
-        """Those that may have rows, in no order."""
-
-    def adopt(self, namespace: Hashable, rows: Rows) -> None:
-        """Have rows of a namespace that has none here; they are given away with this."""
-
-    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Put rows."""
-
-    def clear(self) -> None:
-        """Have nothing."""
-
-
-class MemoryRows:
-    """The oldest generation, in memory."""
-
-    __slots__ = ("_rows",)
-    is_remote = False
-
-    def __init__(self) -> None:
-        self._rows: dict[Any, Rows] = {}
-
-    def get(self, namespace: Hashable, key: Hashable) -> Any:
-        rows = self._rows.get(namespace)
-        return MISSING if rows is None else rows.get(key, MISSING)
-
-    def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        rows = self._rows.get(namespace)
-        if rows is None or rows.pop(key, MISSING) is MISSING:
-            return False
-        if not rows:
-            del self._rows[namespace]
-        return True
-
-    def drop(self, namespace: Hashable) -> bool:
-        return self._rows.pop(namespace, None) is not None
-
-    def __contains__(self, namespace: Hashable) -> bool:
-        return namespace in self._rows
-
-    def of(self, namespace: Hashable) -> Rows:
-        return self._rows.get(namespace, _NO_ROWS)
-
-    def namespaces(self) -> Iterable[Any]:
-        return self._rows
-
-    def adopt(self, namespace: Hashable, rows: Rows) -> None:
-        self._rows[namespace] = rows
-
-    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        self._rows.setdefault(namespace, {}).update(rows)
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-
-_NO_ROWS: Final[Rows] = {}
+SAMPLE: Final = 500
+"""Namespaces that are counted to estimate the rows of all."""
 
 
 def _same(value: Any) -> Any:
@@ -181,6 +68,8 @@ class Table:
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
         namespace_of: makes a namespace of what the codec gives back.
+        has_older: there may be rows that are not young.
+        merges: how many cuts were merged.
     """
 
     __slots__ = (
@@ -188,10 +77,12 @@ class Table:
         "_frozen",
         "_gone",
         "_old",
+        "_remote",
         "compound",
         "has_older",
         "load",
         "load_key",
+        "merges",
         "name",
         "namespace_of",
         "save",
@@ -223,7 +114,18 @@ class Table:
         self._gone: dict[Any, set[Any]] = {}
         self._dropped: set[Any] = set()
         self._frozen: dict[Any, Rows] | None = None
-        self._old: OldRows = MemoryRows() if old is None else old
+        self.merges = 0
+        self.keep_old_in(MemoryRows() if old is None else old)
+
+    def keep_old_in(self, old: OldRows) -> None:
+        """Have the oldest generation there; as long as there is none."""
+        self._old: OldRows = old
+        self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the oldest generation is elsewhere, and may be larger than memory."""
+        return self._remote is not None
 
     # ------------------------------------------------------------------ rows
 
@@ -263,7 +165,7 @@ class Table:
 
     def peek(self, namespace: Hashable, key: Hashable) -> Any:
         """The value of a row, to be read only, or `MISSING`; nothing becomes young."""
-        value = self.young.get(namespace, _NO_ROWS).get(key, MISSING)
+        value = self.young.get(namespace, NO_ROWS).get(key, MISSING)
         if value is MISSING and self.has_older:
             found = self._frozen_value(namespace, key)
             value = self._old.get(namespace, key) if found is MISSING else found
@@ -284,23 +186,27 @@ class Table:
             found = rows.pop(key, MISSING) is not MISSING
             if not rows:
                 del self.young[namespace]
-        if self.has_older and self._is_older(namespace, key):
-            self._old.remove(namespace, key)
-            self._gone.setdefault(namespace, set()).add(key)
-            return True
+        if self.has_older:
+            was_frozen = self._frozen_value(namespace, key) is not MISSING
+            if self._old.remove(namespace, key) or was_frozen:
+                self._gone.setdefault(namespace, set()).add(key)
+                return True
         return found
 
     # ------------------------------------------------------------------ namespaces
 
     def whole(self, namespace: Hashable = None) -> Rows:
         """All rows of a namespace in their order; to be read only."""
-        young = self.young.get(namespace, _NO_ROWS)
         if not self.has_older:
-            return young
-        frozen = _NO_ROWS if self._frozen is None else self._frozen.get(namespace, _NO_ROWS)
+            return self.young.get(namespace, NO_ROWS)
+        return self._above(self._old.of(namespace), namespace)
+
+    def _above(self, old: Rows, namespace: Hashable) -> Rows:
+        """All rows of a namespace in their order, given those of the oldest generation."""
+        young = self.young.get(namespace, NO_ROWS)
+        frozen = NO_ROWS if self._frozen is None else self._frozen.get(namespace, NO_ROWS)
         if namespace in self._dropped:
-            frozen = _NO_ROWS
-        old = self._old.of(namespace)
+            frozen = NO_ROWS
         if not frozen and not old:
             return young
         if not young and not frozen:
@@ -314,19 +220,23 @@ class Table:
     def adopt(self, namespace: Hashable) -> Rows:
         """All rows of a namespace, young from now on: they may be changed and removed without more ado."""
         if self.has_older and self._has_older_rows(namespace):
-            frozen = self._frozen
-            if frozen is None or namespace not in frozen:
-                whole = self.whole(namespace)
-            else:
-                young = self.young.get(namespace, _NO_ROWS)
-                whole = {
-                    key: value if key in young else detached(value)
-                    for key, value in self.whole(namespace).items()
-                }
-            self.drop(namespace)
-            self.young[namespace] = whole
+            whole = self._adopted(self._old.of(namespace), namespace)
+            self._old.drop(namespace)
             return whole
         return self.rows(namespace)
+
+    def _adopted(self, old: Rows, namespace: Hashable) -> Rows:
+        """Have all rows of a namespace young, given those of the oldest generation, which are to leave it."""
+        whole = self._above(old, namespace)
+        if whole is NO_ROWS:
+            whole = {}
+        if self._frozen is not None and namespace in self._frozen:
+            young = self.young.get(namespace, NO_ROWS)
+            whole = {key: value if key in young else detached(value) for key, value in whole.items()}
+        self._gone.pop(namespace, None)
+        self._dropped.add(namespace)
+        self.young[namespace] = whole
+        return whole
 
     def drop(self, namespace: Hashable) -> None:
         """Have no rows in this namespace."""
@@ -361,10 +271,12 @@ class Table:
         count = sum(map(len, self.young.values()))
         if not self.has_older:
             return count
+        if self._remote is not None:
+            return len(self._remote) + self._remote.count_new(self._fresh())
         frozen = {} if self._frozen is None else self._frozen
         for namespace in dict.fromkeys([*self._old.namespaces(), *frozen]):
             old = self._old.of(namespace)
-            above = self.young.get(namespace, _NO_ROWS)
+            above = self.young.get(namespace, NO_ROWS)
             count += len(old) - _in_both(above, old)
             if namespace in frozen and namespace not in self._dropped:
                 gone = self._gone.get(namespace, ())
@@ -388,6 +300,8 @@ class Table:
         """
         if self._frozen is not None:
             raise InternalError(f"table {self.name!r} was cut again before the last cut was merged")
+        if self._remote is not None:
+            self._remote.check()
         delta = Delta(self.young, self._gone, self._dropped)
         self.young = {}
         if delta.rows:
@@ -400,6 +314,14 @@ class Table:
         frozen = self._frozen
         if frozen is None:
             return
+        if self._remote is None:
+            yield from self._merging_here(frozen)
+        else:
+            yield from self._merging_away(frozen, self._remote)
+        self._frozen = None
+        self.merges += 1
+
+    def _merging_here(self, frozen: dict[Any, Rows]) -> Iterator[None]:
         done = 0
         for namespace in list(frozen):
             rows = frozen[namespace]
@@ -423,7 +345,17 @@ class Table:
             if done >= SLICE:
                 done = 0
                 yield
-        self._frozen = None
+
+    def _merging_away(self, frozen: dict[Any, Rows], remote: RemoteRows) -> Iterator[None]:
+        rest = ((namespace, key, value) for namespace, rows in frozen.items() for key, value in rows.items())
+        while some := list(islice(rest, AWAY)):
+            dropped, gone = self._dropped, self._gone
+            if dropped:
+                some = [entry for entry in some if entry[0] not in dropped]
+            if gone:
+                some = [entry for entry in some if entry[1] not in gone.get(entry[0], ())]
+            remote.put(some)
+            yield
 
     def merge(self) -> None:
         """Run through all of `merging`."""
@@ -437,10 +369,20 @@ class Table:
 
     def go_on(self, table: Table) -> None:
         """Have what a table that is made alike has, which has nothing then."""
-        self.young, self._old, self._frozen = table.young, table._old, table._frozen
+        self.keep_old_in(table._old)
+        self.young, self._frozen = table.young, table._frozen
         self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
-        table._old = MemoryRows()
+        table.keep_old_in(MemoryRows())
         table.clear()
+
+    def load_entries(self, entries: Sequence[Entry]) -> None:
+        """As `load_rows`, of any namespaces."""
+        if self._remote is None:
+            for namespace, key, value in entries:
+                self._old.update(namespace, ((key, value),))
+        else:
+            self._remote.put(entries)
+        self.has_older = True
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -454,22 +396,30 @@ class Table:
                 place = self.namespace_of(namespace)
                 self.load_rows(place, [(self.load_key(key), self.load(detached(value)))])
             return
-        if self.load is self.load_key is self.namespace_of is _same:
-            self._old, self.young, self.has_older = kept._old, kept.young, kept.has_older
+        load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
+        if load is load_key is namespace_of is _same and kept.is_remote == self.is_remote:
+            self.keep_old_in(kept._old)
+            self.young, self.has_older = kept.young, kept.has_older
             self._gone, self._dropped = kept._gone, kept._dropped
         else:
-            load, load_key = self.load, self.load_key
-            for namespace in list(kept._old.namespaces()):
-                rows = iter(kept._old.of(namespace).items())
-                while some := [(load_key(key), load(value)) for key, value in islice(rows, SLICE)]:
-                    self.load_rows(self.namespace_of(namespace), some)
-                    yield
-                kept._old.drop(namespace)
+            if self._remote is not None and kept._remote is not None:
+                yield from self._remote.moving(
+                    kept._remote, lambda entry: (namespace_of(entry[0]), load_key(entry[1]), load(entry[2]))
+                )
+                self.has_older = kept.has_older
+            else:
+                for namespace in list(kept._old.namespaces()):
+                    rows = iter(kept._old.of(namespace).items())
+                    while some := [(load_key(key), load(value)) for key, value in islice(rows, SLICE)]:
+                        self.load_rows(namespace_of(namespace), some)
+                        yield
+                    kept._old.drop(namespace)
             for namespace, young in kept.young.items():
-                self.rows(self.namespace_of(namespace)).update(
+                self.rows(namespace_of(namespace)).update(
                     (load_key(key), load(value)) for key, value in young.items()
                 )
-        kept._old, kept.young = MemoryRows(), {}
+        kept.keep_old_in(MemoryRows())
+        kept.young = {}
 
     def apply(self, delta: Delta) -> None:
         """Have what a delta says has changed; as `load_rows`, so nothing is young yet."""
@@ -489,6 +439,46 @@ class Table:
         self._old.clear()
         self.has_older = False
 
+    # ------------------------------------------------------------------ what is larger than memory
+
+    def weight(self) -> int:
+        """About how many rows and removals a cut would make older now."""
+        young = self.young
+        sample = list(islice(young.values(), SAMPLE))
+        rows = sum(map(len, sample)) * len(young) // max(len(sample), 1)
+        gone = sum(map(len, islice(self._gone.values(), SAMPLE))) + len(self._gone)
+        return rows + gone + len(self._dropped)
+
+    def first_away(self) -> int | None:
+        """The earliest namespace, of those that are ints, with rows that are not in memory; None: none."""
+        return None if self._remote is None else self._remote.first()
+
+    def adopt_first(self, until: float) -> list[int]:
+        """As `adopt`, of some of the earliest namespaces up to `until` that are not in memory; these."""
+        if self._remote is None:
+            return []
+        found = self._remote.take_first(until, AWAY)
+        for namespace, old in found.items():
+            self._adopted(old, namespace)
+        return list(found)
+
+    def here(self) -> list[Any]:
+        """The namespaces of rows that are in memory for certain: those that are young or frozen."""
+        frozen = () if self._frozen is None else self._frozen
+        return list(dict.fromkeys([*frozen, *self.young]))
+
+    def _fresh(self) -> Iterator[tuple[Any, Any]]:
+        """(namespace, key) of every row that is in a younger generation than the oldest."""
+        for namespace, rows in self.young.items():
+            for key in rows:
+                yield namespace, key
+        for namespace, rows in ({} if self._frozen is None else self._frozen).items():
+            if namespace not in self._dropped:
+                young, gone = self.young.get(namespace, NO_ROWS), self._gone.get(namespace, ())
+                for key in rows:
+                    if key not in young and key not in gone:
+                        yield namespace, key
+
     # ------------------------------------------------------------------ looking into what is older
 
     def _older(self, namespace: Hashable, key: Hashable) -> Any:
@@ -504,11 +494,6 @@ class Table:
             return MISSING
         gone = self._gone.get(namespace)
         return MISSING if gone is not None and key in gone else rows.get(key, MISSING)
-
-    def _is_older(self, namespace: Hashable, key: Hashable) -> bool:
-        return (
-            self._frozen_value(namespace, key) is not MISSING or self._old.get(namespace, key) is not MISSING
-        )
 
     def _has_older_rows(self, namespace: Hashable) -> bool:
         if namespace in self._old:

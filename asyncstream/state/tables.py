@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.errors import CheckpointError, InternalError
+from asyncstream.state.delta import Delta
 from asyncstream.state.detached import detached
-from asyncstream.state.table import Delta, Table
+from asyncstream.state.table import Table
 
 __all__ = (
     "Cell",

@@ -28,7 +28,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from asyncstream.state.descriptors import TimeToLive
-from asyncstream.state.table import MISSING, Table
+from asyncstream.state.rows import MISSING
+from asyncstream.state.table import Table
 
 __all__ = ("Ages", "Cell", "ListAges", "MapAges", "ValueAges")
 

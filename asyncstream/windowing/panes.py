@@ -38,7 +38,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
-from asyncstream.state.table import Rows
+from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import OrderMatters, can_merge
 from asyncstream.windowing.plan import WindowPlan

@@ -12,8 +12,9 @@ from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.plan import Output
+from asyncstream.state.rows import MISSING
 from asyncstream.state.schema import Schema
-from asyncstream.state.table import MISSING, Table
+from asyncstream.state.table import Table
 
 
 def is_event(value: Any) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import math
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncstream.errors import InternalError
-from asyncstream.state import MISSING, Delta, Table, Tables
+from asyncstream.state import MISSING, Database, Delta, DiskRows, DiskState, Table, Tables
 
 NAMESPACES = st.sampled_from([None, 1, (0, 10)])
 KEYS = st.sampled_from("abc")
@@ -19,11 +24,14 @@ KEYS = st.sampled_from("abc")
 class Generations(RuleBasedStateMachine):
     """A table against a dict of dicts; values are lists, which are changed in place."""
 
+    def new_table(self, name: str) -> Table:
+        return Table(name)
+
     @initialize()
     def begin(self) -> None:
-        self.table = Table("t")
+        self.table = self.new_table("t")
         self.model: dict[Any, dict[str, list[int]]] = {}
-        self.durable = Table("durable")
+        self.durable = self.new_table("durable")
         self.merging: Iterator[None] | None = None
         self.expected_at_cut: Any = None
         self.delta: Delta | None = None
@@ -126,6 +134,33 @@ def plain(model: dict[Any, dict[str, list[int]]]) -> dict[Any, list[tuple[str, l
 
 
 TestGenerations = Generations.TestCase
+
+
+@cache
+def database() -> Database:
+    directory = tempfile.TemporaryDirectory()
+    found = Database(DiskState(directory.name + "/state"))
+    atexit.register(directory.cleanup)
+    atexit.register(found.close)
+    return found
+
+
+class GenerationsOnDisk(Generations):
+    """The same, with the oldest generation on disk; the earliest namespace is found alone."""
+
+    def new_table(self, name: str) -> Table:
+        return Table(name, old=DiskRows(database()))
+
+    @rule()
+    def adopt_the_first(self) -> None:
+        first = self.table.first_away()
+        adopted = self.table.adopt_first(math.inf)
+        assert adopted == ([] if first is None else [first])
+        assert self.table.first_away() is None
+
+
+TestGenerationsOnDisk = GenerationsOnDisk.TestCase
+TestGenerationsOnDisk.settings = settings(max_examples=40, deadline=None)
 
 
 def test_large_merges_come_in_slices() -> None:

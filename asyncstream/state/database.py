@@ -1,0 +1,241 @@
+"""
+RocksDB, through `rocksdict`, as a place for rows: in a directory that is emptied when it is opened.
+
+The directory belongs to one job of one process. It is marked as a state's, so that nothing else is ever
+deleted, and locked while it is in use. What a killed process has left there is of no use to anybody.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NoReturn
+
+from asyncstream.arguments import count, refuse
+from asyncstream.errors import MissingExtra, StateError, describe_error
+from asyncstream.filelock import lock
+
+__all__ = ("Database", "DiskState")
+
+MARK: Final = "asyncstream-state.lock"
+"""The file that says that the directory is a state's, and is locked."""
+
+ROWS: Final = "rows"
+"""The directory of the database."""
+
+WRITE_BUFFER_BYTES: Final = 32 << 20
+"""Bytes that RocksDB gathers before it writes a file; there may be two such buffers."""
+
+
+@dataclass(frozen=True)
+class DiskState:
+    """
+    Keeps what steps remember on disk, so that it may be larger than memory:
+    `pipeline.start(state=DiskState("state"))`.
+
+    What was touched lately stays in memory, the rest is in RocksDB (extra `[disk]`). The directory, on a
+    disk of this machine, is a cache: it is emptied at each start, and what is to outlast the job goes into
+    checkpoints. Each job needs one of its own. Keys must compare by value, and keys and values be such that
+    pickle keeps them; a full disk or a lost directory fails the job.
+
+    Args:
+        directory: where; made if it is not there.
+        young_rows: about how many rows of a step are gathered in memory before they are brought to disk.
+        cache_bytes: memory for what is read from disk.
+
+    Raises:
+        PipelineError: if an argument is wrong.
+    """
+
+    directory: Path
+    young_rows: int = 200_000
+    cache_bytes: int = 64 << 20
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        *,
+        young_rows: int = 200_000,
+        cache_bytes: int = 64 << 20,
+    ) -> None:
+        if not isinstance(directory, str | PathLike) or not str(directory):
+            raise refuse("directory", "a path", directory)
+        object.__setattr__(self, "directory", Path(directory))
+        object.__setattr__(self, "young_rows", count("young_rows", young_rows))
+        object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
+
+
+class Database:
+    """
+    Bytes under names, in their order, in a directory that is this object's alone.
+
+    Attributes:
+        get: what is under a name, or None.
+        broken: why it cannot be used any more, or None.
+        on_failure: told of that once.
+
+    Args:
+        settings: what the user chose.
+
+    Raises:
+        StateError: if the directory is another's, or cannot be used.
+        MissingExtra: if RocksDB is not installed.
+    """
+
+    def __init__(self, settings: DiskState) -> None:
+        try:
+            import rocksdict
+        except ImportError as error:
+            raise MissingExtra("state on disk", "disk") from error
+        self._where = str(settings.directory)
+        self._lock = _claimed(settings.directory)
+        self._options = rocksdict.ReadOptions
+        self._batch = rocksdict.WriteBatch
+        self._write_options = rocksdict.WriteOptions()
+        setattr(self._write_options, "disable_wal", True)  # noqa: B010 - declared as a method
+        try:
+            self._database: Any = rocksdict.Rdict(
+                str(settings.directory / ROWS), options=_options(settings.cache_bytes)
+            )
+        except Exception as error:  # rocksdict has no class of its own for what RocksDB says
+            self._lock.close()
+            raise StateError(f"state cannot be kept in {self._where}: {describe_error(error)}") from error
+        self.get: Callable[[bytes], bytes | None] = self._database.get
+        self.broken: StateError | None = None
+        self.on_failure: Callable[[StateError], None] = _nothing_else
+        self._tables = 0
+
+    def next_number(self) -> int:
+        """Of a table that has none yet."""
+        self._tables += 1
+        if self._tables > 0xFFFF:
+            self.fail("there are more than 65,535 tables")
+        return self._tables
+
+    def get_many(self, names: list[bytes]) -> list[bytes | None]:
+        """What is under these names, in their order."""
+        found: list[bytes | None] = self._database.get(names)
+        return found
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Have these, and these no more."""
+        batch = self._batch(raw_mode=True)
+        for name, data in puts:
+            batch.put(name, data)
+        for name in deletes:
+            batch.delete(name)
+        self._database.write(batch, self._write_options)
+
+    def delete(self, name: bytes) -> None:
+        """Have this no more."""
+        self._database.delete(name, self._write_options)
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Have nothing from `begin` up to, and without, `end`."""
+        batch = self._batch(raw_mode=True)
+        batch.delete_range(begin, end)
+        self._database.write(batch, self._write_options)
+
+    def scan(self, begin: bytes, end: bytes) -> Any:
+        """An iterator of the database at the first name from `begin` on; it ends before `end`."""
+        options = self._options()
+        options.set_iterate_upper_bound(end)
+        iterator = self._database.iter(options)
+        iterator.seek(begin)
+        if not iterator.valid():
+            iterator.status()  # raises if that is no end, but an error
+        return iterator
+
+    def close(self) -> None:
+        """Give the directory up, and empty it."""
+        self.get = self._refuse
+        if self.broken is None:
+            self.broken = StateError(f"the state in {self._where} was closed")
+        with suppress(Exception):  # of a full disk, or a directory that is gone: nothing of it is needed
+            self._database.close()
+        shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
+        self._lock.close()
+
+    def fail(self, error: BaseException | str) -> NoReturn:
+        """
+        Give up.
+
+        Raises:
+            StateError: says why, this time and from now on.
+        """
+        if self.broken is None:
+            if isinstance(error, StateError):
+                self.broken = error
+            else:
+                text = error if isinstance(error, str) else describe_error(error)
+                self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
+                self.broken.__cause__ = error if isinstance(error, BaseException) else None
+            self.get = self._refuse
+            self.on_failure(self.broken)
+        raise self.broken
+
+    def _refuse(self, name: bytes) -> bytes | None:
+        self.check()
+        return None
+
+    def check(self) -> None:
+        """Raise if it cannot be used any more."""
+        if self.broken is not None:
+            raise self.broken
+
+
+def _nothing_else(error: StateError) -> None:
+    """For those who see what is raised."""
+
+
+def _claimed(directory: Path) -> BinaryIO:
+    """
+    The directory, emptied, and locked for as long as the file is open that this gives.
+
+    Raises:
+        StateError: if another has it, or it holds what is no state.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        others = sorted(entry.name for entry in directory.iterdir() if entry.name not in (MARK, ROWS))
+        if others or ((directory / ROWS).exists() and not (directory / MARK).exists()):
+            raise StateError(
+                f"state cannot be kept in {directory}, which holds something else "
+                f"({(others or [ROWS])[0]}): it would be deleted; give the state a directory of its own"
+            )
+        mark = (directory / MARK).open("ab")
+        if not lock(mark):
+            mark.close()
+            raise StateError(
+                f"state cannot be kept in {directory}: another job keeps its own there; give each a "
+                f"directory of its own"
+            )
+        if (directory / ROWS).exists():
+            shutil.rmtree(directory / ROWS)
+    except OSError as error:
+        raise StateError(f"state cannot be kept in {directory}: {describe_error(error)}") from error
+    return mark
+
+
+def _options(cache_bytes: int) -> Any:
+    import rocksdict
+
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(cache_bytes))
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(1 << 20)
+    return options

@@ -1,0 +1,137 @@
+"""
+The oldest generation of a table: what any keeper of it does, and the one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+__all__ = ("MISSING", "NO_ROWS", "SLICE", "Entry", "MemoryRows", "OldRows", "RemoteRows", "Rows")
+
+MISSING: Final[Any] = object()
+"""What a lookup gives where there is nothing: None may be a value."""
+
+SLICE: Final = 2_000
+"""Rows that are merged or decoded in one go: about a millisecond."""
+
+Rows: TypeAlias = dict[Any, Any]
+"""Values by key, of one namespace."""
+
+NO_ROWS: Final[Rows] = {}
+"""Of a namespace that has none; to be read only."""
+
+Entry: TypeAlias = tuple[Any, Any, Any]
+"""Namespace, key and value of a row."""
+
+
+class OldRows(Protocol):
+    """
+    The oldest generation of a table, in memory or elsewhere.
+
+    Attributes:
+        is_remote: a lookup takes far longer than one in a dict, and there may be more rows than memory: it is
+            a `RemoteRows`.
+    """
+
+    is_remote: bool
+
+    def get(self, namespace: Hashable, key: Hashable) -> Any:
+        """The value, or `MISSING`."""
+
+    def remove(self, namespace: Hashable, key: Hashable) -> bool:
+        """Have no such row; whether there was one."""
+
+    def drop(self, namespace: Hashable) -> bool:
+        """Have no such namespace; whether there was one."""
+
+    def __contains__(self, namespace: Hashable) -> bool:
+        """Whether the namespace may have rows."""
+
+    def of(self, namespace: Hashable) -> Rows:
+        """The rows of a namespace, in order; to be read only."""
+
+    def namespaces(self) -> Iterable[Any]:
+        """Those that may have rows, in no order."""
+
+    def adopt(self, namespace: Hashable, rows: Rows) -> None:
+        """Have rows of a namespace that has none here; they are given away with this."""
+
+    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
+        """Put rows."""
+
+    def clear(self) -> None:
+        """Have nothing."""
+
+
+class RemoteRows(OldRows, Protocol):
+    """The oldest generation of a table elsewhere: of which many rows are better asked for together."""
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Put rows of any namespaces."""
+
+    def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
+        """Of these namespaces with keys, all different, how many have no row."""
+
+    def first(self) -> int | None:
+        """The earliest namespace that is an int and has rows, or None."""
+
+    def take_first(self, until: float, limit: int) -> dict[int, Rows]:
+        """
+        The rows of the earliest namespaces that are ints, up to and including `until`; they leave.
+
+        Args:
+            limit: with so many rows, it is enough.
+        """
+
+    def moving(self, other: Any, altered: Callable[[Entry], Entry]) -> Iterator[None]:
+        """Take all rows of another of the same kind, altered, in slices; they keep their places."""
+
+    def check(self) -> None:
+        """Raise if what was put may be gone."""
+
+
+class MemoryRows:
+    """The oldest generation, in memory."""
+
+    __slots__ = ("_rows",)
+    is_remote = False
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, Rows] = {}
+
+    def get(self, namespace: Hashable, key: Hashable) -> Any:
+        rows = self._rows.get(namespace)
+        return MISSING if rows is None else rows.get(key, MISSING)
+
+    def remove(self, namespace: Hashable, key: Hashable) -> bool:
+        rows = self._rows.get(namespace)
+        if rows is None or rows.pop(key, MISSING) is MISSING:
+            return False
+        if not rows:
+            del self._rows[namespace]
+        return True
+
+    def drop(self, namespace: Hashable) -> bool:
+        return self._rows.pop(namespace, None) is not None
+
+    def __contains__(self, namespace: Hashable) -> bool:
+        return namespace in self._rows
+
+    def of(self, namespace: Hashable) -> Rows:
+        return self._rows.get(namespace, NO_ROWS)
+
+    def namespaces(self) -> Iterable[Any]:
+        return self._rows
+
+    def adopt(self, namespace: Hashable, rows: Rows) -> None:
+        self._rows[namespace] = rows
+
+    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
+        self._rows.setdefault(namespace, {}).update(rows)
+
+    def clear(self) -> None:
+        self._rows.clear()

@@ -1,0 +1,175 @@
+"""Rows on disk: keys that are equal meet, namespaces have their order, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream.errors import PipelineError, StateError
+from asyncstream.state import MISSING, Database, DiskRows, DiskState
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(DiskState(tmp_path_factory.mktemp("state")))
+    yield database
+    database.close()
+
+
+@dataclass(frozen=True)
+class Meets:
+    """Has the hash of all others."""
+
+    name: str
+
+    def __hash__(self) -> int:
+        return 7
+
+
+class ByIdentity:
+    """Equals no copy of itself."""
+
+
+def test_keys_that_are_equal_meet_the_same_row(opened: Database) -> None:
+    rows = DiskRows(opened)
+    rows.put([(None, 1, "one"), (None, "1", "text")])
+    for key in (1, 1.0, True):
+        assert rows.get(None, key) == "one"
+    rows.put([(None, True, "again")])
+    assert rows.of(None) == {1: "again", "1": "text"}
+    assert list(rows.of(None)) == [1, "1"]
+    assert rows.remove(None, 1.0)
+    assert rows.of(None) == {"1": "text"}
+
+
+def test_namespaces_that_are_equal_are_one(opened: Database) -> None:
+    rows = DiskRows(opened)
+    rows.put([((1, 2), "k", 1), (5, "k", 2), ("text", "k", 3), ((1, 2, 3), "k", 4)])
+    assert [rows.get(space, "k") for space in ((1.0, True + 1), 5.0, "text", (1, 2, 3))] == [1, 2, 3, 4]
+    assert set(rows.namespaces()) == {(1, 2), 5, "text", (1, 2, 3)}
+
+
+def test_keys_with_one_hash_are_told_apart(opened: Database) -> None:
+    rows = DiskRows(opened)
+    a, b, c = Meets("a"), Meets("b"), Meets("c")
+    rows.put([(None, a, 1), (None, 7, 0), (None, b, 2)])
+    rows.put([(None, b, 3), (None, c, 4)])
+    assert rows.of(None) == {a: 1, 7: 0, b: 3, c: 4}
+    assert len(rows) == 4
+    assert rows.count_new([(None, a), (None, Meets("d")), (None, 8)]) == 2
+    assert rows.remove(None, a)
+    assert not rows.remove(None, a)
+    assert list(rows.of(None)) == [7, b, c]
+    assert rows.drop(None)
+    assert len(rows) == 0
+    assert None not in rows
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9), st.integers(1, 3)),
+    st.integers(-9, 9) | st.just(math.inf),
+    st.integers(1, 4),
+)
+def test_the_earliest_namespaces_come_first(
+    opened: Database, sizes: dict[int, int], until: float, limit: int
+) -> None:
+    rows = DiskRows(opened)
+    rows.put([(space, key, space) for space, size in sizes.items() for key in range(size)])
+    assert rows.first() == min(sizes, default=None)
+    taken: list[int] = []
+    while found := rows.take_first(until, limit):
+        for space, some in found.items():
+            assert some == dict.fromkeys(range(sizes[space]), space)
+            taken.append(space)
+        left = sizes.keys() - set(taken)
+        assert rows.first() == min(left, default=None)
+    assert taken == sorted(space for space in sizes if space <= until)
+    assert sorted(rows.namespaces()) == sorted(sizes.keys() - set(taken))
+    rows.clear()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (ByIdentity(), 1, "does not equal a copy"),
+        (math.nan, 1, "does not equal a copy"),
+        ((1, ByIdentity()), 1, "does not equal a copy"),
+        ("key", lambda: None, "pickle refuses it"),
+    ],
+)
+def test_what_would_not_come_back_is_refused(tmp_path: Path, key: Any, value: Any, words: str) -> None:
+    database = Database(DiskState(tmp_path))
+    told: list[BaseException] = []
+    database.on_failure = told.append
+    rows = DiskRows(database)
+    with pytest.raises(StateError, match=words):
+        rows.put([(None, key, value)])
+    assert len(told) == 1
+    with pytest.raises(StateError, match=words):  # for ever after: nothing is read that may be wrong
+        rows.get(None, "other")
+    with pytest.raises(StateError, match=words):
+        rows.check()
+    database.close()
+
+
+def test_a_second_job_in_the_directory_is_refused(tmp_path: Path) -> None:
+    database = Database(DiskState(tmp_path / "state"))
+    with pytest.raises(StateError, match="another job"):
+        Database(DiskState(tmp_path / "state"))
+    database.close()
+    Database(DiskState(tmp_path / "state")).close()
+
+
+def test_what_an_earlier_job_left_is_not_read(tmp_path: Path) -> None:
+    database = Database(DiskState(tmp_path / "state"))
+    DiskRows(database).put([(None, key, key) for key in range(1000)])
+    shutil.copytree(tmp_path / "state", tmp_path / "left behind")
+    database.close()
+    database = Database(DiskState(tmp_path / "left behind"))
+    assert DiskRows(database).get(None, 7) is MISSING
+    database.close()
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "mine").write_text("dear to me")
+    with pytest.raises(StateError, match="something else"):
+        Database(DiskState(tmp_path))
+    (tmp_path / "asyncstream-state.lock").touch()
+    (tmp_path / "mine").write_text("dear to me")
+    with pytest.raises(StateError, match=r"something else \(mine\)"):
+        Database(DiskState(tmp_path))
+    assert (tmp_path / "rows" / "mine").read_text() == "dear to me"
+
+
+def test_a_lost_directory_loses_no_rows_in_silence(tmp_path: Path) -> None:
+    database = Database(DiskState(tmp_path / "state"))
+    rows = DiskRows(database)
+    rows.put([(None, key, "value" * 100) for key in range(1000)])
+    shutil.rmtree(tmp_path / "state")
+
+    def go_on() -> None:
+        for turn in range(1, 1000):  # until the memory of RocksDB has to be written to files
+            rows.put([(turn, key, bytes(1000)) for key in range(1000)])
+            assert rows.get(None, 7) == "value" * 100
+
+    with pytest.raises(StateError, match="cannot be used any more"):
+        go_on()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"directory": 7}, {"directory": "s", "young_rows": 0}, {"directory": "s", "cache_bytes": 5}]
+)
+def test_wrong_settings_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match=next(reversed(arguments))):
+        DiskState(**arguments)
