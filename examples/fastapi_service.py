@@ -57,4 +57,4 @@ async def stream(job: JobDep, customer: str | None = None) -> Response:
 
 
 if __name__ == "__main__":
-    uvicorn.run(service, port=int(os.environ.get("PORT", "8000")), timeout_graceful_shutdown=20)
+    uvicorn.run(service, port=int(os.getenv("PORT", "8000")), access_log=False, timeout_graceful_shutdown=20)
