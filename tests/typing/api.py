@@ -69,6 +69,7 @@ from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
 from asyncstream.state import TimeToLive, ValueDescriptor
 from asyncstream.telemetry import JobCollector, exposition, instrument
+from asyncstream.testing import Check, Harness, harness, source_contract, store_contract
 from asyncstream.windowing import (
     AggregateFunction,
     Collect,
@@ -425,6 +426,19 @@ class SeatLookup(AsyncFunction[dict[str, Any], Plane]):
 
 
 def write_planes(outputs: Mapping[str, DataFrame], number: int) -> None: ...
+
+
+def tests_of_ones_own(function: KeyedProcessFunction[str, int], folder: Path) -> None:
+    with harness(function, key_by="user", now=datetime.now()) as tested:
+        assert_type(tested, Harness)
+        tested.push("a", at=1000)
+        tested.advance(2000)
+        assert_type(tested.collect(), list[Any])
+        assert_type(tested.collect("late", timestamps=True), list[tuple[Any, int | None]])
+        tested.restore(tested.snapshot())
+    assert_type(source_contract(lambda folder: JsonLinesSource(folder / "in"), [1, 2, 3]), list[Check])
+    assert_type(store_contract(lambda folder: DirectoryStore(folder)), list[Check])
+    assert_type(Pipeline().with_ends(sources={"in": [1]}, sinks={"out": []}), Pipeline)
 
 
 def refused(

@@ -10,11 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from asyncstream.connectors.base import Source, SourceBatch, fault_of
+from asyncstream.connectors.base import Source, SourceBatch, Writer, fault_of
+from asyncstream.lease import Holder, Lease
 from asyncstream.testing.contracts.checks import Check, Contract, expect, expect_equal
 from asyncstream.testing.contracts.lives import CODEC, HOPS, interrupted
 
 __all__ = ("SourceContract", "source_contract")
+
+KEEP = 3
+"""Checkpoints that the store is said to keep."""
 
 POSITIONS = 20
 """Positions that are gone on from, at most, in each check."""
@@ -26,6 +30,7 @@ OF_REPLAY = frozenset(
         "crashes_between_any_two_reads_lose_nothing",
         "goes_on_from_an_older_position_too",
         "opened_again_it_goes_on_where_it_is_put",
+        "what_is_not_forgotten_can_be_gone_back_to",
     }
 )
 """Checks of sources whose elements can be read again."""
@@ -72,6 +77,7 @@ class SourceContract(Contract[Source[Any]]):
         ends: bool,
     ) -> None:
         super().__init__(make)
+        self._lease = 0
         self._expected = list(expected)
         self._prepare = prepare
         self._replayable = replayable
@@ -86,6 +92,13 @@ class SourceContract(Contract[Source[Any]]):
     def _prepared(self, folder: Path) -> None:
         if self._prepare is not None:
             self._prepare(folder)
+
+    def _make(self, folder: Path) -> Source[Any]:
+        """Each source is that of a later job of one store."""
+        self._lease += 1
+        source = super()._make(folder)
+        source.writer = Writer(Lease(self._lease, "contract", Holder.here(0), 0), KEEP, "refuse")
+        return source
 
     async def _rest(self, source: Source[Any], already: int = 0) -> list[SourceBatch[Any]]:
         """All batches to the end, `already` elements having been read."""
@@ -165,6 +178,8 @@ class SourceContract(Contract[Source[Any]]):
             before = _kept(source.position())
             await asyncio.sleep(0.005)
             expect_equal("the position while nobody reads", _kept(source.position()), before)
+            progress = source.progress()
+            expect(progress is None or 0 <= progress <= 1, f"progress() is {progress}, not from 0 to 1")
             batch = await source.read()
             if batch is None:
                 break
@@ -286,6 +301,25 @@ class SourceContract(Contract[Source[Any]]):
             await source.open()
             await source.seek(older[0])
             await self._gives(source, older[1])
+            await source.close()
+
+    async def what_is_not_forgotten_can_be_gone_back_to(self, folder: Path) -> None:
+        """After `forget` of a position, reading goes on, and can begin there and at later ones."""
+        self._prepared(folder)
+        walked = await self._walk(folder)
+        position, read = walked[len(walked) // 2]
+        source = self._make(folder)
+        await source.open()
+        await source.seek(position)
+        await source.forget(position)
+        await self._gives(source, read)
+        await source.close()
+        for position, read in walked[len(walked) // 2 :]:
+            source = self._make(folder)
+            await source.can_seek(position)
+            await source.open()
+            await source.seek(position)
+            await self._gives(source, read)
             await source.close()
 
     async def opened_again_it_goes_on_where_it_is_put(self, folder: Path) -> None:

@@ -132,9 +132,21 @@ class RefusesItsOwnPosition(Counting):
         raise OSError("is that mine?")
 
 
+class ForgetsTooMuch(Counting):
+    async def forget(self, position: Any) -> None:
+        self.at += 3
+
+
+class MoreThanAll(Counting):
+    def progress(self) -> float | None:
+        return 1.5
+
+
 @pytest.mark.parametrize(
     ("make", "name", "complaint"),
     [
+        (ForgetsTooMuch, "what_is_not_forgotten_can_be_gone_back_to", "elements: expected"),
+        (MoreThanAll, "a_slow_reader_loses_nothing", "progress() is 1.5"),
         (TakesBeforeItWaits, "a_read_that_is_cancelled_takes_nothing", "elements: expected"),
         (PositionIsAhead, "each_position_leads_to_what_had_not_been_read", "elements: expected"),
         (PositionIsAhead, "crashes_between_any_two_reads_lose_nothing", "position after seek"),
