@@ -323,21 +323,6 @@ class TimerService:
         if not self._has_room():
             raise _NoRoom
 
-    def snapshot(self) -> dict[str, list[tuple[int, Any, Any]]]:
-        """For each domain its timers as (timestamp, key, namespace), in the order in which they fire."""
-        return {
-            "event": [tuple(timer) for timer in self.event],
-            "processing": [tuple(t) for t in self.processing],
-        }
-
-    def restore(self, snapshot: dict[str, list[tuple[int, Any, Any]]]) -> None:
-        """Take up the timers that `snapshot` gave, in place of those that are here; the watermark stays."""
-        for queue, kept in ((self.event, snapshot["event"]), (self.processing, snapshot["processing"])):
-            queue.clear()
-            for timestamp, key, namespace in kept:
-                queue.register(timestamp, key, namespace)
-        self._ask()
-
     def restored(self) -> None:
         """The tables hold other timers than before; the watermark stays."""
         self.event.restored()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.state import Tables
 from asyncstream.timers import Timer, TimerQueue, TimerService
 
 
@@ -16,10 +17,12 @@ class Service:
     def __init__(self) -> None:
         self.fired: list[Any] = []
         self.woken: list[int] = []
+        self.tables = Tables()
         self.timers = TimerService(
             lambda *timer: self.fired.append(("event", *timer)),
             lambda *timer: self.fired.append(("processing", *timer)),
             self.woken.append,
+            tables=self.tables,
         )
 
 
@@ -111,7 +114,8 @@ def test_a_restore_brings_timers_back_and_asks_to_be_woken_but_forgets_the_water
     service.timers.register_processing(40, "b")
     service.timers.advance_watermark(5)
     other.timers.register_processing(7, "gone")
-    other.timers.restore(service.timers.snapshot())
+    other.tables.restore(service.tables.snapshot())
+    other.timers.restored()
     assert other.timers.watermark == MIN_TIMESTAMP
     assert other.woken == [7, 40]
     other.timers.advance_watermark(10)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
@@ -33,7 +33,6 @@ from asyncstream.errors import InternalError, UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
-from asyncstream.state.division import Layout, divide, unite
 from asyncstream.state.frozen import Frozen, freeze
 from asyncstream.state.tables import Tables, divide_snapshot, unite_snapshots
 
@@ -103,13 +102,11 @@ class Operator:
     Attributes:
         out: where the main output goes.
         side: where side outputs go, by tag; a tag that nobody reads is absent.
-        layout: where in a snapshot keys are, so that it can be divided by them; None: it is about no keys.
         tables: all that it remembers; declared at the latest in `open`.
         called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
     """
 
-    layout: ClassVar[Layout | None] = None
     called: object = None
     recent_failures: Sequence[Failure] = ()
 
@@ -198,8 +195,6 @@ class Operator:
         self, state: Any, share_of: Callable[[Any], int], shares: Collection[int]
     ) -> dict[int, Any] | None:
         """A snapshot in parts, each with some of the keys; None if this is not about keys."""
-        if self.layout is not None:
-            return divide(state, self.layout, share_of, shares)
         state = self.upgraded(state)
         return divide_snapshot(state, share_of, shares) if _is_of_tables(state) else None
 
@@ -207,8 +202,6 @@ class Operator:
         """
         The snapshot that has these parts, of which there is at least one; None if this is not about keys.
         """
-        if self.layout is not None:
-            return unite(states, self.layout)
         states = [self.upgraded(state) for state in states]
         return unite_snapshots(states) if _is_of_tables(states[0]) else None
 

@@ -3,9 +3,8 @@ What steps remember: tables, and the keyed state of user code in them.
 
 Read `table` (how state is kept) and `tables` (all that a step remembers), then `descriptors` (what the user
 names), `handles` (what user code reads and writes), `ttl` (how entries expire), `keyed` (all of it together);
-`disk` and `database` keep what is larger than memory,
-`division` is for runtimes that spread keys over several places, and `schema` for code that changes between
-two runs.
+`disk` and `database` keep what is larger than memory, `schema` is for code that changes between two runs, and
+`upgrade` for what earlier versions kept.
 """
 
 from asyncstream.state.database import Database, DiskState
@@ -22,8 +21,7 @@ from asyncstream.state.descriptors import (
 )
 from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.division import CELLS, TIMERS, TOTAL, Common, Each, Keyed, Layout, divide, unite
-from asyncstream.state.frozen import Frozen, freeze, freeze_items
+from asyncstream.state.frozen import Frozen, freeze
 from asyncstream.state.handles import (
     AggregatingState,
     ListState,
@@ -48,27 +46,20 @@ from asyncstream.state.tables import (
 
 __all__ = (
     "IMMUTABLE",
-    "CELLS",
     "MISSING",
-    "TIMERS",
-    "TOTAL",
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",
     "Cell",
     "Change",
-    "Common",
     "Cut",
     "Database",
     "Delta",
     "DiskRows",
     "DiskState",
-    "Each",
     "Frozen",
     "Kept",
-    "Keyed",
     "KeyedState",
-    "Layout",
     "ListDescriptor",
     "ListState",
     "MapDescriptor",
@@ -87,11 +78,8 @@ __all__ = (
     "compare",
     "described",
     "detached",
-    "divide",
     "divide_snapshot",
     "freeze",
-    "freeze_items",
     "plain_namespace",
-    "unite",
     "unite_snapshots",
 )

@@ -19,19 +19,15 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from asyncstream.codec.arrays import reduced
 from asyncstream.codec.pickled import PROTOCOL
 
-__all__ = ("Frozen", "freeze", "freeze_items")
+__all__ = ("Frozen", "freeze")
 
 T = TypeVar("T")
-
-_CHUNK = 2000
-"""Items copied in one go: to read them back holds up other threads for well under a millisecond."""
 
 _MUCH = 4 * 2**20
 """Bytes that a copy of plain values is allowed: more of them, and one large thing is there many times."""
@@ -72,22 +68,6 @@ def freeze(value: Any) -> Frozen[Any]:
         except Exception:  # of any class in there
             return Frozen(lambda: value, is_live=True)
     return Frozen(lambda: pickle.loads(data.getbuffer()), data.tell())
-
-
-def freeze_items(items: Iterable[Any]) -> Frozen[Iterator[Any]]:
-    """Hold many items fast; they come back one by one."""
-    chunks = []
-    rest = iter(items)
-    while chunk := tuple(islice(rest, _CHUNK)):
-        chunks.append(freeze(chunk))
-        if chunks[-1].is_live:
-            return Frozen(lambda: chain(_items_of(chunks), rest), is_live=True)
-    size = sum(chunk.size for chunk in chunks)
-    return Frozen(lambda: _items_of(chunks), size)
-
-
-def _items_of(chunks: Iterable[Frozen[Any]]) -> Iterator[Any]:
-    return chain.from_iterable(chunk.thaw() for chunk in chunks)
 
 
 class _NotPlain(Exception):

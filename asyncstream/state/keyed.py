@@ -31,8 +31,7 @@ from asyncstream.state.handles import (
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Cell, Tables
 from asyncstream.state.ttl import Ages
-from asyncstream.state.upgrade import EXPIRES, WRITTEN, keyed_state
-from asyncstream.state.upgrade import snapshot as upgraded_snapshot
+from asyncstream.state.upgrade import EXPIRES, WRITTEN
 
 __all__ = ("KeyedState",)
 
@@ -120,37 +119,6 @@ class KeyedState(Cursor):
     def __len__(self) -> int:
         """How many entries there are, all names, keys and namespaces together."""
         return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in self._handles)
-
-    def snapshot(self) -> dict[str, Any]:
-        """By name the kind, and a list of (key, namespace, value, when it was written)."""
-        self.purge()
-        tables = self._tables.snapshot()["tables"]
-        found = {}
-        for table, kept in tables.items():
-            name = table.removeprefix(f"{self._prefix}/")
-            if name.endswith((WRITTEN, EXPIRES)) or not kept:
-                continue
-            written = {
-                (namespace, key): at
-                for namespace, rows in tables.get(f"{table}{WRITTEN}", ())
-                for key, at in rows
-            }
-            found[name] = {
-                "kind": self._kinds[name],
-                "times": "written",
-                "cells": [
-                    (key, namespace, value, written.get((namespace, key)))
-                    for namespace, rows in kept
-                    for key, value in rows
-                ],
-            }
-        return found
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take up what `snapshot` gave, in place of what is here."""
-        tables, kinds = keyed_state(self._prefix, snapshot)
-        self._tables.restore(upgraded_snapshot(tables, {self._prefix: kinds}, {self._prefix: "merge"}))
-        self.restored()
 
     def purge(self) -> None:
         """Remove all that has expired."""

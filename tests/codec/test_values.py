@@ -13,7 +13,7 @@ import pytest
 
 from asyncstream.codec import Codec, ForeignError, JsonCodec, PickleCodec
 from asyncstream.errors import CodecError
-from asyncstream.state import freeze, freeze_items
+from asyncstream.state import freeze
 from tests.values import KEPT, PICKLED, REFUSED, Derived, Point, Reading, WithHiddenSlot, same
 
 AROUND: dict[str, Callable[[Any], Any]] = {
@@ -57,13 +57,13 @@ def test_what_cannot_be_kept_is_refused_when_it_is_written(by: Codec, value: Any
 @pytest.mark.parametrize("value", named(KEPT, PICKLED, REFUSED))
 def test_held_value_is_thawed_as_it_was(value: Any) -> None:
     for wrap in AROUND.values():
-        for frozen in (freeze([wrap(value)]), freeze_items([wrap(value)])):
-            try:
-                (thawed,) = frozen.thaw()
-            except TypeError:
-                assert type(value).__name__ == "NotAgain"  # which has no bytes that could be told apart
-                continue
-            assert frozen.is_live or same(thawed, wrap(value))
+        frozen = freeze([wrap(value)])
+        try:
+            (thawed,) = frozen.thaw()
+        except TypeError:
+            assert type(value).__name__ == "NotAgain"  # which has no bytes that could be told apart
+            continue
+        assert frozen.is_live or same(thawed, wrap(value))
 
 
 def test_array_that_comes_back_can_be_written_to() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncstream.state import Tables
 from asyncstream.timers import TimerQueue, TimerService
 
 Timer = tuple[int, str, int]
@@ -67,14 +68,17 @@ def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Act
         return fired
 
     def restored(queue: TimerQueue) -> TimerQueue:
-        service = TimerService(print, print, print)
-        service.event = queue
-        other = TimerService(print, print, print)
-        other.restore(service.snapshot())
+        kept, tables = queues.pop(), Tables()
+        other = TimerService(print, print, print, tables=tables)
+        tables.restore(kept.snapshot())
+        other.restored()
         assert list(other.event) == list(queue)
+        queues.append(tables)
         return other.event
 
-    assert play(TimerQueue(), restored) == play(SortedModel(), lambda model: model)
+    queues = [Tables()]
+    first = TimerService(print, print, print, tables=queues[0])
+    assert play(first.event, restored) == play(SortedModel(), lambda model: model)
 
 
 @settings(max_examples=100, deadline=None)

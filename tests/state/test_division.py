@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction, KeyedProcessOperator
-from asyncstream.state import TOTAL, Common, Each, Keyed, Layout, ListDescriptor, divide, unite
+from asyncstream.state import ListDescriptor
 from asyncstream.windowing import (
     CountTrigger,
     SessionWindows,
@@ -23,45 +23,6 @@ from asyncstream.windowing.factory import window_operator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.policies import policy_window
 from tests.operators.recorder import Recorder, record
-
-
-def test_each_layout_goes_to_parts_and_back() -> None:
-    layout: Layout = {
-        "entries": Keyed(1),
-        "timers": Keyed(1, ordered=True),
-        "earliest": Common(min),
-        "dropped": TOTAL,
-        "tables": Each({"cells": Keyed(0)}),
-    }
-    state = {
-        "entries": [["x", 0], ["y", 1], ["z", 0]],
-        "timers": [[1, 1], [2, 0], [3, 1]],
-        "earliest": None,
-        "dropped": 3,
-        "tables": {"seen": {"cells": [[1, "a"], [0, "b"]]}},
-    }
-    parts = divide(state, layout, lambda key: key, range(3))
-    assert parts[0] == {
-        "entries": [["x", 0], ["z", 0]],
-        "timers": [[2, 0]],
-        "earliest": None,
-        "dropped": 3,
-        "tables": {"seen": {"cells": [[0, "b"]]}},
-    }
-    assert parts[1]["dropped"] == 0
-    assert parts[2] == {
-        "entries": [],
-        "timers": [],
-        "earliest": None,
-        "dropped": 0,
-        "tables": {"seen": {"cells": []}},
-    }
-    united = unite([parts[2], parts[1], parts[0]], layout)
-    assert united == state | {
-        "entries": [["y", 1], ["x", 0], ["z", 0]],
-        "tables": {"seen": {"cells": [[1, "a"], [0, "b"]]}},
-    }
-    assert unite([parts[0] | {"earliest": 7}, parts[1] | {"earliest": 5}, parts[2]], layout)["earliest"] == 5
 
 
 class Latest(KeyedProcessFunction[Any, Any]):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.errors import HttpError
-from asyncstream.state import freeze, freeze_items
+from asyncstream.state import freeze
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -66,19 +66,3 @@ def test_what_cannot_be_copied_for_sure_is_given_as_it_is(value: Any) -> None:
 def test_exceptions_are_never_pickled() -> None:
     """Many are pickled without complaint, and fail only when they are read."""
     assert freeze([HttpError("u", 500, "r", retryable=True)]).is_live
-
-
-@pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 5000])
-def test_items_come_back_one_by_one(count: int) -> None:
-    items = {f"k{number}": [number] for number in range(count)}
-    frozen = freeze_items(items.items())
-    for held in items.values():
-        held.append(-1)
-    assert dict(frozen.thaw()) == {f"k{number}": [number] for number in range(count)}
-
-
-def test_one_item_that_cannot_be_copied_makes_all_live() -> None:
-    items = [*range(3000), ValueError("x"), *range(3000)]
-    frozen = freeze_items(items)
-    assert frozen.is_live
-    assert list(frozen.thaw()) == items

@@ -11,7 +11,6 @@ from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.state import (
     AggregatingDescriptor,
-    KeyedState,
     ListDescriptor,
     MapDescriptor,
     ReducingDescriptor,
@@ -20,6 +19,7 @@ from asyncstream.state import (
     detached,
 )
 from asyncstream.windowing import Mean
+from tests.state.store import Store
 
 COUNT = ValueDescriptor[int]("count", default=0)
 SEEN = ListDescriptor[str]("seen")
@@ -29,7 +29,7 @@ MEAN = AggregatingDescriptor[int, float]("mean", Mean())
 
 
 def test_each_key_and_namespace_has_its_own_entry() -> None:
-    store = KeyedState()
+    store = Store()
     count = store.state(COUNT)
     for key, namespace, value in (("a", None, 1), ("a", (0, 10), 2), ("b", None, 3)):
         store.key, store.namespace = key, namespace
@@ -43,7 +43,7 @@ def test_each_key_and_namespace_has_its_own_entry() -> None:
 
 
 def test_what_is_empty_leaves_no_entry() -> None:
-    store = KeyedState()
+    store = Store()
     store.key = "a"
     count, seen, prices = store.state(COUNT), store.state(SEEN), store.state(PRICES)
     count.set(1)
@@ -57,11 +57,11 @@ def test_what_is_empty_leaves_no_entry() -> None:
     store.state(TOTAL).add(1)
     store.state(TOTAL).clear()
     assert len(store) == 0
-    assert store.snapshot() == {}
+    assert not any(store.snapshot()["tables"].values())
 
 
 def test_lists_and_maps_are_handed_out_as_copies() -> None:
-    store = KeyedState()
+    store = Store()
     store.key = "a"
     seen, prices = store.state(SEEN), store.state(PRICES)
     seen.extend(["x", "y"])
@@ -80,7 +80,7 @@ def test_lists_and_maps_are_handed_out_as_copies() -> None:
 
 
 def test_reducing_and_aggregating_state_fold_what_is_added() -> None:
-    store = KeyedState()
+    store = Store()
     store.key = "a"
     total, mean = store.state(TOTAL), store.state(MEAN)
     assert (total.get(), mean.get()) == (None, None)
@@ -91,7 +91,7 @@ def test_reducing_and_aggregating_state_fold_what_is_added() -> None:
 
 
 def test_merging_moves_the_entries_of_the_key() -> None:
-    store = KeyedState()
+    store = Store()
     total, seen, mean = store.state(TOTAL), store.state(SEEN), store.state(MEAN)
     for key in "ab":
         for namespace in (1, 2, 3):
@@ -111,7 +111,7 @@ def test_merging_moves_the_entries_of_the_key() -> None:
 
 
 def test_value_state_refuses_to_merge_two_values() -> None:
-    store = KeyedState()
+    store = Store()
     store.key = "a"
     count = store.state(COUNT)
     store.namespace = 1
@@ -125,7 +125,7 @@ def test_value_state_refuses_to_merge_two_values() -> None:
 
 def test_an_entry_lives_until_its_ttl_after_the_last_write() -> None:
     clock = ManualClock()
-    store = KeyedState(clock)
+    store = Store(clock)
     store.key = "a"
     count = store.state(ValueDescriptor[int]("count", ttl=1))
     count.set(1)
@@ -140,7 +140,7 @@ def test_an_entry_lives_until_its_ttl_after_the_last_write() -> None:
 
 def test_snapshots_leave_out_what_has_run_out_and_keep_how_long_the_rest_lives() -> None:
     clock = ManualClock()
-    store = KeyedState(clock)
+    store = Store(clock)
     descriptor = ListDescriptor[str]("seen", ttl=1)
     for at, key in ((0, "a"), (500, "b")):
         clock.set_ms(at)
@@ -148,8 +148,8 @@ def test_snapshots_leave_out_what_has_run_out_and_keep_how_long_the_rest_lives()
         store.state(descriptor).add("x")
     clock.set_ms(1000)
     snapshot = store.snapshot()
-    assert [cell[0] for cell in snapshot["seen"]["cells"]] == ["b"]
-    other = KeyedState(clock)
+    assert [key for key, _ in store.rows("seen")] == ["b"]
+    other = Store(clock)
     other.restore(snapshot)
     other.key = "b"
     assert other.state(descriptor).get() == ["x"]
@@ -159,7 +159,7 @@ def test_snapshots_leave_out_what_has_run_out_and_keep_how_long_the_rest_lives()
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_restore_brings_everything_back(early: bool) -> None:
-    store, codec = KeyedState(), JsonCodec()
+    store, codec = Store(), JsonCodec()
     store.key, store.namespace = ("a", 1), (0, 10)
     store.state(COUNT).set(3)
     store.state(SEEN).add("x")
@@ -167,7 +167,7 @@ def test_a_restore_brings_everything_back(early: bool) -> None:
     store.state(TOTAL).add(4)
     store.state(MEAN).add(6)
     snapshot = codec.decode(codec.encode(store.snapshot()))
-    other = KeyedState()
+    other = Store()
     if early:  # handles fetched before the restore
         for descriptor in (COUNT, SEEN, PRICES, TOTAL, MEAN):
             other.state(descriptor)
@@ -179,7 +179,7 @@ def test_a_restore_brings_everything_back(early: bool) -> None:
 
 
 def test_a_snapshot_shares_nothing_with_the_store() -> None:
-    store = KeyedState()
+    store = Store()
     store.key = "a"
     held: list[Any] = [1]
     values = store.state(ValueDescriptor[list[Any]]("values"))
@@ -190,17 +190,17 @@ def test_a_snapshot_shares_nothing_with_the_store() -> None:
     restored = values.get()
     assert restored == [1]
     restored.append(3)
-    assert snapshot["values"]["cells"][0][2] == [1]
+    assert snapshot["tables"]["state/values"] == [[None, [["a", [1]]]]]
 
 
 def test_state_of_another_kind_is_refused() -> None:
-    store = KeyedState()
+    store = Store()
     store.state(ValueDescriptor[int]("x"))
     with pytest.raises(CheckpointError, match="'x' is value state and cannot be read as list"):
         store.state(ListDescriptor[int]("x"))
     store.key = "a"
     store.state(ValueDescriptor[int]("x")).set(1)
-    other = KeyedState()
+    other = Store()
     other.state(ListDescriptor[int]("x"))
     with pytest.raises(CheckpointError, match="another name"):
         other.restore(store.snapshot())

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from asyncstream.clock import ManualClock
 from asyncstream.errors import PipelineError
 from asyncstream.state import (
-    KeyedState,
     ListDescriptor,
     MapDescriptor,
     ReducingDescriptor,
     TimeToLive,
     ValueDescriptor,
 )
+from tests.state.store import Store
 
 TTL_MS = 10
 
@@ -66,7 +66,7 @@ def test_every_entry_lives_as_long_as_in_a_model_that_looks_at_all_of_them(
     ttl = TimeToLive(timedelta(milliseconds=TTL_MS), refresh=refresh)
 
     def opened() -> tuple[Any, Any, Any, Any]:
-        store = KeyedState(clock)
+        store = Store(clock)
         store.key = "k"
         return (
             store,
@@ -114,7 +114,7 @@ def test_every_entry_lives_as_long_as_in_a_model_that_looks_at_all_of_them(
             table.clear()
             model.map.clear()
         elif step == "snapshot":
-            cells = {name: kept["cells"][0][2] for name, kept in store.snapshot().items()}
+            cells = {name: rows[0][1] for name in ("list", "map") if (rows := store.rows(name))}
             assert cells.get("list", []) == [entry[0] for entry in model.list]
             assert cells.get("map", {}) == {key: entry[0] for key, entry in model.map.items()}
         else:
@@ -132,11 +132,11 @@ def test_a_changed_time_to_live_holds_for_what_is_there(
     is_open_before: bool, before: int | None, after: int | None, lives_until: int | None
 ) -> None:
     clock = ManualClock(100)
-    first = KeyedState(clock)
+    first = Store(clock)
     first.key = "k"
     first.state(ListDescriptor[int]("x", ttl=milliseconds(before))).add(1)
     clock.set_ms(105)
-    second = KeyedState(clock)
+    second = Store(clock)
     second.key = "k"
     if is_open_before:
         second.state(ListDescriptor[int]("x", ttl=milliseconds(after)))
@@ -154,7 +154,7 @@ def test_a_changed_time_to_live_holds_for_what_is_there(
 
 def test_times_of_expiry_from_before_version_0_2_are_understood() -> None:
     clock = ManualClock(100)
-    store = KeyedState(clock)
+    store = Store(clock)
     store.key = "k"
     old = {
         "value": {"kind": "value", "cells": [("k", None, 7, 105)]},
@@ -162,7 +162,7 @@ def test_times_of_expiry_from_before_version_0_2_are_understood() -> None:
         "map": {"kind": "map", "cells": [("k", None, {"a": 1}, 105)]},
         "ever": {"kind": "value", "cells": [("k", None, 8, None)]},
     }
-    store.restore(old)
+    store.restore_old(old)
     value = store.state(ValueDescriptor[int]("value", ttl=milliseconds(TTL_MS)))
     values = store.state(ListDescriptor[int]("list", ttl=milliseconds(TTL_MS)))
     table = store.state(MapDescriptor[str, int]("map", ttl=milliseconds(TTL_MS)))
@@ -175,18 +175,18 @@ def test_times_of_expiry_from_before_version_0_2_are_understood() -> None:
 
 def test_state_that_no_descriptor_has_claimed_yet_stays_as_it_was_kept() -> None:
     clock = ManualClock(100)
-    first = KeyedState(clock)
+    first = Store(clock)
     first.key = "k"
     first.state(ListDescriptor[int]("x", ttl=milliseconds(TTL_MS))).add(1)
     kept = first.snapshot()
-    second = KeyedState(clock)
+    second = Store(clock)
     second.restore(kept)
     assert second.snapshot() == kept
 
 
 def test_entries_that_are_never_read_again_leave_memory_as_others_are_written() -> None:
     clock = ManualClock()
-    store = KeyedState(clock)
+    store = Store(clock)
     value = store.state(ValueDescriptor[int]("value", ttl=milliseconds(TTL_MS)))
     table = store.state(MapDescriptor[int, int]("map", ttl=milliseconds(TTL_MS)))
     largest = 0
@@ -203,7 +203,7 @@ def test_entries_that_are_never_read_again_leave_memory_as_others_are_written() 
 
 def test_a_merge_keeps_the_age_of_what_is_moved() -> None:
     clock = ManualClock()
-    store = KeyedState(clock)
+    store = Store(clock)
     store.key = "k"
     values = store.state(ListDescriptor[int]("values", ttl=milliseconds(TTL_MS)))
     total = store.state(ReducingDescriptor[int]("total", lambda a, b: a + b, ttl=milliseconds(TTL_MS)))

@@ -86,12 +86,13 @@ class Namespaced(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self.state = KeyedState(context.clock)
+        self.state = KeyedState(context.clock, self.tables)
         self.count = self.state.state(ValueDescriptor[int]("count"))
         self.timers = TimerService(
             lambda t, key, namespace: self.fired("e", t, key, namespace),
             lambda t, key, namespace: self.fired("p", t, key, namespace),
             context.wake_at,
+            tables=self.tables,
         )
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
@@ -151,12 +152,9 @@ class Namespaced(Operator):
     def advance_clock(self, now_ms: int) -> None:
         self.timers.advance_clock(now_ms)
 
-    def snapshot(self) -> Any:
-        return {"state": self.state.snapshot(), "timers": self.timers.snapshot()}
-
-    def restore(self, state: Any) -> None:
-        self.state.restore(state["state"])
-        self.timers.restore(state["timers"])
+    def restored(self) -> None:
+        self.state.restored()
+        self.timers.restored()
 
     def metrics(self) -> dict[str, int]:
         return {
