@@ -199,6 +199,8 @@ def timer_table(name: str, namespace_of: Callable[[Any], Any] = _same) -> Table:
     Args:
         namespace_of: makes the namespace of a timer of what the codec gives back.
     """
+    if namespace_of is _same:
+        return Table(name, compound=True)
     return Table(
         name,
         save_key=lambda timer: (timer[0], plain_namespace(timer[1])),

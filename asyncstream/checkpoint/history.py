@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, unpack_info
 from asyncstream.checkpoint.parts import Encoded, check_part, digest_in, part_name
@@ -14,10 +15,14 @@ from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
+from asyncstream.connectors.aside import aside
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Lease
 
 __all__ = ("History",)
+
+LARGE: Final = 2**20
+"""Bytes of which a checksum takes a millisecond: it is made in a thread."""
 
 log = logging.getLogger("asyncstream.checkpoint")
 
@@ -128,7 +133,10 @@ class History:
             CheckpointError: if it is not there.
         """
         data = await self._store.read(name)
-        check_part(name, data)
+        if len(data) > LARGE:
+            await aside(partial(check_part, name, data))
+        else:
+            check_part(name, data)
         return data
 
     async def check(self, number: int) -> CheckpointInfo:

@@ -9,6 +9,8 @@ A chunk is one of these, through the codec:
 
 What a snapshot of tables says besides is a part of its own, `ABOUT`, the first one of the step.
 
+A namespace or key that is a tuple stands as a list, which neither can be: plain keys need nothing but JSON.
+
 The chunks of a delta come in the order in which it is to be applied, so chunks of consecutive deltas, put one
 behind the other, are again those of a delta. A chunk holds about a thousand rows: a thread that makes them
 lets the event loop run in between, and a restore goes from one to the next.
@@ -18,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
+from sys import intern
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
-from asyncstream.state import Delta, Kept, Table, plain_namespace
+from asyncstream.state import MISSING, Delta, Kept, Table, plain_namespace
 
 __all__ = (
     "ABOUT",
@@ -88,13 +91,17 @@ class _Saved:
 
 
 def _chunks(delta: Delta) -> Iterator[list[Any]]:
-    dropped = list(delta.dropped)
+    dropped = list(map(_listed, delta.dropped))
     for start in range(0, len(dropped), CHUNK):
         yield ["dropped", dropped[start : start + CHUNK]]
-    gone = ((namespace, key) for namespace, keys in delta.gone.items() for key in keys)
+    gone = ((namespace, _listed(key)) for namespace, keys in delta.gone.items() for key in keys)
     for some in _grouped(gone):
         yield ["gone", some]
-    rows = ((namespace, list(row)) for namespace, rows in delta.rows.items() for row in rows.items())
+    rows = (
+        (namespace, [_listed(key), value])
+        for namespace, rows in delta.rows.items()
+        for key, value in rows.items()
+    )
     for some in _grouped(rows):
         yield ["rows", some]
 
@@ -103,11 +110,21 @@ def _grouped(entries: Iterator[tuple[Any, Any]]) -> Iterator[list[list[Any]]]:
     """`CHUNK` entries at a time, those of one namespace together."""
     while some := list(islice(entries, CHUNK)):
         groups: list[list[Any]] = []
+        last: Any = MISSING
         for namespace, entry in some:
-            if not groups or groups[-1][0] != namespace:
-                groups.append([namespace, []])
+            if namespace != last:
+                groups.append([_listed(namespace), []])
+                last = namespace
             groups[-1][1].append(entry)
         yield groups
+
+
+def _listed(key: Any) -> Any:
+    return list(key) if type(key) is tuple else key
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(key) if type(key) is list else key
 
 
 def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
@@ -176,12 +193,18 @@ def _apply(table: Table, data: bytes, codec: Codec) -> None:
     """Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young."""
     kind, entries = codec.decode(data)
     if kind == "dropped":
-        table.apply(Delta({}, {}, entries))
+        table.apply(Delta({}, {}, map(_hashable, entries)))
     elif kind == "gone":
-        table.apply(Delta({}, {namespace: set(keys) for namespace, keys in entries}))
+        table.apply(Delta({}, {_hashable(space): set(map(_hashable, keys)) for space, keys in entries}))
     else:
         for namespace, rows in entries:
-            table.load_rows(namespace, map(tuple, rows))
+            for row in rows:
+                key = row[0]
+                if type(key) is str:
+                    row[0] = intern(key)  # the tables of a step have the same keys
+                elif type(key) is list:
+                    row[0] = tuple(intern(part) if type(part) is str else part for part in key)
+            table.load_rows(_hashable(namespace), rows)
 
 
 def compacted(chunks: Iterable[bytes], codec: Codec) -> list[bytes]:

@@ -52,7 +52,7 @@ class OldRows(Protocol):
         """The rows of a namespace, in order; to be read only."""
 
     def namespaces(self) -> Iterable[Any]:
-        """Those that may have rows, in no order."""
+        """Those that have rows, in no order."""
 
     def adopt(self, namespace: Hashable, rows: Rows) -> None:
         """Have rows of a namespace that has none here; they are given away with this."""
@@ -131,7 +131,11 @@ class MemoryRows:
         self._rows[namespace] = rows
 
     def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        self._rows.setdefault(namespace, {}).update(rows)
+        present = self._rows.get(namespace)
+        if present is not None:
+            present.update(rows)
+        elif made := dict(rows):
+            self._rows[namespace] = made
 
     def clear(self) -> None:
         self._rows.clear()

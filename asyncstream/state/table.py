@@ -256,6 +256,9 @@ class Table:
             yield from [namespace for namespace, rows in self.young.items() if rows]
             return
         frozen = {} if self._frozen is None else self._frozen
+        if not frozen and not self.young:
+            yield from list(self._old.namespaces())
+            return
         for namespace in list(dict.fromkeys([*self._old.namespaces(), *frozen, *self.young])):
             if self.young.get(namespace) or self.whole(namespace):
                 yield namespace
@@ -331,7 +334,8 @@ class Table:
                 gone = self._gone.get(namespace)
                 if gone:
                     rows = {key: value for key, value in rows.items() if key not in gone}
-                self._old.adopt(namespace, rows)
+                if rows:
+                    self._old.adopt(namespace, rows)
                 done += 1
             else:
                 rest = iter(list(rows.items()))

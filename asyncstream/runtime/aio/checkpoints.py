@@ -34,7 +34,6 @@ in which a sink holds something that no checkpoint knows about.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -59,7 +58,7 @@ from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
-from asyncstream.runtime.aio.slices import in_slices
+from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Cut, Frozen, freeze
@@ -531,19 +530,8 @@ class Checkpointer:
 
 
 def _without_collector(work: Callable[[], T]) -> T:
-    """
-    Run `work` without the garbage collector.
-
-    It is set off by the many lists that are made there, none of which is garbage, and its walk over all that
-    is alive would hold the event loop, too, for a tenth of a second.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with without_collector():
         return work()
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

@@ -142,7 +142,8 @@ class Job(Exchange):
             self._run.end_sources()
             await self._outcome()
         elif not self._run.finished.done():
-            await self._stopped(10.0)
+            await self._end(10.0)  # there is a checkpoint: no snapshot is asked for
+            await self._close()
 
     def _failed(self, error: BaseException) -> None:
         if self._body is not None and isinstance(error, Exception):
@@ -306,18 +307,21 @@ class Job(Exchange):
         if self._run.phase == "running" and grace_seconds:
             self._run.take_checkpoint_soon()
             await self._run.come_to_rest(grace_seconds)
-        return await self._stopped(seconds)
+        await self._end(seconds)
+        snapshot = self.snapshot()
+        await self._close()
+        return snapshot
 
-    async def _stopped(self, seconds: float) -> JobSnapshot:
+    async def _end(self, seconds: float) -> None:
         if not self._run.finished.done():
             self._was_stopped = True
         self._run.stop(seconds)
         await asyncio.shield(self._run.finished)
-        snapshot = self.snapshot()
+
+    async def _close(self) -> None:
         self._run.suspend_sources()
         await self._run.close()
         self._tickets.refuse()
-        return snapshot
 
     def snapshot(self) -> JobSnapshot:
         """Everything accepted and not finished, at this moment. Disturbs nothing."""

@@ -21,7 +21,7 @@ from asyncstream.connectors.base import TransactionalSink, Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
-from asyncstream.runtime.aio.slices import in_slices
+from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Kept
 from asyncstream.state.schema import Schema, compare
@@ -185,7 +185,9 @@ async def _find(
         was = info.steps[old]
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
-        kept = await in_slices(decoding(old, encoded[old], codec))
+        of_step = encoded.pop(old)
+        with without_collector():
+            kept = await in_slices(decoding(old, of_step, codec))
         try:
             state = fit(info, settings, old, name, kept, now)
         except CheckpointError as refusal:
@@ -193,7 +195,7 @@ async def _find(
             continue
         answers.found.states[was.role][name] = state
         if isinstance(state, Kept):
-            answers.found.parts[name] = kept_parts(was.parts, encoded[old])
+            answers.found.parts[name] = kept_parts(was.parts, of_step)
         if name in settings.migrate:
             outcome: Outcome = "from nothing" if state is None else "migrated"
             answers.steps[name] = StepRecovery(name, was.role, outcome, "by migrate=")

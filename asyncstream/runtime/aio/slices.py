@@ -1,14 +1,17 @@
 """
-Long work on the event loop, in slices: other callbacks run in between.
+Long work on large state: on the event loop in slices, between which other callbacks run, and without the
+garbage collector.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ("in_slices",)
+__all__ = ("in_slices", "without_collector")
 
 SLICE_SECONDS = 0.005
 """For how long nothing else runs, as far as slices are short."""
@@ -26,3 +29,19 @@ async def in_slices(work: Iterator[None]) -> Any:
         if time() >= until:
             await asyncio.sleep(0)
             until = time() + SLICE_SECONDS
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """
+    What makes many objects in this block, none of which is garbage, does not set off the garbage collector.
+
+    Its walk over all that is alive would hold the event loop for a tenth of a second, again and again.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

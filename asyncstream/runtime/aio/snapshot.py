@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.slices import in_slices
+from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Kept, adapted, freeze
 
@@ -87,8 +87,9 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
         if state is not None:
             state = _adapted(name, state, snapshot, graph)
             if isinstance(state, Kept):
-                await in_slices(operator.tables.take_over(state))
-                operator.restored()
+                with without_collector():
+                    await in_slices(operator.tables.take_over(state))
+                    operator.restored()
             else:
                 operator.restore(state)
             operator.resume()
