@@ -54,8 +54,8 @@ RULES: Final[dict[str, Rule]] = {
 }
 """Of the cells of all kinds of operators, how those of several parts become one."""
 
-_PLACES: Final[dict[str, Kept]] = {"slices": "panes", "sessions": "sessions", "contents": "contents"}
-"""By the name of a table that only one kind of operator has: which kind."""
+_TOLD_BY: Final[dict[str, Kept]] = {"fired_ms": "panes", "anchor_ms": "contents", "number": "sessions"}
+"""By the first of these cells that is there: which kind of operator. Tables without rows may be absent."""
 
 
 class Pane(NamedTuple):
@@ -110,10 +110,10 @@ def kind_of(state: Any) -> Kept | None:
         )
     if "tables" not in state:
         return None
-    for name, kind in _PLACES.items():
-        if name in state["tables"]:
+    for name, kind in _TOLD_BY.items():
+        if name in state["cells"]:
             return kind
-    raise CheckpointError(f"it holds the tables {sorted(state['tables'])}, which are not those of windows")
+    raise CheckpointError(f"it holds {', '.join(state['cells'])}, which are not of windows")
 
 
 def contents_of(state: Any, plan: WindowPlan) -> Contents:
@@ -147,16 +147,16 @@ def _panes(contents: Iterable[Any], merging: Iterable[Any], event_timers: Iterab
 
 def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     tables = state["tables"]
-    contents = ((key, place, held) for place, rows in tables["contents"] for key, held in rows)
+    contents = ((key, place, held) for place, rows in tables.get("contents", ()) for key, held in rows)
     merging = (
         (key, window, place)
-        for _, rows in tables["merging"]
+        for _, rows in tables.get("merging", ())
         for key, windows in rows
         for window, place in windows
     )
     event_timers = (
         (timestamp, key, place)
-        for timestamp, rows in sorted(tables["timers/event"], key=lambda kept: kept[0])
+        for timestamp, rows in sorted(tables.get("timers/event", ()), key=lambda kept: kept[0])
         for (key, place), _ in rows
     )
     return list(_panes(contents, merging, event_timers))
@@ -165,7 +165,7 @@ def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     found = [
         ((end, number), Pane(key, (start, end), held, armed))
-        for _, rows in state["tables"]["sessions"]
+        for _, rows in state["tables"].get("sessions", ())
         for key, sessions in rows
         for start, end, held, number, armed in sessions
     ]
@@ -178,11 +178,13 @@ def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     slicing, aggregate = slicing_of(plan.assigner), in_place(plan.aggregate)
     tables, cells = state["tables"], state["cells"]
     load = plan.aggregate.load if slicing.is_disjoint else numbered(aggregate)[1]
-    slices = {tuple(place): {key: load(held) for key, held in rows} for place, rows in tables["slices"]}
+    slices = {
+        tuple(place): {key: load(held) for key, held in rows} for place, rows in tables.get("slices", ())
+    }
     fired_ms, lateness_ms = cells["fired_ms"], cells["lateness_ms"]
     found: dict[tuple[Any, Any], Pane] = {}
     for name in ("open", "done"):
-        for place, rows in tables[name]:
+        for place, rows in tables.get(name, ()):
             for key, held in rows:
                 found[key, tuple(place)] = Pane(key, tuple(place), held, name == "open")
     for window, by_key in whole_windows(slicing, plan.aggregate, slices).items():

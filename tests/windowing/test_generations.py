@@ -193,3 +193,10 @@ def test_cuts_and_crashes_leave_results_as_they_are(name: str, program: list[Ste
     assert eventful.perform(program) == expected
     assert eventful.operator.metrics() == calm.operator.metrics()
     assert not any(len(table) for table in eventful.operator.tables if not table.name.startswith("key/"))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_snapshot_may_lack_tables_without_rows(name: str) -> None:
+    run = Harness(lambda: window_operator(itemgetter(0), PLANS[name](0)))
+    run.operator.restore({**run.operator.snapshot(), "tables": {}})
+    assert run.panes(PLANS[name](0)) == []
