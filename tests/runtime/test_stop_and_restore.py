@@ -280,6 +280,12 @@ async def test_source_that_cannot_go_on_names_itself() -> None:
             pass
 
 
+def inputs_of(snapshot: JobSnapshot) -> list[Any]:
+    """What the union remembers of its inputs: watermark, idleness and whether it has caught up."""
+    found: list[Any] = snapshot.operators["union"]["cells"]["inputs"][1]
+    return found
+
+
 async def test_idle_stream_comes_back_after_a_restore() -> None:
     """The union remembers that an input was idle: the input must remember it too, and say when it is back."""
     log = Log()
@@ -303,13 +309,13 @@ async def test_idle_stream_comes_back_after_a_restore() -> None:
         await job.submit(100, to="a")
         await asyncio.sleep(5)
         snapshot = await job.stop()
-    assert [idle for _, idle, _ in snapshot.operators["union"][1]] == [True, True]
+    assert [idle for _, idle, _ in inputs_of(snapshot)] == [True, True]
     async with pipeline.start(clock=clock, snapshot=snapshot) as job:
         await job.submit(50, to="b")
         await asyncio.sleep(0.1)
-        assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, False]
+        assert [idle for _, idle, _ in inputs_of(job.snapshot())] == [True, False]
         await asyncio.sleep(5)
-        assert [idle for _, idle, _ in job.snapshot().operators["union"][1]] == [True, True]
+        assert [idle for _, idle, _ in inputs_of(job.snapshot())] == [True, True]
 
 
 async def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None:
