@@ -103,7 +103,7 @@ class TimerQueue:
         if bucket is None:
             if type(timestamp) is not int:
                 raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
-            if not table.has_older or timestamp not in table:
+            if not table.has_older or not table.has_rows(timestamp):
                 table.young[timestamp] = {(key, namespace): None}
                 heappush(self._heap, timestamp)
                 return
@@ -116,7 +116,7 @@ class TimerQueue:
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
         table = self._table
-        if table.remove(timestamp, (key, namespace)) and not self._has_timers(timestamp):
+        if table.remove(timestamp, (key, namespace)) and not table.has_rows(timestamp):
             self._stale += 1
             if self._stale > _SWEEP and not self._advancing:
                 self._sweep()
@@ -157,7 +157,7 @@ class TimerQueue:
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
         heap = self._heap
-        while heap and not self._advancing and not self._has_timers(heap[0]):
+        while heap and not self._advancing and not self._table.has_rows(heap[0]):
             heappop(heap)
             self._stale -= self._stale > 0
         return heap[0] if heap else None
@@ -182,10 +182,6 @@ class TimerQueue:
         for timestamp in sorted(self._table.namespaces()):
             for key, namespace in self._table.whole(timestamp):
                 yield Timer(timestamp, key, namespace)
-
-    def _has_timers(self, timestamp: int) -> bool:
-        table = self._table
-        return bool(table.young.get(timestamp)) or (table.has_older and bool(table.whole(timestamp)))
 
     def _sweep(self) -> None:
         if self._stale * 2 > len(self._heap):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from asyncstream import timers
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import Tables
-from asyncstream.timers import Timer, TimerQueue, TimerService
+from asyncstream.timers import Timer, TimerQueue, TimerService, timer_table
 
 
 class Service:
@@ -127,3 +131,89 @@ def test_a_restore_brings_timers_back_and_asks_to_be_woken_but_forgets_the_water
 def test_a_timer_needs_an_integer(timestamp: Any) -> None:
     with pytest.raises(TypeError, match="a timer needs an int"):
         TimerQueue().register(timestamp, "a")
+
+
+def test_timer_set_where_all_others_were_deleted_during_a_checkpoint_fires() -> None:
+    table = timer_table("timers")
+    queue = TimerQueue(table)
+    queue.register(10, "a")
+    table.cut()
+    queue.delete(10, "a")
+    assert queue.earliest() is None
+    queue.register(10, "b")
+    table.merge()
+    queue.delete(10, "b")
+    assert queue.earliest() is None
+    queue.register(10, "c")
+    assert [*queue] == [Timer(10, "c", None)]
+    fired: list[Any] = []
+    queue.advance(10, lambda *timer: fired.append(timer))
+    assert fired == [(10, "c", None)]
+
+
+class Queue(RuleBasedStateMachine):
+    """A queue against a list of timers, whatever is cut and merged in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = timer_table("timers")
+        self.queue = TimerQueue(self.table)
+        self.model: list[tuple[int, str]] = []
+        self.now = 0
+        self.merging: Iterator[None] = iter(())
+
+    @rule(after=st.integers(1, 4), key=st.sampled_from("abc"))
+    def register(self, after: int, key: str) -> None:
+        self.queue.register(self.now + after, key)
+        if (self.now + after, key) not in self.model:
+            self.model.append((self.now + after, key))
+
+    @rule(after=st.integers(1, 4), key=st.sampled_from("abc"))
+    def delete(self, after: int, key: str) -> None:
+        self.queue.delete(self.now + after, key)
+        if (self.now + after, key) in self.model:
+            self.model.remove((self.now + after, key))
+
+    @rule(by=st.integers(0, 2))
+    def advance(self, by: int) -> None:
+        self.now += by
+        fired: list[tuple[int, str]] = []
+        self.queue.advance(self.now, lambda timestamp, key, _: fired.append((timestamp, key)))
+        assert fired == self.due(self.now)
+        self.model = [timer for timer in self.model if timer[0] > self.now]
+
+    @rule()
+    def ask_for_the_earliest(self) -> None:
+        assert self.queue.earliest() == min((at for at, _ in self.model), default=None)
+
+    @rule()
+    def cut(self) -> None:
+        for _ in self.merging:
+            pass
+        self.table.merge()
+        self.table.cut()
+        self.merging = self.table.merging()
+
+    @rule()
+    def merge_a_slice(self) -> None:
+        next(self.merging, None)
+
+    @invariant()
+    def has_all_timers_in_their_order(self) -> None:
+        assert [(at, key) for at, key, _ in self.queue] == self.due(10**6)
+        assert len(self.queue) == len(self.model)
+
+    def due(self, until: int) -> list[tuple[int, str]]:
+        return sorted((timer for timer in self.model if timer[0] <= until), key=lambda timer: timer[0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    """Sweeps, and slices of a merge, are not only for the large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timers, "_SWEEP", 1)
+        patch.setattr("asyncstream.state.table.SLICE", 1)
+        yield
+
+
+TestQueue = Queue.TestCase

@@ -46,7 +46,7 @@ class OldRows(Protocol):
         """Have no such namespace; whether there was one."""
 
     def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows."""
+        """Whether the namespace has rows."""
 
     def of(self, namespace: Hashable) -> Rows:
         """The rows of a namespace, in order; to be read only."""

@@ -247,8 +247,20 @@ class Table:
             self._dropped.add(namespace)
 
     def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows."""
+        """Whether the namespace may have rows; `has_rows` is sure of it."""
         return namespace in self.young or (self.has_older and self._has_older_rows(namespace))
+
+    def has_rows(self, namespace: Hashable = None) -> bool:
+        """Whether there are rows in this namespace."""
+        if self.young.get(namespace):
+            return True
+        if not self.has_older:
+            return False
+        if self._frozen is not None and namespace in self._frozen and namespace not in self._dropped:
+            gone = self._gone.get(namespace, ())
+            if any(key not in gone for key in self._frozen[namespace]):
+                return True
+        return namespace in self._old
 
     def namespaces(self) -> Iterator[Any]:
         """Those that have rows: the oldest generation's first."""
@@ -260,7 +272,7 @@ class Table:
             yield from list(self._old.namespaces())
             return
         for namespace in list(dict.fromkeys([*self._old.namespaces(), *frozen, *self.young])):
-            if self.young.get(namespace) or self.whole(namespace):
+            if self.has_rows(namespace):
                 yield namespace
 
     def items(self) -> Iterator[tuple[Any, Any, Any]]:
@@ -341,8 +353,9 @@ class Table:
                 rest = iter(list(rows.items()))
                 while some := list(islice(rest, SLICE)):
                     gone = self._gone.get(namespace, set())
-                    if namespace not in self._dropped:
-                        self._old.update(namespace, [row for row in some if row[0] not in gone])
+                    left = [row for row in some if row[0] not in gone]
+                    if left and namespace not in self._dropped:
+                        self._old.update(namespace, left)
                     if len(some) == SLICE:
                         yield
                     done += len(some)

@@ -193,3 +193,15 @@ def test_a_table_that_is_declared_after_a_restore_holds_what_was_kept() -> None:
     second.restore(first.snapshot())
     assert second.snapshot()["tables"] == first.snapshot()["tables"]
     assert contents(second.declare(Table("t"))) == {(0, 10): [("k", [1])]}
+
+
+def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone() -> None:
+    table, other = Table("t"), Table("other")
+    table.put(1, "a", [1])
+    table.cut()
+    table.remove(1, "a")
+    table.merge()
+    assert not table.has_rows(1)
+    assert 1 not in table
+    table.adopt(1)["b"] = [2]
+    assert other.whole(1) == {} == other.whole(2)
