@@ -212,8 +212,8 @@ class History:
 
     async def clean(self, lease: Lease) -> None:
         """Look at what is there, and delete what crashes have left behind: parts that no manifest names."""
-        for number, info in (await self.infos()).items():
-            self._note(number, info.stored if isinstance(info, CheckpointInfo) else None)
+        for number in await self.look():
+            await self._look_into(number)
         await self._delete(lease, [])
 
     async def let_go(self, lease: Lease, keep: int) -> list[int]:
@@ -224,9 +224,19 @@ class History:
             The numbers of those that are kept, in ascending order.
         """
         numbers = await self.look()
+        for number in numbers[-keep:]:
+            if number not in self._stored:  # its commit has failed, as it seemed, and has been done
+                await self._look_into(number)
         if numbers[:-keep]:
             await self._delete(lease, numbers[:-keep])
         return numbers[-keep:]
+
+    async def _look_into(self, number: int) -> None:
+        """Note what a manifest names that this history has not written."""
+        try:
+            self._note(number, unpack_info(unsealed(await self._store.read(number))).stored)
+        except CheckpointError:
+            self._note(number, None)
 
     async def _delete(self, lease: Lease, numbers: list[int]) -> None:
         for number in numbers:

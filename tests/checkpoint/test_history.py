@@ -191,3 +191,25 @@ async def test_orphans_are_cleaned_at_the_start_but_not_what_a_damaged_manifest_
     history = History(store, JsonCodec())
     await history.clean(lease)
     assert await store.parts() == store.put_names[:2]
+
+
+async def test_parts_stay_of_a_checkpoint_that_was_committed_though_it_seemed_to_fail() -> None:
+    class Deaf(MemoryStore):
+        """Loses the answer to a commit."""
+
+        async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+            await super().commit(lease, number, manifest)
+            if number == 2:
+                raise OSError("connection lost")
+
+    store = Deaf()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    large = "x" * (INLINE_BYTES + 1)
+    await write(history, lease, 1, large)
+    with pytest.raises(OSError, match="connection lost"):
+        await write(history, lease, 2, large + "2")
+    await write(history, lease, 3, large + "3")
+    assert await history.let_go(lease, 2) == [2, 3]
+    assert (await history.read(2))[1] == {"step": large + "2"}
+    assert len(await store.parts()) == 2
