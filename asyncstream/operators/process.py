@@ -385,7 +385,6 @@ class KeyedProcessOperator(Operator):
         return state if "tables" in state else upgraded_process(state)
 
     def restored(self) -> None:
-        self._state.restored()
         self._timers.restored()
 
     def due_ms(self) -> int | None:

@@ -79,6 +79,7 @@ class KeyedState(Cursor):
         self._ages: list[Ages[Any]] = []
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
+        self._tables.on_restored(self.restored)
 
     @overload
     def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
@@ -126,7 +127,7 @@ class KeyedState(Cursor):
             ages.purge()
 
     def restored(self) -> None:
-        """The tables hold other rows than before."""
+        """The tables hold other rows than before; they tell of it themselves when they are restored."""
         for ages in self._ages:
             ages.restored()
 

@@ -122,13 +122,14 @@ class Tables:
     Iterating gives the tables, in the order in which they were declared.
     """
 
-    __slots__ = ("_cells", "_listeners", "_tables", "_unclaimed")
+    __slots__ = ("_cells", "_listeners", "_restored", "_tables", "_unclaimed")
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._restored: list[Callable[[], None]] = []
 
     def declare(self, table: Table) -> Table:
         """
@@ -157,6 +158,7 @@ class Tables:
             else:
                 mine.go_on(table)
         self.give_cells(cells)
+        self._tell_restored()
 
     def forget(self, name: str) -> None:
         """If a snapshot was restored that held a table of this name, hold it no more."""
@@ -174,6 +176,10 @@ class Tables:
     def on_cut(self, listener: Callable[[], None]) -> None:
         """Have this called after each cut: references to young rows are of no use any more."""
         self._listeners.append(listener)
+
+    def on_restored(self, listener: Callable[[], None]) -> None:
+        """Have this called when the tables hold what they held in an earlier run, or in another place."""
+        self._restored.append(listener)
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
@@ -261,6 +267,11 @@ class Tables:
                 self._unclaimed[name] = table
         self.give_cells(kept.cells)
         for listener in self._listeners:
+            listener()
+        self._tell_restored()
+
+    def _tell_restored(self) -> None:
+        for listener in self._restored:
             listener()
 
 

@@ -1,0 +1,58 @@
+"""A keyed step made outside of the package, without a word of persistence: passes on what is not seen yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream import Stream
+from asyncstream.elements import Timestamps
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.state import KeyedState, ValueDescriptor
+from asyncstream.state.schema import Schema
+
+
+class Deduplicate(Operator):
+    def __init__(self, key_by: KeyBy, seen: ValueDescriptor[bool]) -> None:
+        super().__init__()
+        self._key_by, self._seen = key_by, seen
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._keyed = KeyedState(context.clock, self.tables)
+        self._is_seen = self._keyed.state(self._seen)
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        for value, timestamp in pairs(values, timestamps):
+            self._keyed.key = self._key_by(value)
+            if not self._is_seen.get():
+                self._is_seen.set(True)
+                self.out.process(value, timestamp)
+
+
+@dataclass(frozen=True)
+class DeduplicateSpec(Spec):
+    key_by: KeyBy
+    seen: ValueDescriptor[bool]
+
+    def build(self) -> Deduplicate:
+        return Deduplicate(self.key_by, self.seen)
+
+    @property
+    def operator(self) -> type[Deduplicate]:
+        return Deduplicate
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(parts={"seen": {"type": "value"}}, settings={"ttl": self.seen.ttl})
+
+
+def deduplicated(stream: Stream[Any], key_by: KeyBy, ttl: float | None = None) -> Stream[Any]:
+    spec = DeduplicateSpec(key_by, ValueDescriptor("seen", ttl=ttl))
+    return Stream(stream._graph, stream._step("deduplicate", "first", spec, {}))
