@@ -58,6 +58,7 @@ from asyncstream.errors import (
     SinkBroken,
     SinkError,
     SourceError,
+    StateError,
     UserFunctionError,
 )
 from asyncstream.eventtime import (
@@ -87,6 +88,7 @@ from asyncstream.runtime.aio import (
     StepStatus,
     ThreadedJob,
 )
+from asyncstream.state import DiskState
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
@@ -131,6 +133,7 @@ __all__ = (
     "CsvSource",
     "CumulativeWindows",
     "DirectoryStore",
+    "DiskState",
     "DryRun",
     "DynamicSessionWindows",
     "FailedCall",
@@ -186,6 +189,7 @@ __all__ = (
     "SqliteSink",
     "SqliteSource",
     "SqliteStore",
+    "StateError",
     "StepRecovery",
     "StepStatus",
     "Stream",

@@ -17,6 +17,10 @@ millisecond. So a queue is a table (`state.table`) whose namespaces are timestam
 
 The heap follows from the table, so it is not kept. Before a bucket fires, all of it is made young.
 
+Where the old rows of the table are elsewhere, there may be more timestamps than memory. Then the heap has
+those only that are in memory, and the table is asked for the earliest of the others: those that are due are
+made young, some at a time, before anything later fires. When rows have moved there the heap is made anew.
+
 A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
 that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
 
@@ -87,13 +91,15 @@ class TimerQueue:
         table: where they are kept, made by `timer_table`; None: in one of its own.
     """
 
-    __slots__ = ("_advancing", "_heap", "_stale", "_table")
+    __slots__ = ("_advancing", "_away", "_heap", "_merges", "_stale", "_table")
 
     def __init__(self, table: Table | None = None) -> None:
         self._table = timer_table("timers") if table is None else table
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
+        self._away = math.inf  # the earliest timestamp with timers that may not be in memory
+        self._merges = 0
         self.restored()
 
     def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
@@ -103,6 +109,9 @@ class TimerQueue:
         if bucket is None:
             if type(timestamp) is not int:
                 raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
+            if table.is_remote and table.has_older:
+                self._register_beside(timestamp, (key, namespace))
+                return
             if not table.has_older or not table.has_rows(timestamp):
                 table.young[timestamp] = {(key, namespace): None}
                 heappush(self._heap, timestamp)
@@ -112,6 +121,12 @@ class TimerQueue:
             return
         if table.peek(timestamp, (key, namespace)) is MISSING:
             table.put(timestamp, (key, namespace), None)
+
+    def _register_beside(self, timestamp: int, timer: tuple[Any, Any]) -> None:
+        """Register a timer, of whose timestamp others may be elsewhere."""
+        if self._table.peek(timestamp, timer) is MISSING:
+            self._table.put(timestamp, timer, None)
+            heappush(self._heap, timestamp)
 
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
@@ -124,10 +139,16 @@ class TimerQueue:
     def advance(self, until: float, fire: OnTimer) -> None:
         """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
         heap, table = self._heap, self._table
+        if table.is_remote:
+            self._look_away()
         buckets = table.young
         self._advancing = True
         try:
-            while heap and heap[0] <= until:
+            while True:
+                if self._away <= until and (not heap or heap[0] >= self._away):
+                    self._bring(until)
+                if not heap or heap[0] > until:
+                    break
                 timestamp = heap[0]
                 if table.has_older and timestamp in table:
                     table.adopt(timestamp)
@@ -157,10 +178,13 @@ class TimerQueue:
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
         heap = self._heap
+        if self._table.is_remote:
+            self._look_away()
         while heap and not self._advancing and not self._table.has_rows(heap[0]):
             heappop(heap)
             self._stale -= self._stale > 0
-        return heap[0] if heap else None
+        earliest = min(heap[0], self._away) if heap else self._away
+        return None if earliest == math.inf else int(earliest)
 
     def clear(self) -> None:
         """Have no timers."""
@@ -170,9 +194,30 @@ class TimerQueue:
 
     def restored(self) -> None:
         """The table holds other timers than before."""
-        self._heap[:] = self._table.namespaces()
+        table = self._table
+        self._heap[:] = table.here() if table.is_remote else table.namespaces()
         heapify(self._heap)
         self._stale = 0
+        if table.is_remote:
+            self._merges = table.merges
+            self._note_away()
+
+    def _look_away(self) -> None:
+        """See which timers are not in memory."""
+        if self._merges == self._table.merges:
+            self._note_away()
+        elif not self._advancing:
+            self.restored()
+
+    def _note_away(self) -> None:
+        first = self._table.first_away()
+        self._away = math.inf if first is None else first
+
+    def _bring(self, until: float) -> None:
+        """Have some of the earliest timers in memory that are not."""
+        for timestamp in self._table.adopt_first(until):
+            heappush(self._heap, timestamp)
+        self._note_away()
 
     def __len__(self) -> int:
         return len(self._table)
@@ -196,12 +241,13 @@ def timer_table(name: str, namespace_of: Callable[[Any], Any] = _same) -> Table:
         namespace_of: makes the namespace of a timer of what the codec gives back.
     """
     if namespace_of is _same:
-        return Table(name, compound=True)
+        return Table(name, compound=True, may_be_away=True)
     return Table(
         name,
         save_key=lambda timer: (timer[0], plain_namespace(timer[1])),
         load_key=lambda timer: (timer[0], namespace_of(timer[1])),
         compound=True,
+        may_be_away=True,
     )
 
 

@@ -13,19 +13,25 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from asyncstream.checkpoint.parts import INLINE_BYTES, Part
 from asyncstream.checkpoint.segments import CHANGES
 
-__all__ = ("BASE", "Chain")
+__all__ = ("BASE", "PART_BYTES", "Chain")
 
 BASE: Final = "base"
 """What the path of the parts of a base ends with, after the table's name."""
 
 MANY: Final = 32
-"""Parts of a table that are not too many."""
+"""Parts with changes of a table that are not too many."""
+
+WORTH_A_PART: Final = 1 << 20
+"""Bytes of a base for which one part more is not too many: a large one is not written again for a few."""
+
+PART_BYTES: Final = 4 << 20
+"""About how large parts of a base are, of which there may be several: one is held in memory at a time."""
 
 
 class Chain:
@@ -50,6 +56,7 @@ class Chain:
         self._name_of = name_of
         self._inline_bytes = inline_bytes
         self.parts: list[Part] = list(parts)
+        self._fixed = 0  # so many parts are being compacted
 
     def append(self, chunks: list[bytes]) -> None:
         """Have these applied after all that is there."""
@@ -57,7 +64,7 @@ class Chain:
             return
         path = (self._table, CHANGES if self.parts else BASE)
         last = self.parts[-1] if self.parts else None
-        if last is not None and last.stored is None and last.path == path:
+        if len(self.parts) > self._fixed and last is not None and last.stored is None and last.path == path:
             chunks = [*last.chunks_in(), *chunks]
             self.parts.pop()
         self.parts.append(Part.of(path, chunks, self._name_of, self._inline_bytes))
@@ -65,26 +72,28 @@ class Chain:
     @property
     def is_long(self) -> bool:
         """Whether it should be compacted."""
-        base = sum(part.size for part in self.parts if part.path[-1] == BASE)
-        changes = sum(part.size for part in self.parts) - base
-        return changes > max(base, self._inline_bytes) or len(self.parts) > MANY
+        sizes = [part.size for part in self.parts if part.path[-1] != BASE]
+        base = sum(part.size for part in self.parts) - sum(sizes)
+        return sum(sizes) > max(base, self._inline_bytes) or len(sizes) >= max(MANY, base // WORTH_A_PART)
 
-    async def chunks(self, read: Callable[[str], Awaitable[bytes]]) -> list[bytes]:
-        """All chunks, of parts too that only the store has."""
-        found: list[bytes] = []
-        for part in self.parts:
-            data = part.data
-            if data is None:
-                assert part.stored is not None
-                data = await read(part.stored)
-            found += part.chunks_in(data)
-        return found
+    def fix(self) -> list[Part]:
+        """The parts there are now, which stay as they are until `replace` or `release`."""
+        self._fixed = len(self.parts)
+        return list(self.parts)
 
-    def replace(self, chunks: list[bytes]) -> None:
-        """Have these instead of all that is there."""
-        self.parts.clear()
-        self.append(chunks)
+    def release(self) -> None:
+        """What was fixed may change again."""
+        self._fixed = 0
 
-    def committed(self) -> None:
-        """A manifest names the parts: those that the store keeps need not be held here."""
-        self.parts = [part.without_data() for part in self.parts]
+    def base_of(self, chunks: list[bytes]) -> Part:
+        """A part of a base."""
+        return Part.of((self._table, BASE), chunks, self._name_of, self._inline_bytes)
+
+    def replace(self, base: Iterable[Part]) -> None:
+        """Have these parts instead of those that were fixed."""
+        self.parts[: self._fixed] = base
+        self._fixed = 0
+
+    def committed(self, names: Collection[str]) -> None:
+        """The store has the parts of these names: they need not be held here."""
+        self.parts = [part.without_data() if part.stored in names else part for part in self.parts]

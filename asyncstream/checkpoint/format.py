@@ -27,7 +27,17 @@ from asyncstream.checkpoint.segments import plain_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
-__all__ = ("CheckpointInfo", "Draft", "Role", "StepInfo", "encoded_states", "pack", "unpack", "unpack_info")
+__all__ = (
+    "CheckpointInfo",
+    "Draft",
+    "Role",
+    "StepInfo",
+    "encoded_states",
+    "pack",
+    "parts_in",
+    "unpack",
+    "unpack_info",
+)
 
 MAGIC: Final = b"astream\n"
 VERSION: Final = 2
@@ -214,6 +224,19 @@ def encoded_states(
         encoded, used = unite(step.parts, rest, stored)
         rest = rest[used:]
         yield name, encoded
+
+
+def parts_in(data: bytes, info: CheckpointInfo) -> Iterator[tuple[str, list[Part]]]:
+    """By name, the parts of the steps of a checkpoint; without data those that the store keeps."""
+    _, rest = _read(data)
+    for name, step in info.steps.items():
+        parts = []
+        for part in step.parts:
+            inline = None
+            if part.stored is None:
+                inline, rest = bytes(rest[: part.size]), rest[part.size :]
+            parts.append(Part(part, inline))
+        yield name, parts
 
 
 def _read(data: bytes) -> tuple[Any, memoryview]:

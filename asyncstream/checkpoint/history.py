@@ -5,12 +5,12 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, unpack_info
-from asyncstream.checkpoint.parts import Encoded, check_part, digest_in, part_name
+from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, parts_in, unpack_info
+from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
 from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore
@@ -20,6 +20,8 @@ from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Lease
 
 __all__ = ("History",)
+
+T = TypeVar("T")
 
 LARGE: Final = 2**20
 """Bytes of which a checksum takes a millisecond: it is made in a thread."""
@@ -52,6 +54,7 @@ class History:
         self._key = key
         self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
         self._names: dict[str, str] = {}  # of the parts that manifests name, by digest
+        self._ahead: set[str] = set()  # parts that are kept for a manifest to come
 
     async def look(self) -> list[int]:
         """The numbers of all checkpoints, in ascending order; notes the largest in `newest`."""
@@ -81,16 +84,26 @@ class History:
     async def open_newest(self) -> tuple[CheckpointInfo, dict[str, Encoded]] | None:
         """
         The newest checkpoint that is whole, and by name what its steps remember, as it went through the
-        codec; None if there is none at all. What is damaged is logged.
+        codec; None if there is none at all. As for `newest_parts`.
+        """
+        return await self._newest_by(self.open)
+
+    async def newest_parts(self) -> tuple[CheckpointInfo, dict[str, list[Part]]] | None:
+        """
+        The newest checkpoint that is whole, and by name the parts of what its steps remember; None if there
+        is none at all. What is damaged is logged.
 
         Raises:
             CheckpointError: if all are damaged, or the newest whole one cannot be read by this program.
         """
+        return await self._newest_by(self.parts)
+
+    async def _newest_by(self, look: Callable[[int], Awaitable[T]]) -> T | None:
         self.passed_over.clear()
         numbers = await self.look()
         for number in reversed(numbers):
             try:
-                return await self.open(number)
+                return await look(number)
             except DamagedCheckpoint as damage:
                 log.warning("%s; going back to the one before", damage)
                 self.passed_over[number] = damage
@@ -120,6 +133,23 @@ class History:
             return info, dict(encoded_states(data, info, stored))
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+
+    async def parts(self, number: int) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
+        """As `open`, with the parts, of which the data is here only if the manifest holds it."""
+        data = await self._manifest(number)
+        try:
+            info = unpack_info(data, self._codec)
+            for name in sorted(info.stored):
+                await self._whole_part(name)
+            return info, dict(parts_in(data, info))
+        except DamagedCheckpoint as damage:
+            raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+
+    async def chunks(self, part: Part) -> list[bytes]:
+        """Those of a part, which may be read for that. Raises as `read_part`."""
+        if part.data is not None or part.stored is None:
+            return part.chunks_in()
+        return part.chunks_in(await self.read_part(part.stored))
 
     def _decoded(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
         return {name: plain_state(name, state, self._codec) for name, state in encoded.items()}
@@ -182,13 +212,16 @@ class History:
     async def _read_parts(self, info: CheckpointInfo) -> dict[str, bytes]:
         stored = {}
         for name in sorted(info.stored):
-            try:
-                stored[name] = await self.read_part(name)
-            except DamagedCheckpoint:
-                raise
-            except CheckpointError as error:
-                raise DamagedCheckpoint(f"it lacks a part: {error}") from error
+            stored[name] = await self._whole_part(name)
         return stored
+
+    async def _whole_part(self, name: str) -> bytes:
+        try:
+            return await self.read_part(name)
+        except DamagedCheckpoint:
+            raise
+        except CheckpointError as error:
+            raise DamagedCheckpoint(f"it lacks a part: {error}") from error
 
     # ------------------------------------------------------------------ for the job that holds the lease
 
@@ -209,6 +242,17 @@ class History:
         await self._store.commit(lease, draft.info.id, seal(draft.manifest, self._key))
         # a part counts as kept only now: after an error it is written anew
         self._note(draft.info.id, draft.info.stored)
+        self._ahead -= draft.info.stored
+
+    async def put_ahead(self, lease: Lease, name: str, data: bytes) -> None:
+        """Keep a part that a manifest will name."""
+        if name not in self._named():
+            self._ahead.add(name)  # before: what lies there unnamed may be deleted at any time
+            await self._store.put(lease, name, data)
+
+    def keep_ahead(self, names: Collection[str]) -> None:
+        """Of the parts that were put ahead a manifest will name these only."""
+        self._ahead &= set(names)
 
     async def clean(self, lease: Lease) -> None:
         """Look at what is there, and delete what crashes have left behind: parts that no manifest names."""
@@ -243,8 +287,9 @@ class History:
             self._stored.pop(number, None)
         unnamed: list[str] = []
         if None not in self._stored.values():
+            there = await self._store.parts()
             named = self._named()
-            unnamed = [name for name in await self._store.parts() if name not in named]
+            unnamed = [name for name in there if name not in named]
             self._names = {digest_in(name): name for name in named}
         await self._store.delete(lease, numbers, unnamed)
 
@@ -253,4 +298,4 @@ class History:
         self._names.update((digest_in(name), name) for name in stored or ())
 
     def _named(self) -> set[str]:
-        return set().union(*(names for names in self._stored.values() if names is not None))
+        return self._ahead.union(*(names for names in self._stored.values() if names is not None))

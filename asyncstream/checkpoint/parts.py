@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -32,7 +32,6 @@ __all__ = (
     "decode_state",
     "digest_in",
     "encode_state",
-    "kept_parts",
     "part_name",
     "parts_of",
     "unite",
@@ -201,16 +200,6 @@ def parts_of(encoded: Encoded, name_of: Callable[[str], str], inline_bytes: int 
         Part.of(path, [data for _, data in group], name_of, inline_bytes)
         for path, group in groupby(encoded, itemgetter(0))
     ]
-
-
-def kept_parts(infos: Iterable[PartInfo], encoded: Encoded) -> list[Part]:
-    """The parts of a state that a checkpoint holds, of which the store has those that it keeps."""
-    chunks = (data for _, data in encoded)
-    parts = []
-    for info in infos:
-        data = b"".join(islice(chunks, len(info.chunks)))
-        parts.append(Part(info, data if info.stored is None else None))
-    return parts
 
 
 def part_name(digest: str, writer: int) -> str:

@@ -18,7 +18,7 @@ lets the event loop run in between, and a restore goes from one to the next.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from sys import intern
 from typing import Any, Final
@@ -26,14 +26,14 @@ from typing import Any, Final
 from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
-from asyncstream.state import MISSING, Delta, Kept, Table, plain_namespace
+from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, plain_namespace
 
 __all__ = (
     "ABOUT",
     "CHANGES",
-    "compacted",
+    "Compaction",
+    "Decoder",
     "decoded",
-    "decoding",
     "encode_delta",
     "encode_snapshot",
     "plain_state",
@@ -147,44 +147,68 @@ def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
     return encoded
 
 
-def decoding(step: str, encoded: Encoded, codec: Codec) -> Generator[None, None, Any]:
+class Decoder:
     """
-    Decodes a step's state in slices; returns a `Kept` if it is one of tables, else what was kept.
+    A step's state, decoded chunk by chunk.
 
-    Raises:
-        CheckpointError: if a value cannot be read any more; names the step.
+    Args:
+        step: whose it is, for the error.
+        codec: that of the checkpoint.
+        new_old: makes a place for the oldest generation of a table; None: in memory.
     """
-    if encoded[0][0] != ABOUT:
-        return decode_state(step, encoded, codec)
-    about = decode_state(step, [(path[1:], data) for path, data in encoded if path[:1] == ABOUT], codec)
-    compound = about["compound"]
-    tables: dict[str, Table] = {}
-    try:
-        for path, data in encoded:
-            if path[:1] == ABOUT:
-                continue
-            name = path[0]
-            if name not in tables:
-                tables[name] = Table(name, compound=name in compound)
-            _apply(tables[name], data, codec)
-            yield
-    except CodecError as error:
-        raise CheckpointError(f"the checkpoint's state of step {step!r} cannot be read: {error}") from error
-    return Kept(tables, about["cells"], compound, about["rules"])
+
+    def __init__(self, step: str, codec: Codec, new_old: Callable[[], OldRows] | None = None) -> None:
+        self._step = step
+        self._codec = codec
+        self._new_old = new_old
+        self._plain: Encoded = []  # all but the rows of tables
+        self._about: Any = None
+        self._tables: dict[str, Table] = {}
+
+    def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
+        """
+        Take the next chunk.
+
+        Raises:
+            CheckpointError: if a value cannot be read any more; names the step.
+        """
+        if not self._plain or self._plain[0][0] != ABOUT or path[:1] == ABOUT:
+            self._plain.append((path, chunk))
+            return
+        if self._about is None:
+            self._about = self._decoded_about()
+        name = path[0]
+        if name not in self._tables:
+            old = None if self._new_old is None else self._new_old()
+            self._tables[name] = Table(name, compound=name in self._about["compound"], old=old)
+        try:
+            _apply(self._tables[name], chunk, self._codec)
+        except CodecError as error:
+            raise CheckpointError(
+                f"the checkpoint's state of step {self._step!r} cannot be read: {error}"
+            ) from error
+
+    def end(self) -> Any:
+        """A `Kept` if it is a state of tables, else what was kept. Raises as `feed`."""
+        if self._plain[0][0] != ABOUT:
+            return decode_state(self._step, self._plain, self._codec)
+        about = self._decoded_about() if self._about is None else self._about
+        return Kept(self._tables, about["cells"], about["compound"], about["rules"])
+
+    def _decoded_about(self) -> Any:
+        return decode_state(self._step, [(path[1:], data) for path, data in self._plain], self._codec)
 
 
 def decoded(step: str, encoded: Encoded, codec: Codec) -> Any:
-    """As `decoding`, in one go."""
-    slices = decoding(step, encoded, codec)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return end.value
+    """As a `Decoder`, in one go."""
+    decoder = Decoder(step, codec)
+    for path, data in encoded:
+        decoder.feed(path, data)
+    return decoder.end()
 
 
 def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
-    """A step's state as a snapshot. Raises as `decoding`."""
+    """A step's state as a snapshot. Raises as `Decoder.feed`."""
     state = decoded(step, encoded, codec)
     return state.snapshot() if isinstance(state, Kept) else state
 
@@ -196,6 +220,10 @@ def _apply(table: Table, data: bytes, codec: Codec) -> None:
         table.apply(Delta({}, {}, map(_hashable, entries)))
     elif kind == "gone":
         table.apply(Delta({}, {_hashable(space): set(map(_hashable, keys)) for space, keys in entries}))
+    elif table.is_remote:
+        table.load_entries(
+            [(_hashable(space), _hashable(key), value) for space, rows in entries for key, value in rows]
+        )
     else:
         for namespace, rows in entries:
             for row in rows:
@@ -207,15 +235,36 @@ def _apply(table: Table, data: bytes, codec: Codec) -> None:
             table.load_rows(_hashable(namespace), rows)
 
 
-def compacted(chunks: Iterable[bytes], codec: Codec) -> list[bytes]:
+class Compaction:
     """
-    The chunks of a delta from nothing that comes to the same as these.
+    Makes one base of many parts of a table.
 
-    Raises:
-        CodecError: if a value cannot be read any more.
+    Args:
+        codec: that of the checkpoint.
+        new_old: makes a place for all rows; None: in memory.
     """
-    table = Table("compacted")
-    for chunk in chunks:
-        _apply(table, chunk, codec)
-    rows = {namespace: table.whole(namespace) for namespace in table.namespaces()}
-    return [codec.encode(chunk) for chunk in _chunks(Delta(rows))]
+
+    def __init__(self, codec: Codec, new_old: Callable[[], OldRows] | None = None) -> None:
+        self._codec = codec
+        self._table = Table("compacted", old=None if new_old is None else new_old())
+
+    def feed(self, chunks: Iterable[bytes]) -> Iterator[None]:
+        """
+        Take the chunks of the next part, in slices.
+
+        Raises:
+            CodecError: if a value cannot be read any more.
+        """
+        for chunk in chunks:
+            _apply(self._table, chunk, self._codec)
+            yield
+
+    def chunks(self) -> Iterator[bytes]:
+        """The chunks of a delta from nothing that comes to the same as all of them."""
+        rest = ((namespace, [_listed(key), value]) for namespace, key, value in self._table.old_rows())
+        for some in _grouped(rest):
+            yield self._codec.encode(["rows", some])
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._table.clear()

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
-from asyncstream.errors import InternalError, UserFunctionError
+from asyncstream.errors import InternalError, StateError, UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
@@ -273,7 +273,7 @@ class Operator:
 
         What asks the process to end stays what it is, with a note that names the step.
         """
-        if isinstance(error, UserFunctionError | InternalError):
+        if isinstance(error, UserFunctionError | InternalError | StateError):
             return error
         if isinstance(error, KeyboardInterrupt | SystemExit):
             if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.arguments import choice
 from asyncstream.clock import Clock
-from asyncstream.errors import InternalError, PipelineError, UserFunctionError
+from asyncstream.errors import InternalError, PipelineError, StateError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
@@ -32,6 +32,9 @@ OnError: TypeAlias = Literal["fail", "skip", "route"]
 
 FAILED: Final = "failed"
 """Tag of the output for elements on which a function raised."""
+
+_FINAL: Final = (UserFunctionError, InternalError, PipelineError, StateError, NotAValue)
+"""What fails the job all the same."""
 
 COUNTED: Final = ("failed", "skipped")
 """What is counted of failures that are not the end of the job."""
@@ -62,8 +65,8 @@ class Failures:
     What one operator does with the elements that its function fails on, and how many they are.
 
     Only an `Exception` is about an element. Everything else (an interrupt, a cancellation), what an operator
-    downstream has been blamed for, and what is wrong with the plan (an output that is not read, a function
-    that should have been awaited) fail the job all the same.
+    downstream has been blamed for, state that is lost, and what is wrong with the plan (an output that is
+    not read, a function that should have been awaited) fail the job all the same.
 
     Args:
         operator: whose function it is.
@@ -107,7 +110,7 @@ class Failures:
         """Whether the job goes on after `error`."""
         if self.fatal or not isinstance(error, Exception):
             return False
-        return not isinstance(error, UserFunctionError | InternalError | PipelineError | NotAValue)
+        return not isinstance(error, _FINAL)
 
     def metrics(self) -> dict[str, int]:
         """The counts, unless every failure is the end of the job."""

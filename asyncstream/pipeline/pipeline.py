@@ -41,6 +41,7 @@ from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
+from asyncstream.state import DiskState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -175,6 +176,7 @@ class Pipeline:
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | Place | None = None,
+        state: DiskState | None = None,
         cancel_body: bool = False,
         open_timeout: Duration = OPEN_SECONDS,
         end_timeout: Duration = CANCEL_PATIENCE,
@@ -190,6 +192,7 @@ class Pipeline:
             snapshot: go on where an earlier job of this pipeline was stopped.
             checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
                 off. A path does as well: a checkpoint every ten seconds in that directory.
+            state: where process functions keep their state and timers; in memory by default. See `DiskState`.
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
             open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
                 seconds.
@@ -205,12 +208,15 @@ class Pipeline:
             raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
+        if state is not None and not isinstance(state, DiskState):
+            raise refuse("state", "a DiskState", state, 'e.g. DiskState("state")')
         self._check(keeps=checkpoints is not None)
         return Job(
             self._graph,
             clock=clock,
             snapshot=snapshot,
             checkpoints=None if checkpoints is None else checkpoints_of("checkpoints", checkpoints),
+            state=state,
             name=self.name,
             cancel_body=cancel_body,
             open_seconds=open_seconds,
@@ -239,6 +245,7 @@ class Pipeline:
         *,
         checkpoints: Checkpoints | Place | None = None,
         snapshot: JobSnapshot | None = None,
+        state: DiskState | None = None,
         uvloop: bool = False,
     ) -> ThreadedJob:
         """
@@ -247,12 +254,13 @@ class Pipeline:
         Args:
             checkpoints: as for `start`.
             snapshot: as for `start`.
+            state: as for `start`.
             uvloop: as for `run_blocking`.
 
         Raises:
             PipelineError: as `start`.
         """
-        job = self.start(checkpoints=checkpoints, snapshot=snapshot, cancel_body=True)
+        job = self.start(checkpoints=checkpoints, snapshot=snapshot, state=state, cancel_body=True)
         return ThreadedJob(job, _loop_factory(uvloop))
 
     async def run(
@@ -261,6 +269,7 @@ class Pipeline:
         clock: Clock | None = None,
         checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
+        state: DiskState | None = None,
     ) -> None:
         """
         Run until every source has come to its end and everything is written.
@@ -269,6 +278,7 @@ class Pipeline:
             clock: as for `start`.
             checkpoints: as for `start`.
             restart: go on from the last checkpoint when a source, a sink or a function fails.
+            state: as for `start`.
 
         Raises:
             PipelineError: if the plan cannot run or would lose elements.
@@ -279,12 +289,16 @@ class Pipeline:
         if restart is not None and not isinstance(restart, Restarts):
             raise refuse("restart", "Restarts(...)", restart)
         if restart is None:
-            async with self.start(clock=clock, checkpoints=checkpoints) as job:
+            async with self.start(clock=clock, checkpoints=checkpoints, state=state) as job:
                 await job.wait()
             return
         settings = None if checkpoints is None else checkpoints_of("checkpoints", checkpoints)
         await run_with_restarts(
-            lambda kept: self.start(clock=clock, checkpoints=kept), settings, restart, self.name, Job.wait
+            lambda kept: self.start(clock=clock, checkpoints=kept, state=state),
+            settings,
+            restart,
+            self.name,
+            Job.wait,
         )
 
     async def dry_run(self, checkpoints: Checkpoints | Place) -> DryRun:
@@ -305,6 +319,7 @@ class Pipeline:
         *,
         checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
+        state: DiskState | None = None,
         uvloop: bool = False,
     ) -> None:
         """
@@ -316,6 +331,7 @@ class Pipeline:
         Args:
             checkpoints: as for `start`.
             restart: as for `run`.
+            state: as for `start`.
             uvloop: use uvloop, which takes a third off the cost of calls that wait.
 
         Raises:
@@ -325,7 +341,7 @@ class Pipeline:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            run_bounded(self.run(checkpoints=checkpoints, restart=restart), factory)
+            run_bounded(self.run(checkpoints=checkpoints, restart=restart, state=state), factory)
         else:
             raise PipelineError("run_blocking: an event loop is running here; use `await pipeline.run()`")
 

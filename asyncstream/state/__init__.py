@@ -31,7 +31,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
-from asyncstream.state.rows import MISSING
+from asyncstream.state.rows import MISSING, OldRows
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.table import Table
 from asyncstream.state.tables import (
@@ -64,6 +64,7 @@ __all__ = (
     "ListState",
     "MapDescriptor",
     "MapState",
+    "OldRows",
     "ReducingDescriptor",
     "ReducingState",
     "Schema",

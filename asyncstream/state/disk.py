@@ -302,6 +302,18 @@ class DiskRows:
             rows.sort(key=itemgetter(1))
         return {namespace: {row[0]: row[2] for row in rows} for namespace, rows in found.items()}
 
+    def entries(self) -> Iterator[Entry]:
+        begin, end = self._prefix, _behind(self._prefix)
+        gathered = _Gathered(self._stored)
+        current = None
+        for name, row in self._rows(begin, end):
+            prefix = name[: -_HASH.size]
+            if prefix != current:
+                yield from gathered.in_order()
+                current, gathered = prefix, _Gathered(self._stored)
+            gathered.add((self._namespace_of(prefix, row), row[0], row[2]), row[1])
+        yield from gathered.in_order()
+
     def check(self) -> None:
         self._stored.check()
 
@@ -374,6 +386,36 @@ class DiskRows:
         if len(row) > 3:
             return row[3]
         return None if prefix == self._own else _INT.unpack_from(prefix, 3)[0] - _ZERO
+
+
+class _Gathered:
+    """The rows of one namespace, to be put in order; many of them on disk, under their places."""
+
+    def __init__(self, stored: Database) -> None:
+        self._stored = stored
+        self._some: list[tuple[int, Entry]] = []
+        self._many: DiskRows | None = None
+
+    def add(self, entry: Entry, place: int) -> None:
+        self._some.append((place, entry))
+        if len(self._some) >= _FEW:
+            self._put_away()
+
+    def _put_away(self) -> None:
+        if self._many is None:
+            self._many = DiskRows(self._stored)
+        self._many.put([(None, place, entry) for place, entry in self._some])
+        self._some.clear()
+
+    def in_order(self) -> Iterator[Entry]:
+        if self._many is None:
+            self._some.sort(key=itemgetter(0))
+            yield from (entry for _, entry in self._some)
+            return
+        self._put_away()
+        for _, row in self._many._rows(self._many._own, _behind(self._many._own)):
+            yield row[2]
+        self._many.clear()
 
 
 def _as_int(namespace: Any) -> int | None:

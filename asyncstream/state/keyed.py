@@ -132,7 +132,9 @@ class KeyedState(Cursor):
             ages.restored()
 
     def _declare(self, name: str) -> Table:
-        return self._tables.declare(Table(f"{self._prefix}/{name}", namespace_of=self._namespace_of))
+        return self._tables.declare(
+            Table(f"{self._prefix}/{name}", may_be_away=True, namespace_of=self._namespace_of)
+        )
 
     def _written(self, name: str, ttl_ms: int) -> Table:
         """The table of when entries of the state `name` were written."""

@@ -60,6 +60,9 @@ class OldRows(Protocol):
     def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
         """Put rows."""
 
+    def entries(self) -> Iterator[Entry]:
+        """All rows, those of one namespace together and in order; nothing may change meanwhile."""
+
     def clear(self) -> None:
         """Have nothing."""
 
@@ -136,6 +139,11 @@ class MemoryRows:
             present.update(rows)
         elif made := dict(rows):
             self._rows[namespace] = made
+
+    def entries(self) -> Iterator[Entry]:
+        for namespace, rows in self._rows.items():
+            for key, value in rows.items():
+                yield namespace, key, value
 
     def clear(self) -> None:
         self._rows.clear()

@@ -35,7 +35,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
-from asyncstream.errors import InternalError
+from asyncstream.errors import InternalError, StateError
 from asyncstream.state.delta import Delta
 from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, OldRows, RemoteRows, Rows
@@ -67,6 +67,8 @@ class Table:
             change nothing.
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
+        may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
+            nothing in memory grows with the table.
         namespace_of: makes a namespace of what the codec gives back.
         has_older: there may be rows that are not young.
         merges: how many cuts were merged.
@@ -76,12 +78,15 @@ class Table:
         "_dropped",
         "_frozen",
         "_gone",
+        "_left",
+        "_notes",
         "_old",
         "_remote",
         "compound",
         "has_older",
         "load",
         "load_key",
+        "may_be_away",
         "merges",
         "name",
         "namespace_of",
@@ -99,6 +104,7 @@ class Table:
         save_key: Callable[[Any], Any] = _same,
         load_key: Callable[[Any], Any] = _same,
         compound: bool = False,
+        may_be_away: bool = False,
         namespace_of: Callable[[Any], Any] = _same,
         old: OldRows | None = None,
     ) -> None:
@@ -109,18 +115,25 @@ class Table:
         self.save_key = save_key
         self.load_key = load_key
         self.compound = compound
+        self.may_be_away = may_be_away
         self.namespace_of = namespace_of
         self.has_older = False
         self._gone: dict[Any, set[Any]] = {}
         self._dropped: set[Any] = set()
         self._frozen: dict[Any, Rows] | None = None
         self.merges = 0
+        self._notes = True
+        self._left: int | None = None
         self.keep_old_in(MemoryRows() if old is None else old)
 
     def keep_old_in(self, old: OldRows) -> None:
         """Have the oldest generation there; as long as there is none."""
         self._old: OldRows = old
         self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
+
+    def forget_removals(self) -> None:
+        """No delta is asked for: note no removals any more but of what a cut has frozen."""
+        self._notes = False
 
     @property
     def is_remote(self) -> bool:
@@ -189,7 +202,8 @@ class Table:
         if self.has_older:
             was_frozen = self._frozen_value(namespace, key) is not MISSING
             if self._old.remove(namespace, key) or was_frozen:
-                self._gone.setdefault(namespace, set()).add(key)
+                if was_frozen or self._notes:
+                    self._gone.setdefault(namespace, set()).add(key)
                 return True
         return found
 
@@ -233,8 +247,7 @@ class Table:
         if self._frozen is not None and namespace in self._frozen:
             young = self.young.get(namespace, NO_ROWS)
             whole = {key: value if key in young else detached(value) for key, value in whole.items()}
-        self._gone.pop(namespace, None)
-        self._dropped.add(namespace)
+        self._note_dropped(namespace)
         self.young[namespace] = whole
         return whole
 
@@ -243,7 +256,11 @@ class Table:
         self.young.pop(namespace, None)
         if self.has_older and self._has_older_rows(namespace):
             self._old.drop(namespace)
-            self._gone.pop(namespace, None)
+            self._note_dropped(namespace)
+
+    def _note_dropped(self, namespace: Hashable) -> None:
+        self._gone.pop(namespace, None)
+        if self._notes or self._frozen is not None:
             self._dropped.add(namespace)
 
     def __contains__(self, namespace: Hashable) -> bool:
@@ -281,8 +298,14 @@ class Table:
             for key, value in self.whole(namespace).items():
                 yield namespace, key, value
 
+    def old_rows(self) -> Iterator[Entry]:
+        """(namespace, key, value) of every row that is old; nothing may change meanwhile."""
+        return self._old.entries()
+
     def __len__(self) -> int:
         """How many rows there are."""
+        if self._left is not None:
+            return self._left
         count = sum(map(len, self.young.values()))
         if not self.has_older:
             return count
@@ -393,13 +416,10 @@ class Table:
         table.clear()
 
     def load_entries(self, entries: Sequence[Entry]) -> None:
-        """As `load_rows`, of any namespaces."""
-        if self._remote is None:
-            for namespace, key, value in entries:
-                self._old.update(namespace, ((key, value),))
-        else:
+        """As `load_rows`, of any namespaces, all of them together if the oldest generation is elsewhere."""
+        if self._remote is not None:
             self._remote.put(entries)
-        self.has_older = True
+            self.has_older = True
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -450,10 +470,14 @@ class Table:
 
     def clear(self) -> None:
         """Have nothing, as if nothing had ever been kept."""
+        self.clear_young()
+        self._old.clear()
+
+    def clear_young(self) -> None:
+        """Have nothing that is not old, and look for no more."""
         self.young = {}
         self._gone, self._dropped = {}, set()
         self._frozen = None
-        self._old.clear()
         self.has_older = False
 
     # ------------------------------------------------------------------ what is larger than memory
@@ -465,6 +489,16 @@ class Table:
         rows = sum(map(len, sample)) * len(young) // max(len(sample), 1)
         gone = sum(map(len, islice(self._gone.values(), SAMPLE))) + len(self._gone)
         return rows + gone + len(self._dropped)
+
+    def leave(self) -> None:
+        """What is elsewhere goes away: only how many rows there were is known then."""
+        if self._remote is not None:
+            try:
+                self._left = len(self)
+            except StateError:
+                self._left = 0
+            self.clear_young()
+            self.keep_old_in(MemoryRows())
 
     def first_away(self) -> int | None:
         """The earliest namespace, of those that are ints, with rows that are not in memory; None: none."""

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.delta import Delta
 from asyncstream.state.detached import detached
+from asyncstream.state.rows import OldRows
 from asyncstream.state.table import Table
 
 __all__ = (
@@ -122,7 +123,15 @@ class Tables:
     Iterating gives the tables, in the order in which they were declared.
     """
 
-    __slots__ = ("_cells", "_listeners", "_restored", "_tables", "_unclaimed")
+    __slots__ = (
+        "_cells",
+        "_listeners",
+        "_new_old",
+        "_notes",
+        "_restored",
+        "_tables",
+        "_unclaimed",
+    )
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
@@ -130,6 +139,8 @@ class Tables:
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
         self._restored: list[Callable[[], None]] = []
+        self._new_old: Callable[[], OldRows] | None = None
+        self._notes = True
 
     def declare(self, table: Table) -> Table:
         """
@@ -141,6 +152,7 @@ class Tables:
         if table.name in self._tables:
             raise InternalError(f"table {table.name!r} was declared twice")
         self._tables[table.name] = table
+        self._settle_in(table)
         kept = self._unclaimed.pop(table.name, None)
         if kept is not None:
             for _ in table.take_over(kept):
@@ -159,6 +171,33 @@ class Tables:
                 mine.go_on(table)
         self.give_cells(cells)
         self._tell_restored()
+
+    def keep_old_in(self, new_old: Callable[[], OldRows], *, notes: bool) -> None:
+        """
+        Have the oldest generation elsewhere of every table that may be, of those too that are declared later.
+
+        Args:
+            new_old: makes a place for that of one table.
+            notes: deltas are asked for; otherwise no removals are noted.
+        """
+        self._new_old, self._notes = new_old, notes
+        for table in self._tables.values():
+            self._settle_in(table)
+
+    def _settle_in(self, table: Table) -> None:
+        if self._new_old is not None and table.may_be_away:
+            table.keep_old_in(self._new_old())
+            if not self._notes:
+                table.forget_removals()
+
+    def leave(self) -> None:
+        """What is kept elsewhere goes away."""
+        for table in self.every():
+            table.leave()
+
+    def weight(self) -> int:
+        """About how many rows and removals a cut would make older now."""
+        return sum(table.weight() for table in self.every())
 
     def forget(self, name: str) -> None:
         """If a snapshot was restored that held a table of this name, hold it no more."""

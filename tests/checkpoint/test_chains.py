@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncstream.checkpoint.chains import BASE, MANY, Chain
 from asyncstream.checkpoint.parts import Part, part_name
-from asyncstream.checkpoint.segments import ABOUT, compacted, decoded, encode_delta, plain_state
+from asyncstream.checkpoint.segments import ABOUT, Compaction, decoded, encode_delta, plain_state
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import Delta, Kept, Table
@@ -42,25 +42,38 @@ def test_a_chain_holds_what_the_table_holds(steps: list[tuple[str, Any, Any]], i
             chain.append(encode_delta("step", table.cut(), table, CODEC))
             table.merge()
             stored |= {part.stored: part.data for part in chain.parts if part.stored and part.data}
-            chain.committed()
+            chain.committed(stored)
         else:
-            chain.replace(compacted(chunks_of(chain, stored), CODEC))
+            compact(chain, stored, meanwhile=lambda: None)
     assert restored(chain, stored) == {
         namespace: list(table.whole(namespace).items()) for namespace in table.namespaces()
     }
     assert all(part.data is None for part in chain.parts if part.stored)
 
 
-def chunks_of(chain: Chain, stored: dict[str, bytes]) -> list[bytes]:
-    async def read(name: str) -> bytes:
-        return stored[name]
+def chunks_of(parts: Iterable[Part], stored: dict[str, bytes]) -> list[bytes]:
+    return [chunk for part in parts for chunk in part.chunks_in(stored[part.stored] if part.stored else None)]
 
-    return asyncio.run(chain.chunks(read))
+
+def compacted(chunks: list[bytes]) -> list[bytes]:
+    work = Compaction(CODEC)
+    for _ in work.feed(chunks):
+        pass
+    return list(work.chunks())
+
+
+def compact(chain: Chain, stored: dict[str, bytes], meanwhile: Callable[[], None]) -> None:
+    fixed = chain.fix()
+    meanwhile()
+    chunks = compacted(chunks_of(fixed, stored))
+    base = [chain.base_of(chunks)] if chunks else []
+    stored |= {part.stored: part.data for part in base if part.stored and part.data}
+    chain.replace(part.without_data() for part in base)
 
 
 def restored(chain: Chain, stored: dict[str, bytes]) -> dict[Any, list[Any]]:
     about = CODEC.encode({"cells": {}, "compound": [], "rules": {}})
-    encoded = [(ABOUT, about), *((("t", BASE), chunk) for chunk in chunks_of(chain, stored))]
+    encoded = [(ABOUT, about), *((("t", BASE), chunk) for chunk in chunks_of(chain.parts, stored))]
     table = kept(encoded).tables.get("t", Table("t"))
     return {namespace: list(table.whole(namespace).items()) for namespace in table.namespaces()}
 
@@ -97,8 +110,25 @@ def test_a_chain_is_long_when_changes_outgrow_the_base_or_are_many() -> None:
     chain = Chain("t", name_of, inline_bytes=0)
     chain.append(delta("base", size=10_000))
     chain.append(delta("large", size=11_000))
-    chain.replace([*delta("base", size=10_000), *delta("large", size=11_000)])
+    chain.fix()
+    chain.replace([chain.base_of([*delta("base", size=10_000), *delta("large", size=11_000)])])
     assert not chain.is_long
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 10**9])
+def test_what_changes_while_a_chain_is_compacted_comes_after_that(inline_bytes: int) -> None:
+    chain, stored = Chain("t", name_of, inline_bytes), dict[str, bytes]()
+    chain.append(delta("a"))
+    chain.append(delta("b"))
+
+    def meanwhile() -> None:
+        chain.append(delta("c"))
+        chain.append(delta("a", size=2))
+
+    stored |= {part.stored: part.data for part in chain.parts if part.stored and part.data}
+    compact(chain, stored, meanwhile)
+    stored |= {part.stored: part.data for part in chain.parts if part.stored and part.data}
+    assert restored(chain, stored) == {None: [("a", "xx"), ("b", "x"), ("c", "x")]}
 
 
 def test_nothing_changed_makes_no_part() -> None:
@@ -113,7 +143,7 @@ def test_compacting_costs_no_row_and_keeps_no_trace_of_what_is_gone() -> None:
         *encode_delta("step", Delta({None: {"c": 3}}, {None: {"a"}}), Table("t"), CODEC),
         *encode_delta("step", Delta({None: {"d": 4}}, {}, [None]), Table("t"), CODEC),
     ]
-    assert [CODEC.decode(chunk) for chunk in compacted(chunks, CODEC)] == [["rows", [[None, [["d", 4]]]]]]
+    assert [CODEC.decode(chunk) for chunk in compacted(chunks)] == [["rows", [[None, [["d", 4]]]]]]
 
 
 def test_a_value_that_the_codec_refuses_names_the_step() -> None:

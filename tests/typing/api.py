@@ -23,6 +23,7 @@ from asyncstream import (
     Count,
     CsvSource,
     DirectoryStore,
+    DiskState,
     DryRun,
     FailedCall,
     Inbox,
@@ -360,7 +361,7 @@ async def running(pipeline: Pipeline) -> None:
         await job.stop(grace=timedelta(seconds=5))
     pipeline.run_blocking(checkpoints=Checkpoints(store=SqliteStore("kept.sqlite"), codec="pickle"))
     pipeline.run_blocking(checkpoints="kept")
-    await pipeline.run(checkpoints=Path("kept"))
+    await pipeline.run(checkpoints=Path("kept"), state=DiskState("state", young_rows=1000))
     Checkpoints(store=MemoryStore(), types=[Flight], key=b"0123456789abcdef")
     pipeline.run_blocking(checkpoints=Checkpoints(store=MemoryStore(), migrate={"w": lambda state: state}))
     assert_type(pipeline.guarantees(), list[Guarantee])

@@ -8,6 +8,7 @@ from typing import Any
 from asyncstream.clock import ManualClock
 from asyncstream.elements import MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.state import Database, DiskRows
 from tests.vectors.cases import Case
 
 
@@ -53,9 +54,13 @@ class Log(Operator):
 
 
 def play(
-    case: Case, make: Callable[[], Operator], where: dict[str, Any]
+    case: Case, make: Callable[[], Operator], where: dict[str, Any], database: Database | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The transcript of a case and the counts at its end; `where` is kept at the step that is played."""
+    """
+    The transcript of a case and the counts at its end; `where` is kept at the step that is played.
+
+    With a database all that is remembered goes there after each step.
+    """
     records: list[dict[str, Any]] = []
     clock = ManualClock()
 
@@ -63,6 +68,8 @@ def play(
         operator = make()
         operator.out = Log("out", records, where)
         operator.side = {"aside": Log("side", records, where)}
+        if database is not None:
+            operator.tables.keep_old_in(lambda: DiskRows(database), notes=True)
         operator.open(OperatorContext(clock=clock))
         return operator
 
@@ -83,6 +90,10 @@ def play(
             operator.restore(kept)
         else:
             records.append({"op": number, "probe": counts(operator)})
+        if database is not None:
+            operator.tables.cut()
+            for _ in operator.tables.merging():
+                pass
     return records, counts(operator)
 
 

@@ -17,6 +17,7 @@ from asyncstream.operators.process import (
 )
 from asyncstream.state import (
     AggregatingDescriptor,
+    Database,
     ListDescriptor,
     MapDescriptor,
     ReducingDescriptor,
@@ -121,26 +122,34 @@ class StateOfAllKinds(KeyedProcessFunction[Any, Any]):
 
 
 def run(
-    case: Case, function: Callable[[Rules, dict[str, Any]], StateOfAllKinds]
+    case: Case,
+    function: Callable[[Rules, dict[str, Any]], StateOfAllKinds],
+    database: Database | None = None,
 ) -> tuple[Any, dict[str, int]]:
     where = {"op": -1, "cb": 0}
     rules = Rules(case.get("on_timer", []))
-    return play(case, lambda: KeyedProcessOperator(lambda value: value[0], function(rules, where)), where)
+    return play(
+        case, lambda: KeyedProcessOperator(lambda value: value[0], function(rules, where)), where, database
+    )
 
 
 @pytest.mark.parametrize("case", cases("flink_keyed_state.jsonl", "keyed_state"))
-def test_state_of_all_kinds_does_what_flinks_does(case: Case) -> None:
+@pytest.mark.parametrize("backend", ["memory", "disk"])
+def test_state_of_all_kinds_does_what_flinks_does(case: Case, backend: str, database: Database) -> None:
     def ttl(name: str) -> TimeToLive | None:
         duration_ms = case["ttl"].get(name)
         return TimeToLive(timedelta(milliseconds=duration_ms)) if duration_ms else None
 
     records, final = run(
-        case, lambda rules, where: StateOfAllKinds(rules, where, ttl, lambda a, b: a * 2 + b)
+        case,
+        lambda rules, where: StateOfAllKinds(rules, where, ttl, lambda a, b: a * 2 + b),
+        database if backend == "disk" else None,
     )
     assert canonical(case, records) == canonical(case, case["expected"])
+    expected = dict(case["final"])
     if case["ttl"]:  # we clean up as we write, Flink here does not
-        del final["state"], case["final"]["state"]
-    assert final == case["final"]
+        del final["state"], expected["state"]
+    assert final == expected
 
 
 @pytest.mark.parametrize("case", cases("flink_ttl.jsonl", "ttl"))

@@ -35,15 +35,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
-from asyncstream.checkpoint.chains import Chain
+from asyncstream.checkpoint.chains import PART_BYTES, Chain
 from asyncstream.checkpoint.format import Draft, Role, pack
 from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
-from asyncstream.checkpoint.segments import ABOUT, compacted, encode_delta
+from asyncstream.checkpoint.segments import ABOUT, Compaction, encode_delta
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import (
@@ -61,7 +61,7 @@ from asyncstream.runtime.aio.recovery import choose, transactional_sinks
 from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import Cut, Frozen, freeze
+from asyncstream.state import Cut, Frozen, OldRows, Tables, freeze
 
 __all__ = ("Checkpointer", "check_settings")
 
@@ -104,6 +104,8 @@ class Checkpointer:
         durations, pauses, sizes: of the checkpoints taken: seconds until each was safe, seconds for which the
             loop stood still, and bytes.
         last: the one that a job that started now would go on from; None: there is none.
+        rows: makes a place for the oldest generation of a table; None: in memory.
+        is_full: whether a step has so many young rows that merging is urgent.
     """
 
     def __init__(
@@ -138,6 +140,10 @@ class Checkpointer:
         self._next: asyncio.Future[CheckpointInfo] | None = None
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
+        self.rows: Callable[[], OldRows] | None = None
+        self.is_full: Callable[[Tables], bool] = _never_full
+        self._cutting = asyncio.Lock()  # from a cut until it is encoded and merged
+        self._storing = asyncio.Lock()
         self._closed = False
         self._has_failed = False
         self._in_a_row = 0
@@ -167,7 +173,9 @@ class Checkpointer:
             driver.source.writer = writer
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
-        found = await choose(self._settings, self._history, self._graph, self._pipeline, wiring, writer)
+        found = await choose(
+            self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.rows
+        )
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number
@@ -352,6 +360,18 @@ class Checkpointer:
 
     async def _save(self, number: int, finished: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"
+        async with self._cutting:
+            draft, positions = await self._draft(number, finished)
+        self._waits_for = f"the store, {self._settings.store}"
+        async with self._storing:
+            await self._history.write(self._tenure.lease, draft)
+        for chain in self._every_chain():
+            chain.committed(draft.info.stored)
+        self._note_positions(number, positions)
+        return draft.info
+
+    async def _draft(self, number: int, finished: bool) -> tuple[Draft, dict[str, Any]]:
+        """Cut, and encode; also where sources stand that are to forget what is before."""
         await self._settle()
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
@@ -375,12 +395,35 @@ class Checkpointer:
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
             draft = await self._aside(partial(self._encode, number, created_ms, finished, captured))
         await self._merge()
-        self._waits_for = f"the store, {self._settings.store}"
-        await self._history.write(self._tenure.lease, draft)
-        for chain in self._every_chain():
-            chain.committed()
-        self._note_positions(number, positions)
-        return draft.info
+        return draft, positions
+
+    async def spill(self, steps: Collection[str]) -> None:
+        """
+        Make old what these steps have touched, for it has become much; it is part of the next checkpoint.
+
+        Raises:
+            CheckpointError: if it cannot be kept in one.
+        """
+        async with self._cutting:
+            await self._settle()
+            for name in steps:
+                self._with_tables.add(name)
+                self._cuts.append((name, self._wiring.operators[name].tables.cut()))
+            await self._aside(self._encode_cuts)
+            await self._merge()
+        try:
+            for chain in self._every_chain():
+                await self._put_ahead(chain, chain.parts)
+        except Exception as error:  # of the store: it stays here, and the next checkpoint tries again
+            log.warning("pipeline %r: state waits for the store: %s", self._pipeline, describe_error(error))
+
+    async def _put_ahead(self, chain: Chain, parts: Iterable[Part]) -> None:
+        """Have the store keep what is too large for a manifest, and is in none yet."""
+        for part in list(parts):
+            if part.stored is not None and part.data is not None:
+                async with self._storing:
+                    await self._history.put_ahead(self._tenure.lease, part.stored, part.data)
+                chain.committed({part.stored})
 
     async def _settle(self) -> None:
         """Finish with what was cut for a checkpoint that did not come about."""
@@ -393,7 +436,8 @@ class Checkpointer:
     async def _merge(self) -> None:
         """Make old what was cut and is encoded."""
         for operator in self._wiring.operators.values():
-            await in_slices(operator.tables.merging())
+            tables = operator.tables
+            await in_slices(tables.merging(), partial(self.is_full, tables))
 
     async def _compact(self) -> None:
         """Have one base instead of a long chain of changes."""
@@ -401,11 +445,37 @@ class Checkpointer:
             if not chain.is_long:
                 continue
             try:
-                chunks = await chain.chunks(self._history.read_part)
-                work = partial(compacted, chunks, self._codec)
-                chain.replace(await asyncio.to_thread(_without_collector, work))
+                await self._compact_chain(chain)
             except Exception as error:  # of the store, or of a codec: the chain stays as it is
                 log.warning("pipeline %r: state was not compacted: %s", self._pipeline, describe_error(error))
+            finally:
+                chain.release()
+        names = [part.stored for chain in self._every_chain() for part in chain.parts]
+        self._history.keep_ahead([name for name in names if name is not None])
+
+    async def _compact_chain(self, chain: Chain) -> None:
+        work = Compaction(self._codec, self.rows)
+        base: list[Part] = []
+        try:
+            for part in chain.fix():
+                await self._compact_slices(work.feed(await self._history.chunks(part)))
+            rest = work.chunks()
+            while chunks := await self._compact_slices(_some(rest)):
+                part = chain.base_of(chunks)
+                if self.rows is not None and part.stored is not None and part.data is not None:
+                    async with self._storing:
+                        await self._history.put_ahead(self._tenure.lease, part.stored, part.data)
+                    part = part.without_data()
+                base.append(part)
+        finally:
+            work.close()
+        chain.replace(base)
+
+    async def _compact_slices(self, slices: Iterator[None]) -> Any:
+        """Run through these: in a thread, or in slices, for rows that are elsewhere belong to this thread."""
+        if self.rows is not None:
+            return await in_slices(slices)
+        return await asyncio.to_thread(_without_collector, partial(_run_through, slices))
 
     def _every_chain(self) -> list[Chain]:
         return [chain for chains in self._chains.values() for chain in chains.values()]
@@ -427,7 +497,8 @@ class Checkpointer:
 
     async def _let_go(self) -> None:
         try:
-            oldest = (await self._history.let_go(self._tenure.lease, self._settings.keep))[0]
+            async with self._storing:
+                oldest = (await self._history.let_go(self._tenure.lease, self._settings.keep))[0]
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
             return
@@ -532,6 +603,32 @@ class Checkpointer:
 def _without_collector(work: Callable[[], T]) -> T:
     with without_collector():
         return work()
+
+
+def _never_full(tables: Tables) -> bool:
+    """For tables in memory."""
+    return False
+
+
+def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:
+    """The next chunks, enough for a part; in slices."""
+    found: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        found.append(chunk)
+        size += len(chunk)
+        if size >= PART_BYTES:
+            break
+        yield
+    return found
+
+
+def _run_through(slices: Iterator[None]) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

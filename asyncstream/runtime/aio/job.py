@@ -31,6 +31,7 @@ from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
+from asyncstream.state import DiskState
 
 __all__ = ("Job",)
 
@@ -54,6 +55,7 @@ class Job(Exchange):
         clock: processing time; the system's by default.
         snapshot: where an earlier job was stopped.
         checkpoints: how to keep what must not be lost, and where to go on from.
+        state: where to keep what steps remember; None: in memory.
         name: the pipeline's.
         cancel_body: cancel the task that runs the block when the job fails; the job's error then leaves the
             block, as that of a task leaves an `asyncio.TaskGroup`.
@@ -68,6 +70,7 @@ class Job(Exchange):
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | None = None,
+        state: DiskState | None = None,
         name: str = "pipeline",
         cancel_body: bool = False,
         open_seconds: float = OPEN_SECONDS,
@@ -81,6 +84,7 @@ class Job(Exchange):
             clock=clock,
             snapshot=snapshot,
             checkpoints=checkpoints,
+            state=state,
             open_seconds=open_seconds,
             patience=patience,
             told=self._failed,

@@ -9,21 +9,21 @@ tried again with other settings, or with a checkpoint that was mended from a bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match
 from asyncstream.checkpoint.format import Role
-from asyncstream.checkpoint.parts import Part, kept_parts
-from asyncstream.checkpoint.segments import decoding
+from asyncstream.checkpoint.parts import Part
+from asyncstream.checkpoint.segments import Decoder
 from asyncstream.connectors.base import TransactionalSink, Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import Kept
+from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
 __all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "survey", "transactional_sinks")
@@ -99,7 +99,13 @@ def transactional_sinks(wiring: Wiring) -> Iterator[tuple[str, SinkOperator, Tra
 
 
 async def choose(
-    settings: Checkpoints, history: History, graph: Graph, pipeline: str, wiring: Wiring, writer: Writer
+    settings: Checkpoints,
+    history: History,
+    graph: Graph,
+    pipeline: str,
+    wiring: Wiring,
+    writer: Writer,
+    new_old: Callable[[], OldRows] | None = None,
 ) -> Found:
     """
     The checkpoint to go on from, on which all agree. Changes nothing.
@@ -107,13 +113,14 @@ async def choose(
     Args:
         pipeline: its name.
         writer: for whom the sinks are to write.
+        new_old: makes a place for the oldest generation of a table; None: in memory.
 
     Raises:
         CheckpointError: if it cannot be read, or does not fit the pipeline.
         SinkError: if a sink cannot go on from there.
         SourceError: if a source cannot.
     """
-    answers = await survey(settings, history, graph, pipeline, wiring, writer)
+    answers = await survey(settings, history, graph, pipeline, wiring, writer, new_old)
     refusals = answers.refusals
     for refusal in refusals:
         if isinstance(refusal, CheckpointError):  # with a checkpoint that does not fit, the rest means little
@@ -126,7 +133,13 @@ async def choose(
 
 
 async def survey(
-    settings: Checkpoints, history: History, graph: Graph, pipeline: str, wiring: Wiring, writer: Writer
+    settings: Checkpoints,
+    history: History,
+    graph: Graph,
+    pipeline: str,
+    wiring: Wiring,
+    writer: Writer,
+    new_old: Callable[[], OldRows] | None = None,
 ) -> Survey:
     """
     What all concerned say to the checkpoint to go on from. Changes nothing; arguments as for `choose`.
@@ -134,7 +147,7 @@ async def survey(
     Raises:
         CheckpointError: if it cannot be read, or steps are missing that it holds state of.
     """
-    answers = await _find(settings, history, graph, pipeline, wiring)
+    answers = await _find(settings, history, graph, pipeline, wiring, new_old)
     found, steps = answers.found, answers.steps
     for name, _, sink in transactional_sinks(wiring):
         if name in steps and steps[name].outcome == "refused":
@@ -156,7 +169,12 @@ async def survey(
 
 
 async def _find(
-    settings: Checkpoints, history: History, graph: Graph, pipeline: str, wiring: Wiring
+    settings: Checkpoints,
+    history: History,
+    graph: Graph,
+    pipeline: str,
+    wiring: Wiring,
+    new_old: Callable[[], OldRows] | None,
 ) -> Survey:
     if settings.restore == "none":
         for info in (await history.infos()).values():
@@ -164,12 +182,12 @@ async def _find(
                 _check_pipeline(info, settings, pipeline)
         return Survey()
     if settings.restore == "newest":
-        read = await history.open_newest()
+        read = await history.newest_parts()
     else:
-        read = await history.open(settings.restore)
+        read = await history.parts(settings.restore)
     if read is None:
         return Survey()
-    info, encoded = read
+    info, parts = read
     _check_pipeline(info, settings, pipeline)
     sinks = {name for name, _, _ in transactional_sinks(wiring)}
     names = match(
@@ -185,9 +203,11 @@ async def _find(
         was = info.steps[old]
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
-        of_step = encoded.pop(old)
+        decoder = Decoder(old, codec, new_old)
         with without_collector():
-            kept = await in_slices(decoding(old, of_step, codec))
+            for part in parts[old]:
+                await in_slices(_fed(decoder, part, await history.chunks(part)))
+            kept = decoder.end()
         try:
             state = fit(info, settings, old, name, kept, now)
         except CheckpointError as refusal:
@@ -195,7 +215,7 @@ async def _find(
             continue
         answers.found.states[was.role][name] = state
         if isinstance(state, Kept):
-            answers.found.parts[name] = kept_parts(was.parts, of_step)
+            answers.found.parts[name] = parts[old]
         if name in settings.migrate:
             outcome: Outcome = "from nothing" if state is None else "migrated"
             answers.steps[name] = StepRecovery(name, was.role, outcome, "by migrate=")
@@ -206,6 +226,12 @@ async def _find(
         if old not in names:
             answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
     return answers
+
+
+def _fed(decoder: Decoder, part: Part, chunks: list[bytes]) -> Iterator[None]:
+    for chunk in chunks:
+        decoder.feed(part.path, chunk)
+        yield
 
 
 def _check_pipeline(info: CheckpointInfo, settings: Checkpoints, pipeline: str) -> None:

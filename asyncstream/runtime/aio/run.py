@@ -54,8 +54,10 @@ from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
+from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.runtime.aio.watching import LoopWatch
 from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.state import DiskState
 
 __all__ = ("OPEN_SECONDS", "Phase", "Run")
 
@@ -86,6 +88,7 @@ class Run:
         clock: processing time; the system's if None.
         snapshot: where an earlier job was stopped.
         checkpoints: how to keep what must not be lost, and where to go on from.
+        state: where to keep what steps remember; None: in memory.
         open_seconds: how long a step may take to open.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
         told: called with the error when the run fails.
@@ -109,6 +112,7 @@ class Run:
         clock: Clock | None,
         snapshot: JobSnapshot | None,
         checkpoints: Checkpoints | None,
+        state: DiskState | None = None,
         open_seconds: float = OPEN_SECONDS,
         patience: float = CANCEL_PATIENCE,
         told: Callable[[BaseException], None],
@@ -126,6 +130,8 @@ class Run:
         self.checkpointer = (
             None if checkpoints is None else Checkpointer(checkpoints, graph, name, self._clock, self.fail)
         )
+        self._state = state
+        self._spilling: Spilling | None = None
         self._open_seconds = open_seconds
         self._patience = patience
         self._told = told
@@ -208,6 +214,9 @@ class Run:
     async def _open_all(self) -> None:
         self._context = copy_context()
         enter(self, "a checkpoint")
+        if self._state is not None:
+            self._spilling = Spilling(self._state, self.checkpointer)
+            self._spilling.database.on_failure = self.fail
         if self.checkpointer is not None:
             self._from = JobSnapshot(*await self.checkpointer.load(self.wiring))
             if self.checkpointer.resumed_from is not None:
@@ -218,6 +227,8 @@ class Run:
         operators = self.wiring.operators
         for name, operator in reversed(operators.items()):
             self._opened.append(operator)  # before it is: also what fails to open is closed
+            if self._spilling is not None:
+                self._spilling.take(operator)
             with self._opening(name, SinkError if name in self.wiring.sinks else UserFunctionError):
                 operator.open(
                     OperatorContext(
@@ -243,6 +254,8 @@ class Run:
             await restore(self._from, self.graph, self.wiring)
         for name, sink in self.wiring.sinks.items():
             self._spawn(name, sink.run)
+        if self._spilling is not None:
+            self._help(self._spill(self._spilling))
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
@@ -512,6 +525,12 @@ class Run:
         except CheckpointError:
             pass  # it is in the log, and the last one is still to come
 
+    async def _spill(self, spilling: Spilling) -> None:
+        try:
+            await spilling.run(self.wiring.operators)
+        except Exception as error:  # of the disk, or of a value that cannot be kept
+            self.fail(error)
+
     def _help(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what supervises the others; ended when the run is closed."""
         task = self.loop.create_task(work)
@@ -554,6 +573,8 @@ class Run:
                 await self._closed(self._close_operator(part))
         if self.checkpointer is not None:
             await self.checkpointer.leave()
+        if self._spilling is not None:
+            self._spilling.close(self.wiring.operators)
         self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,21 @@ SLICE_SECONDS = 0.005
 """For how long nothing else runs, as far as slices are short."""
 
 
-async def in_slices(work: Iterator[None]) -> Any:
-    """Run through `work`, which yields between slices of about a millisecond; gives what it returns."""
+URGENT_SECONDS = 0.1
+"""The same, for work that falls behind otherwise."""
+
+
+def _never() -> bool:
+    return False
+
+
+async def in_slices(work: Iterator[None], is_urgent: Callable[[], bool] = _never) -> Any:
+    """
+    Run through `work`, which yields between slices of about a millisecond; gives what it returns.
+
+    Args:
+        is_urgent: whether the others have to wait longer; asked before each of their turns.
+    """
     time = asyncio.get_running_loop().time
     until = time() + SLICE_SECONDS
     while True:
@@ -28,7 +41,7 @@ async def in_slices(work: Iterator[None]) -> Any:
             return end.value
         if time() >= until:
             await asyncio.sleep(0)
-            until = time() + SLICE_SECONDS
+            until = time() + (URGENT_SECONDS if is_urgent() else SLICE_SECONDS)
 
 
 @contextmanager

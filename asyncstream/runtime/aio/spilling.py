@@ -1,0 +1,80 @@
+"""
+Brings what steps remember to disk, so that memory holds what was touched lately and no more.
+
+Theory. Of each step the young rows are counted now and then. When they have become many, they are cut, as for
+a checkpoint, encoded into the next one if there are checkpoints, and merged into the rows on disk, in
+slices. Meanwhile new rows become young; the fuller they get, the larger are the slices, so that merging
+never falls behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from asyncstream.operators.base import Operator
+from asyncstream.runtime.aio.checkpoints import Checkpointer
+from asyncstream.runtime.aio.slices import in_slices
+from asyncstream.state import Database, DiskRows, DiskState, Tables
+
+__all__ = ("Spilling",)
+
+LOOK_SECONDS: Final = 0.05
+"""Seconds between two looks."""
+
+
+class Spilling:
+    """
+    What one run keeps on disk.
+
+    Args:
+        settings: what the user chose.
+        checkpointer: of the run, if it has one.
+
+    Raises:
+        StateError: if the directory cannot be used.
+        MissingExtra: if RocksDB is not installed.
+    """
+
+    def __init__(self, settings: DiskState, checkpointer: Checkpointer | None) -> None:
+        self.database = Database(settings)
+        self._limit = settings.young_rows
+        self._checkpointer = checkpointer
+        if checkpointer is not None:
+            checkpointer.rows = self.rows
+            checkpointer.is_full = self.is_full
+
+    def rows(self) -> DiskRows:
+        """For one table."""
+        return DiskRows(self.database)
+
+    def take(self, operator: Operator) -> None:
+        """Keep on disk what this operator, which is not open yet, remembers."""
+        operator.tables.keep_old_in(self.rows, notes=self._checkpointer is not None)
+
+    def is_full(self, tables: Tables) -> bool:
+        """Whether there are so many young rows that they are to be brought to disk."""
+        return tables.weight() >= self._limit
+
+    async def run(self, operators: Mapping[str, Operator]) -> None:
+        """Look now and then, for as long as the job runs."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            full = [name for name, operator in operators.items() if self.is_full(operator.tables)]
+            if not full:
+                continue
+            if self._checkpointer is not None:
+                await self._checkpointer.spill(full)
+                continue
+            for name in full:
+                tables = operators[name].tables
+                tables.cut()
+                await in_slices(tables.merging(), partial(self.is_full, tables))
+
+    def close(self, operators: Mapping[str, Operator]) -> None:
+        """Give the directory up; of the tables only their sizes are known then."""
+        for operator in operators.values():
+            operator.tables.leave()
+        self.database.close()

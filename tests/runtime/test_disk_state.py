@@ -1,0 +1,248 @@
+"""A job that keeps its state on disk gives what one in memory gives, in little memory, or fails in words."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Checkpoints,
+    DiskState,
+    KeyedProcessFunction,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    StateError,
+)
+from asyncstream.state import ListDescriptor, ValueDescriptor
+
+KEYS = 3_000
+
+
+class Adds(KeyedProcessFunction[Any, Any]):
+    """Adds up for each key, notes what comes, and tells at the key's time."""
+
+    total = ValueDescriptor[int]("total")
+    notes = ListDescriptor[int]("notes")
+
+    def open(self, ctx: Any) -> None:
+        self.state = ctx.state(self.total)
+        self.noted = ctx.state(self.notes)
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        key, amount, at = value
+        if self.state.get() is None:
+            ctx.register_event_timer(1000 + key % 700)
+        if amount == 7:
+            ctx.delete_event_timer(1000 + key % 700)
+            ctx.register_event_timer(5000 - key)
+        self.state.set((self.state.get() or 0) + amount)
+        if key % 3 == 0:
+            self.noted.add(at)
+
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None:
+        out((timestamp, ctx.key, self.state.get(), self.noted.get()))
+        self.state.clear()
+        self.noted.clear()
+
+
+def adding(out: list[Any], source: Any = None) -> Pipeline:
+    pipeline = Pipeline("adding")
+    stream = pipeline.submissions(name="in") if source is None else pipeline.source(source, name="in")
+    (
+        stream.event_time(lambda value: value[2], BoundedOutOfOrderness(0), name="times")
+        .key_by(lambda value: value[0])
+        .process(Adds(), name="adds")
+        .to(out, name="out")
+    )
+    return pipeline
+
+
+def elements() -> list[tuple[int, int, int]]:
+    first = [(key, 1, 1) for key in range(KEYS)]
+    again = [(key, 7 if key % 5 == 0 else 2, 2) for key in range(0, KEYS, 2)]
+    return [*first, *again, *((key, 3, 1200 + key) for key in range(0, KEYS, 11))]
+
+
+def in_memory() -> list[Any]:
+    out: list[Any] = []
+    adding(out, elements()).run_blocking()
+    return out
+
+
+async def give(job: Any, some: list[Any]) -> None:
+    for number, element in enumerate(some):
+        await job.submit(element)
+        if number % 200 == 0:
+            await asyncio.sleep(0.06)  # for young rows to be looked at
+
+
+def test_gives_what_a_job_in_memory_gives(tmp_path: Path) -> None:
+    out: list[Any] = []
+
+    async def main() -> dict[str, int]:
+        async with adding(out).start(state=DiskState(tmp_path / "state", young_rows=300)) as job:
+            await give(job, elements())
+            assert any((tmp_path / "state" / "rows").iterdir())
+            step = job.metrics()["adds"]
+            assert step["event_timers"] > 100
+            await job.drain()
+        return dict(job.metrics()["adds"])
+
+    metrics = asyncio.run(main())
+    assert out == in_memory()
+    assert (metrics["state_entries"], metrics["event_timers"]) == (0, 0)
+    assert not (tmp_path / "state" / "rows").exists()
+
+
+@pytest.mark.parametrize("later", ["disk", "memory"])
+def test_goes_on_from_checkpoints(tmp_path: Path, later: str) -> None:
+    store, out = MemoryStore(), list[Any]()
+    some = elements()
+    kept = Checkpoints(store=store, inline_bytes=2000, keep=1)
+
+    async def run(state: DiskState | None, part: list[Any], *, last: bool) -> None:
+        async with adding(out).start(checkpoints=kept, state=state) as job:
+            await give(job, part)
+            for _ in range(3):
+                await job.checkpoint()
+            if last:
+                await job.drain()
+
+    cuts = (0, 1000, 2000, 3500, len(some))
+    for start, end in pairwise(cuts):
+        on_disk = later == "disk" or start in (0, 2000)
+        state = DiskState(tmp_path / "state", young_rows=200) if on_disk else None
+        asyncio.run(run(state, some[start:end], last=end == len(some)))
+    assert out == in_memory()
+
+
+def test_many_changes_are_compacted_on_disk(tmp_path: Path) -> None:
+    store, out = MemoryStore(), list[Any]()
+    kept = Checkpoints(store=store, inline_bytes=500, keep=1)
+
+    async def main() -> None:
+        settings = DiskState(tmp_path / "state", young_rows=100)
+        async with adding(out).start(checkpoints=kept, state=settings) as job:
+            await give(job, [(key, 1, 1) for key in range(KEYS)])
+            for turn in range(40):
+                await give(job, [(key, 1, 2) for key in range(turn, KEYS, 40)])
+                await job.checkpoint()
+                assert len(await store.parts()) < 200
+
+    async def rest() -> None:
+        async with adding(out).start(checkpoints=kept) as job:
+            await job.drain()
+
+    asyncio.run(main())
+    asyncio.run(rest())
+    assert sorted(key for _, key, _, _ in out) == list(range(KEYS))
+    assert {total for _, _, total, _ in out} == {2}
+
+
+def test_a_lost_directory_fails_the_job(tmp_path: Path) -> None:
+    class Large(KeyedProcessFunction[int, int]):
+        kept = ValueDescriptor[bytes]("kept")
+
+        def open(self, ctx: Any) -> None:
+            self.state = ctx.state(self.kept)
+
+        def process_element(self, value: int, ctx: Any, out: Any) -> None:
+            try:
+                self.state.set(value.to_bytes(20_000, "big"))
+            except Exception:
+                out(value)  # hides it
+
+    async def main() -> None:
+        pipeline = Pipeline("large")
+        keyed = pipeline.submissions(name="in").key_by(lambda value: value)
+        keyed.process(Large(), name="large", on_error="skip").to([], name="out")
+        async with pipeline.start(state=DiskState(tmp_path / "state", young_rows=100)) as job:
+            shutil.rmtree(tmp_path / "state")
+            for key in range(20_000):
+                await job.submit(key)
+                if key % 500 == 0:
+                    await asyncio.sleep(0.06)
+
+    with pytest.raises(Exception, match="cannot be used any more") as failed:
+        asyncio.run(main())
+    assert isinstance(failed.value, StateError) or isinstance(failed.value.__cause__, StateError)
+
+
+def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with adding([]).start(state=DiskState(tmp_path)):
+            with pytest.raises(StateError, match="another job"):
+                await adding([]).run(state=DiskState(tmp_path))
+
+    asyncio.run(main())
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(PipelineError, match="state: expected a DiskState"):
+        adding([]).start(state="state")  # type: ignore[arg-type]
+
+
+MANY = """
+import asyncio, resource, sys
+from asyncstream import BoundedOutOfOrderness, Checkpoints, DiskState, KeyedProcessFunction, Pipeline
+from asyncstream.state import ValueDescriptor
+
+KEYS, TEXT = 100_000, "x" * 1_000
+
+class Keeps(KeyedProcessFunction):
+    def open(self, ctx):
+        self.state = ctx.state(ValueDescriptor("kept"))
+        self.seen = 0
+    def process_element(self, value, ctx, out):
+        key, at = value
+        if key >= 0 and self.state.get() is None:
+            ctx.register_event_timer(10_000_000 + key)
+            self.state.set(f"{key} {TEXT}")
+    def on_timer(self, timestamp, ctx, out):
+        if self.state.get() == f"{ctx.key} {TEXT}" and timestamp == 10_000_000 + ctx.key:
+            out(ctx.key)
+        self.state.clear()
+
+def elements():
+    for key in range(KEYS):
+        yield key, key
+    for key in range(0, KEYS, 7):
+        yield key, KEYS + key
+    for at in range(10_000_000, 10_000_000 + KEYS, 5_000):
+        yield -1, at
+
+async def main():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipeline, found = Pipeline("many"), []
+    source = pipeline.source(elements(), name="in")
+    stream = source.event_time(lambda value: value[1], BoundedOutOfOrderness(0), name="times")
+    stream.key_by(lambda value: value[0]).process(Keeps(), name="keeps").to(found, name="out")
+    kept = Checkpoints(sys.argv[2], every=0.5) if len(sys.argv) > 2 else None
+    await pipeline.run(state=DiskState(sys.argv[1], young_rows=5_000, cache_bytes=8 << 20), checkpoints=kept)
+    assert sorted(found) == list(range(KEYS)), len(found)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+asyncio.run(main())
+"""
+
+
+def test_a_hundred_thousand_keys_take_little_memory(tmp_path: Path) -> None:
+    """There are a hundred megabytes of state; those on disk take the buffers of RocksDB and no more."""
+    run = subprocess.run(
+        [sys.executable, "-c", MANY, str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 110_000, "kilobytes"
