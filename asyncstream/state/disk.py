@@ -50,6 +50,8 @@ _ZERO: Final = 1 << 63
 
 _NONE, _INTS, _PAIRS, _NUMBERED = b"\0", b"\1", b"\2", b"\3"
 
+_NUMBERS: Final = (bool, float, int)
+
 _PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
 """Types of keys that are equal to their copies."""
 
@@ -57,6 +59,7 @@ _FEW: Final = 10_000
 """Rows that are rather deleted one by one: reads have to look at each range that was deleted."""
 
 _AFTER_ALL: Final = 1 << 64
+_BEFORE_ALL: Final = -_AFTER_ALL
 
 
 class DiskRows:
@@ -69,6 +72,7 @@ class DiskRows:
 
     __slots__ = (
         "_count",
+        "_high",
         "_low",
         "_low_is_exact",
         "_names",
@@ -88,6 +92,7 @@ class DiskRows:
         self._next = 0  # place of the next row that is new
         self._low = _AFTER_ALL  # no namespace that is an int lies below
         self._low_is_exact = True  # and this one has rows
+        self._high = _BEFORE_ALL  # nor above
         self._names: list[Any] = []  # namespaces that are numbered
         self._numbers: dict[Any, int] = {}
 
@@ -97,6 +102,9 @@ class DiskRows:
     # ------------------------------------------------------------------ one row
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
+        if type(namespace) is int and not self._low <= namespace <= self._high:
+            self._stored.check()
+            return MISSING
         try:
             data = self._stored.get(self._prefix_of(namespace) + _HASH.pack(hash(key)))
             if data is None:
@@ -144,7 +152,7 @@ class DiskRows:
         try:
             stored.check()
             names = [prefix_of(namespace) + pack(hash(key)) for namespace, key, _ in entries]
-            found = stored.get_many(names) if self._count else [None] * len(names)
+            found = [None] * len(names) if self._are_new(entries) else stored.get_many(names)
             changed: dict[bytes, Any] = {}
             if places is None:
                 places = range(self._next, self._next + len(entries))
@@ -157,10 +165,19 @@ class DiskRows:
             stored.write([(name, self._pickled(held)) for name, held in changed.items()])
         except Exception as error:
             stored.fail(error)
-        for namespace, _, _ in entries:
-            number = _as_int(namespace)
-            if number is not None and number <= self._low:
-                self._low, self._low_is_exact = number, True
+        for namespace in {namespace for namespace, _, _ in entries}:
+            number = None if namespace is None else _as_int(namespace)
+            if number is not None:
+                self._high = max(self._high, number)
+                if number <= self._low:
+                    self._low, self._low_is_exact = number, True
+
+    def _are_new(self, entries: Sequence[Entry]) -> bool:
+        """Whether it can be told without looking that there is none of these rows."""
+        if not self._count:
+            return True
+        low, high = self._low, self._high
+        return all(type(namespace) is int and not low <= namespace <= high for namespace, _, _ in entries)
 
     def _with(self, held: Any, entry: Entry, place: int) -> Any:
         """What is held under a name when it has this row as well, at this place if it is new."""
@@ -323,7 +340,8 @@ class DiskRows:
                 self._stored.delete_range(self._prefix, _behind(self._prefix))
             except Exception as error:
                 self._stored.fail(error)
-        self._count, self._low, self._low_is_exact = 0, _AFTER_ALL, True
+        self._count = 0
+        self._low, self._low_is_exact, self._high = _AFTER_ALL, True, _BEFORE_ALL
 
     def moving(self, other: DiskRows, altered: Callable[[Entry], Entry]) -> Iterator[None]:
         """Take all rows of another table, altered, in slices; they keep their places."""
@@ -421,7 +439,7 @@ class _Gathered:
 def _as_int(namespace: Any) -> int | None:
     """The int that equals this, if there is one that fits."""
     if type(namespace) is not int:
-        if not isinstance(namespace, bool | float | int) or namespace != namespace // 1:
+        if not isinstance(namespace, _NUMBERS) or namespace != namespace // 1:
             return None
         namespace = int(namespace)
     return namespace if -_ZERO <= namespace < _ZERO else None

@@ -1,0 +1,192 @@
+"""
+State that is larger than memory: ten million keys of a process function, on disk, under a limit of memory.
+
+    python -m benchmarks.bench_disk --disk DIRECTORY [--keys N] [--limit MB] [--checkpoints]
+
+Each key has a value and an event timer. First all keys come once; then events of which nine in ten are of one
+key in a hundred; then event time passes all timers. What the timers find is compared with what was put in,
+so a row that was lost or doubled is found out. The limit is on the memory that the process has in use
+(resident, as `ru_maxrss` says): of address space, RocksDB's threads and files take much that is never used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Checkpoints,
+    DirectoryStore,
+    DiskState,
+    KeyedProcessFunction,
+    Pipeline,
+)
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.state import ValueDescriptor
+
+__all__ = ("main",)
+
+KEYS = 10_000_000
+EVENTS = 3_000_000
+LIMIT_MB = 500
+BATCH = 1_000
+HOT_SHARE = 0.9
+HOT_PART = 100
+"""One key in so many is hot."""
+
+
+@dataclass
+class Tally:
+    """
+    What is to be found, and what was.
+
+    Attributes:
+        added: how much was added to all keys.
+        fired, found: timers, and what they found in all.
+        marks: when a phase ended, by its name: seconds, and seconds of CPU.
+    """
+
+    added: int = 0
+    fired: int = 0
+    found: int = 0
+    marks: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def mark(self, phase: str) -> None:
+        self.marks[phase] = (time.perf_counter(), time.process_time())
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print(f"{phase:10} {time.strftime('%H:%M:%S')}   at most {memory} MB so far", flush=True)
+
+
+class Adds(KeyedProcessFunction[tuple[int, int, int], Any]):
+    """Adds up for each key, with a timer that tells how much it was."""
+
+    total = ValueDescriptor[int]("total")
+
+    def __init__(self, tally: Tally, keys: int) -> None:
+        self._tally, self._keys = tally, keys
+
+    def open(self, ctx: Any) -> None:
+        self._state = ctx.state(self.total)
+
+    def process_element(self, value: tuple[int, int, int], ctx: Any, out: Any) -> None:
+        key, amount, _ = value
+        if not amount:
+            return
+        present = self._state.get()
+        if present is None:
+            ctx.register_event_timer(self._keys + key)
+            present = 0
+        self._state.set(present + amount)
+
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None:
+        assert timestamp == self._keys + ctx.key
+        self._tally.fired += 1
+        self._tally.found += self._state.get()
+        self._state.clear()
+
+
+class Events(Source[tuple[int, int, int]]):
+    """The three phases; not read again after a crash."""
+
+    def __init__(self, tally: Tally, keys: int, events: int) -> None:
+        self._tally, self._keys, self._events = tally, keys, events
+        self._batches = self._all()
+
+    async def read(self) -> SourceBatch[tuple[int, int, int]] | None:
+        return next(self._batches, None)
+
+    def position(self) -> int:
+        return 1
+
+    def _all(self) -> Iterator[SourceBatch[tuple[int, int, int]]]:
+        tally, keys, random = self._tally, self._keys, Random(7)
+        tally.mark("begin")
+        for start in range(0, keys, BATCH):
+            some = range(start, min(start + BATCH, keys))
+            tally.added += len(some)
+            yield SourceBatch([(key, 1, 0) for key in some])
+        tally.mark("loaded")
+        hot = max(keys // HOT_PART, 1)
+        for _ in range(0, self._events, BATCH):
+            batch = [
+                (random.randrange(hot) if random.random() < HOT_SHARE else random.randrange(keys), 2, 0)
+                for _ in range(BATCH)
+            ]
+            tally.added += 2 * BATCH
+            yield SourceBatch(batch)
+        tally.mark("touched")
+        for at in range(keys, 2 * keys + BATCH, BATCH):
+            yield SourceBatch([(0, 0, at)])
+        tally.mark("fired")
+
+
+def run(directory: Path, keys: int, events: int, *, checkpoints: bool, young_rows: int) -> Tally:
+    """One run; what it found is right."""
+    tally = Tally()
+    pipeline = Pipeline("state")
+    timed = pipeline.source(Events(tally, keys, events), name="events").event_time(
+        lambda value: value[2], BoundedOutOfOrderness(0), name="times"
+    )
+    adds = timed.key_by(lambda value: value[0]).process(Adds(tally, keys), name="adds")
+    adds.to([], name="out")
+    kept = Checkpoints(store=DirectoryStore(directory / "checkpoints"), every=10) if checkpoints else None
+    state = DiskState(directory / "state", young_rows=young_rows)
+    asyncio.run(pipeline.run(state=state, checkpoints=kept))
+    assert (tally.fired, tally.found) == (keys, tally.added), "rows were lost, or doubled"
+    return tally
+
+
+def main(*, quick: bool = False) -> None:
+    """As one of the benchmarks: a small one, on a disk that `tempfile` finds."""
+    with TemporaryDirectory() as directory:
+        report(Path(directory), 100_000 if quick else 1_000_000, 500_000, checkpoints=False)
+
+
+def report(
+    directory: Path,
+    keys: int,
+    events: int,
+    *,
+    checkpoints: bool,
+    young_rows: int = 200_000,
+    limit: int = LIMIT_MB,
+) -> None:
+    """Run, and print the figures."""
+    tally = run(directory, keys, events, checkpoints=checkpoints, young_rows=young_rows)
+    print(f"\n{keys:,} keys, exact")
+    print("           per second   CPU us each")
+    phases = (("load", "begin", "loaded", keys), ("touch", "loaded", "touched", events))
+    for name, first, last, number in (*phases, ("fire", "touched", "fired", keys)):
+        (began, cpu_began), (ended, cpu_ended) = tally.marks[first], tally.marks[last]
+        print(f"{name:8} {number / (ended - began):>12,.0f} {(cpu_ended - cpu_began) / number * 1e6:>13.1f}")
+    print("(goal: 100,000 touches per second)")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"memory    {memory:>10,} MB at most (goal: {limit:,})")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--disk", type=Path, required=True, help="where there is room for a few gigabytes")
+    parser.add_argument("--keys", type=int, default=KEYS)
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--limit", type=int, default=LIMIT_MB)
+    parser.add_argument("--young", type=int, default=200_000, help="rows that stay in memory")
+    parser.add_argument("--checkpoints", action="store_true")
+    options = parser.parse_args()
+    report(
+        options.disk,
+        options.keys,
+        options.events,
+        checkpoints=options.checkpoints,
+        young_rows=options.young,
+        limit=options.limit,
+    )
