@@ -191,6 +191,11 @@ class Operator:
         Called when the tables hold what they held in an earlier run: what follows from them is made anew.
         """
 
+    def rebuilding(self) -> Iterator[None]:
+        """As `restored`, in slices where that takes long: others may run in between, but no element comes."""
+        self.restored()
+        yield
+
     def divided(
         self, state: Any, share_of: Callable[[Any], int], shares: Collection[int]
     ) -> dict[int, Any] | None:

@@ -31,7 +31,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
-from asyncstream.state.rows import MISSING, OldRows
+from asyncstream.state.rows import MISSING, SLICE, OldRows
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.table import Table
 from asyncstream.state.tables import (
@@ -47,6 +47,7 @@ from asyncstream.state.tables import (
 __all__ = (
     "IMMUTABLE",
     "MISSING",
+    "SLICE",
     "AggregatingDescriptor",
     "AggregatingState",
     "Aggregation",

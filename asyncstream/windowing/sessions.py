@@ -17,7 +17,7 @@ waits in another calendar for the time of its clean-up.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from operator import attrgetter
@@ -26,7 +26,7 @@ from typing import Any
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
-from asyncstream.state import MISSING, Cell, Table, detached
+from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
@@ -229,10 +229,16 @@ class SessionWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ state
 
     def restored(self) -> None:
+        for _ in self.rebuilding():
+            pass
+
+    def rebuilding(self) -> Iterator[None]:
         super().restored()
         self._to_fire.clear()
         self._to_clean.clear()
-        for _, key, sessions in self._sessions.items():
+        for number, (_, key, sessions) in enumerate(self._sessions.items()):
+            if number % SLICE == 0:
+                yield
             for session in sessions:
                 if session.armed:
                     self._to_fire.add(session.end, key, session)

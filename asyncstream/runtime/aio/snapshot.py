@@ -89,7 +89,7 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
             if isinstance(state, Kept):
                 with without_collector():
                     await in_slices(operator.tables.take_over(state))
-                    operator.restored()
+                    await in_slices(operator.rebuilding())
             else:
                 operator.restore(state)
             operator.resume()
