@@ -197,9 +197,8 @@ def _tables_of(parts: Iterable[PartInfo]) -> Iterator[str]:
     for part in parts:
         by_table.setdefault(part.path[0] if part.path else "", []).append(part)
     for table, some in by_table.items():
-        stored = sum(part.stored is not None for part in some)
-        text = f"{table or '(rest)'}: {sum(part.size for part in some):,} bytes"
-        yield f"{text} in {len(some)} parts, {stored} of them in the store" if table else text
+        places = ", ".join(part.stored or "inline" for part in some)
+        yield f"{table or '(rest)'}: {sum(part.size for part in some):,} bytes, {places}"
 
 
 def _state(looked: _Looked) -> str:

@@ -211,7 +211,7 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} was {_shown(was.get(name))} and is {_shown(now.get(name))}"
         for name in {**was, **now}
-        if _sorted(was.get(name)) != _sorted(now.get(name))
+        if json.dumps(was.get(name), sort_keys=True) != json.dumps(now.get(name), sort_keys=True)
     ]
 
 
