@@ -5,7 +5,7 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -53,7 +53,7 @@ class History:
         self._codec = codec
         self._key = key
         self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
-        self._names: dict[str, str] = {}  # of the parts that manifests name, by digest
+        self._names: dict[str, str] = {}  # of the parts that are whole, by digest
         self._ahead: set[str] = set()  # parts that are kept for a manifest to come
 
     async def look(self) -> list[int]:
@@ -130,9 +130,11 @@ class History:
         try:
             info = unpack_info(data, self._codec)
             stored = await self._read_parts(info)
-            return info, dict(encoded_states(data, info, stored))
+            found = info, dict(encoded_states(data, info, stored))
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+        self._rely_on(info.stored)
+        return found
 
     async def parts(self, number: int) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
         """As `open`, with the parts, of which the data is here only if the manifest holds it."""
@@ -141,9 +143,11 @@ class History:
             info = unpack_info(data, self._codec)
             for name in sorted(info.stored):
                 await self._whole_part(name)
-            return info, dict(parts_in(data, info))
+            found = info, dict(parts_in(data, info))
         except DamagedCheckpoint as damage:
             raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+        self._rely_on(info.stored)
+        return found
 
     async def chunks(self, part: Part) -> list[bytes]:
         """Those of a part, which may be read for that. Raises as `read_part`."""
@@ -231,24 +235,28 @@ class History:
 
     async def write(self, lease: Lease, draft: Draft) -> None:
         """
-        Keep a checkpoint. Parts that a manifest of this history names already are not written again.
+        Keep a checkpoint. Parts that this history has written or read are not written again.
+
+        What else is in the store may be damaged, even if a manifest names it that is whole.
 
         Whatever it raises, the checkpoints before are as they were; this one may be there, or not.
         """
-        known = self._named()
+        known = set(self._names.values())
         for name, data in draft.parts.items():
             if name not in known:
                 await self._store.put(lease, name, data)
         await self._store.commit(lease, draft.info.id, seal(draft.manifest, self._key))
         # a part counts as kept only now: after an error it is written anew
-        self._note(draft.info.id, draft.info.stored)
+        self._stored[draft.info.id] = draft.info.stored
+        self._rely_on(draft.info.stored)
         self._ahead -= draft.info.stored
 
     async def put_ahead(self, lease: Lease, name: str, data: bytes) -> None:
         """Keep a part that a manifest will name."""
-        if name not in self._named():
-            self._ahead.add(name)  # before: what lies there unnamed may be deleted at any time
+        self._ahead.add(name)  # before: what lies there unnamed may be deleted at any time
+        if self._names.get(digest_in(name)) != name:
             await self._store.put(lease, name, data)
+            self._rely_on((name,))
 
     def keep_ahead(self, names: Collection[str]) -> None:
         """Of the parts that were put ahead a manifest will name these only."""
@@ -278,9 +286,9 @@ class History:
     async def _look_into(self, number: int) -> None:
         """Note what a manifest names that this history has not written."""
         try:
-            self._note(number, unpack_info(unsealed(await self._store.read(number))).stored)
+            self._stored[number] = unpack_info(unsealed(await self._store.read(number))).stored
         except CheckpointError:
-            self._note(number, None)
+            self._stored[number] = None
 
     async def _delete(self, lease: Lease, numbers: list[int]) -> None:
         for number in numbers:
@@ -290,12 +298,11 @@ class History:
             there = await self._store.parts()
             named = self._named()
             unnamed = [name for name in there if name not in named]
-            self._names = {digest_in(name): name for name in named}
+            self._names = {digest: name for digest, name in self._names.items() if name in named}
         await self._store.delete(lease, numbers, unnamed)
 
-    def _note(self, number: int, stored: frozenset[str] | None) -> None:
-        self._stored[number] = stored
-        self._names.update((digest_in(name), name) for name in stored or ())
+    def _rely_on(self, stored: Iterable[str]) -> None:
+        self._names.update((digest_in(name), name) for name in stored)
 
     def _named(self) -> set[str]:
         return self._ahead.union(*(names for names in self._stored.values() if names is not None))

@@ -114,6 +114,7 @@ async def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_
     for run in range(2):
         history = History(store, JsonCodec())
         lease = await lease_of(store)
+        await history.read_newest()
         await history.clean(lease)
         for number in (1, 2, 3):
             await write(history, lease, 10 * run + number, BIG)
@@ -213,3 +214,47 @@ async def test_parts_stay_of_a_checkpoint_that_was_committed_though_it_seemed_to
     assert await history.let_go(lease, 2) == [2, 3]
     assert (await history.read(2))[1] == {"step": large + "2"}
     assert len(await store.parts()) == 2
+
+
+async def test_part_that_is_damaged_is_written_anew_though_a_manifest_names_it() -> None:
+    """What is read again after going back often makes the very same part."""
+    store = MemoryStore()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    large = "x" * (INLINE_BYTES + 1)
+    await write(history, lease, 1, large)
+    await write(history, lease, 2, large + "2")
+    (part,) = (await history.read(2))[0].stored
+    store._parts[part] = store._parts[part][:-1]
+    history = History(store, JsonCodec())
+    found = await history.read_newest()
+    assert found is not None
+    assert found[0].id == 1
+    await store.release(lease)
+    lease = await lease_of(store)
+    await history.clean(lease)
+    await write(history, lease, 3, large + "2")
+    found = await history.read_newest()
+    assert found is not None
+    assert (found[0].id, found[1]) == (3, {"step": large + "2"})
+
+
+async def test_part_whose_put_ahead_failed_is_put_again() -> None:
+    class Fails(MemoryStore):
+        """Fails once."""
+
+        failed = False
+
+        async def put(self, lease: Lease, part: str, data: bytes) -> None:
+            if not self.failed:
+                self.failed = True
+                raise OSError("disk full")
+            await super().put(lease, part, data)
+
+    store = Fails()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    with pytest.raises(OSError, match="disk full"):
+        await history.put_ahead(lease, "name-1", b"data")
+    await history.put_ahead(lease, "name-1", b"data")
+    assert await store.parts() == ["name-1"]
