@@ -105,6 +105,7 @@ def draw_plan(random: Random, shape: Shape) -> FaultPlan:
         checkpoint_every=random.choice((0.05, 0.2, 1.0)),
         # where there are no windows that would fire before their time
         drain=0.3 if shape.windows in ("none", "count") else 0.0,
+        damage=random.choice((0.0, 0.3, 1.0)),
     )
 
 

@@ -4,13 +4,16 @@ The simulation can fail: put one of these bugs into the package, and a story soo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.checkpoint import History
+from asyncstream.checkpoint.chains import Chain
+from asyncstream.checkpoint.segments import Compaction
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.state import Delta, Tables
@@ -97,6 +100,38 @@ def what_changed_is_lost_with_a_checkpoint_that_failed(patch: pytest.MonkeyPatch
     patch.setattr(Checkpointer, "_save", save)
 
 
+def a_delta_is_lost(patch: pytest.MonkeyPatch) -> None:
+    def append(chain: Chain, chunks: list[bytes], whole: Any = Chain.append) -> None:
+        if len(chain.parts) != 2:
+            whole(chain, chunks)
+
+    patch.setattr(Chain, "append", append)
+
+
+def deltas_are_applied_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    def append(chain: Chain, chunks: list[bytes], whole: Any = Chain.append) -> None:
+        whole(chain, chunks)
+        base, changes = chain.parts[:1], chain.parts[1:]
+        if len(changes) == 2:
+            chain.parts = [*base, *reversed(changes)]
+
+    patch.setattr(Chain, "append", append)
+
+
+def what_is_compacted_forgets_what_was_gone(patch: pytest.MonkeyPatch) -> None:
+    def feed(work: Compaction, chunks: Iterable[bytes], whole: Any = Compaction.feed) -> Any:
+        return whole(work, [chunk for chunk in chunks if work._codec.decode(chunk)[0] == "rows"])
+
+    patch.setattr(Compaction, "feed", feed)
+
+
+def a_part_is_deleted_that_an_older_checkpoint_names(patch: pytest.MonkeyPatch) -> None:
+    def named(history: History) -> set[str]:
+        return set(history._stored[max(history._stored)] or ()) if history._stored else set()
+
+    patch.setattr(History, "_named", named)
+
+
 def the_source_is_a_step_ahead(patch: pytest.MonkeyPatch) -> None:
     def position(source: SimulatedSource, true: Any = SimulatedSource.position) -> Any:
         return true(source) + 1
@@ -145,6 +180,10 @@ def an_epoch_is_cut_too_late(patch: pytest.MonkeyPatch) -> None:
         a_timer_is_not_stored,
         what_is_gone_is_not_stored,
         what_changed_is_lost_with_a_checkpoint_that_failed,
+        a_delta_is_lost,
+        deltas_are_applied_in_the_wrong_order,
+        what_is_compacted_forgets_what_was_gone,
+        a_part_is_deleted_that_an_older_checkpoint_names,
         the_source_is_a_step_ahead,
         the_sink_commits_before_the_store_has_saved,
         a_commit_is_done_twice,

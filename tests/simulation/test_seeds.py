@@ -65,6 +65,7 @@ def test_nothing_is_lost_and_nothing_is_doubled() -> None:
             for place in ("read", "prepare", "put", "save", "commit", "delete", "recover", "write", "load")
         ),
         *("crash at any time", "stopped", "finished", "failed", "no checkpoint"),
+        *("compacted", "crash in load", "damage", "went back", "refused"),
     } - set(happened)
     assert not unseen, "stories in which this never happens prove nothing about it"
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.connectors.base import Sink, TransactionalSink
-from asyncstream.errors import CheckpointError, JobStopped, describe_error
+from asyncstream.errors import CheckpointError, JobStopped, SinkError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import Job
 from asyncstream.testing.simulation.outside import (
@@ -145,12 +145,17 @@ def _tell(
         number += 1
         is_kind = number > plan.lives
         life = Life(world, number, plan.kind() if is_kind else plan)
+        chance = random.Random(f"{world.seed} {number} damage")
+        if chance.random() < life.plan.damage and (damaged := world.damage(chance)) is not None:
+            life.note("damage", damaged)
         try:
             ended = _lead(life, make, types)
         except _Unexplained as unexplained:
             raise SimulationFailed(world, str(unexplained), replay) from unexplained.__cause__
         if world.wrong:
             raise SimulationFailed(world, "; ".join(world.wrong), replay)
+        if world.backup:
+            world.mend()  # the process has refused to go on, or was cut short before it could
         if is_kind and not ended:
             raise SimulationFailed(world, f"life {number} did not come to its end", replay)
         finished += ended
@@ -196,6 +201,7 @@ async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline], types: tup
     life.note("start")
     stopped = False
     torn_only = set(life.world.checkpoints) <= life.world.torn
+    newest = life.world.newest_whole()
     checkpoints = Checkpoints(
         store=SimulatedStore(life),
         every=life.random.choice((None, 0.2, 1.0)),
@@ -209,6 +215,7 @@ async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline], types: tup
     )
     try:
         async with make_pipeline(life).start(clock=life, checkpoints=checkpoints) as job:
+            _went_on(life, job, newest)
             asking = asyncio.create_task(_ask_for_checkpoints(life, job))
 
             def stop() -> None:
@@ -226,12 +233,24 @@ async def _run(life: Life, make_pipeline: Callable[[Life], Pipeline], types: tup
                 asking.cancel()
                 await asyncio.gather(asking, *stopping, return_exceptions=True)
     except Exception as error:
-        if not _is_explained(error):
+        refused = life.world.backup and isinstance(error, CheckpointError | SinkError)
+        if not refused and not _is_explained(error):
             raise _Unexplained(f"the job failed: {describe_error(error)}") from error
-        life.note("failed", describe_error(error))
+        life.note("refused" if refused else "failed", describe_error(error))
         return False
     life.note("stopped" if stopped else "finished")
     return not stopped
+
+
+def _went_on(life: Life, job: Job, newest: int | None) -> None:
+    """A life has gone on, which should be from the checkpoint `newest`; there is no way back from that."""
+    found = None if job.resumed_from is None else job.resumed_from.id
+    if found != newest:
+        life.complain(f"it goes on from checkpoint {found}, and the newest that is whole is {newest}")
+    if not life.is_over:
+        if newest is not None and newest < max(life.world.checkpoints.keys() - life.world.torn):
+            life.note("went back", newest)
+        life.world.backup.clear()
 
 
 async def _stop(life: Life, job: Job) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from asyncstream.checkpoint.format import unpack_info
+from asyncstream.checkpoint.format import CheckpointInfo, unpack_info
+from asyncstream.checkpoint.segments import CHANGES
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
 from asyncstream.elements import Timestamps
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, SinkError
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing.simulation.world import Life, SimulatedDisk
 
@@ -82,12 +83,18 @@ class SimulatedSink(TransactionalSink[Any]):
     async def open(self) -> None:
         self._life.complain(f"{self._name}: opened, and not recovered")
 
+    async def can_recover(self, position: int | None) -> None:
+        committed = len(self._disk.committed)
+        if (position or 0) < committed and self._life.world.damaged:
+            raise SinkError(f"{self._name}: {committed} elements are committed, and {position} are to be")
+
     async def recover(self, position: int | None) -> None:
         life, disk = self._life, self._disk
         with self._alone("recover"):
             await life.access("recover")
             if life.is_over:
                 return
+            life.world.backup.clear()  # what is taken back now cannot come again
             position = position or 0
             life.note("recover", (self._name, position, len(disk.committed), len(disk.staged)))
             if position < len(disk.committed):
@@ -208,6 +215,8 @@ class SimulatedStore:
         if not await self._begin("put", lease):
             return
         self._world.parts[part] = data[: len(data) // 2] if self._life.ends_in("put") else data
+        self._world.damaged.discard(part)
+        self._world.backup.pop(part, None)
         self._life.note("put", len(data))
         await self._life.access("put done")
 
@@ -217,9 +226,12 @@ class SimulatedStore:
         kept = self._world.checkpoints
         if number in kept:
             self._life.complain(f"checkpoint {number} saved twice")
-        missing = unpack_info(manifest).stored - self._world.parts.keys()
+        info = unpack_info(manifest)
+        missing = info.stored - self._world.parts.keys() | info.stored & self._world.damaged
         if missing:
             self._life.complain(f"checkpoint {number} names parts that are not there: {missing}")
+        if (before := self._info(number - 1)) is not None and _changed(before) - _changed(info):
+            self._life.note("compacted", number)
         if self._life.ends_in("save"):
             self._world.torn.add(number)
             manifest = manifest[: len(manifest) // 2]
@@ -251,9 +263,29 @@ class SimulatedStore:
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
         if not await self._begin("delete", lease):
             return
+        for number in self._world.checkpoints.keys() - numbers:
+            if (info := self._info(number)) is not None and (needed := info.stored & set(parts)):
+                self._life.complain(f"parts are deleted that checkpoint {number} names: {needed}")
         manifests = sorted(numbers)
         for number in manifests[: self._life.cut("delete", len(manifests))]:
             self._world.checkpoints.pop(number, None)
         names = sorted(parts)
         for name in names[: self._life.cut("delete", len(names))]:
             self._world.parts.pop(name, None)
+
+    def _info(self, number: int) -> CheckpointInfo | None:
+        """What a checkpoint says of itself, if it is there and its manifest is whole."""
+        manifest = self._world.checkpoints.get(number)
+        if manifest is None or number in self._world.torn | self._world.damaged:
+            return None
+        return unpack_info(manifest)
+
+
+def _changed(info: CheckpointInfo) -> set[tuple[str, str]]:
+    """The tables, by step, of which a checkpoint has changes behind their bases."""
+    return {
+        (name, part.path[0])
+        for name, step in info.steps.items()
+        for part in step.parts
+        if part.path[1:] == (CHANGES,)
+    }

@@ -9,6 +9,10 @@ what a crash does not take away: the checkpoints in the store, what sinks have o
 A crash cuts the life off from the world, in the middle of whatever it was doing. From then on nothing that
 its code does reaches the disks, clean-up code included; the loop stops, and its tasks are thrown away.
 
+Between two lives something may be damaged in the store. The next life then goes on from the newest checkpoint
+that is whole, from which on there is no way back; or it refuses, as it must where a sink has committed more,
+and what was damaged is brought back from a backup.
+
 All chance comes from one seed. Each life has a stream of random numbers of its own, so what a dying process
 still does cannot change what happens to the next one.
 
@@ -28,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
+from asyncstream.checkpoint.format import unpack_info
 from asyncstream.testing.loop import VirtualTimeLoop
 
 __all__ = ("FaultPlan", "Life", "ShufflingLoop", "SimulatedDisk", "SimulatedFailure", "World")
@@ -55,7 +60,8 @@ class FaultPlan:
         crash: chance that an access to the outside (read, write, capture, prepare, put, save, commit, delete)
             is the last thing a life does, before it, after it, or in the middle. stop: chance that a life
             that would be cut short is stopped in an orderly way instead. drain: chance that the orderly way
-            is to drain it. Windows that are open then fire before their time. failure: chance that an access
+            is to drain it. Windows that are open then fire before their time. damage: chance that between two
+            lives a manifest or a part is lost or damaged in the store. failure: chance that an access
             to the outside fails. pause: chance that one takes long. latency: how long one takes, on average.
             long: how long one takes that takes long, at most. checkpoint_every: time between two requests for
             a checkpoint, on average.
@@ -66,6 +72,7 @@ class FaultPlan:
     crash: float = 0.02
     stop: float = 0.2
     drain: float = 0.0
+    damage: float = 0.0
     failure: float = 0.01
     pause: float = 0.05
     latency: float = 0.01
@@ -74,7 +81,7 @@ class FaultPlan:
 
     def kind(self) -> FaultPlan:
         """The same world, in which nothing goes wrong."""
-        return replace(self, crash_after=0.0, crash=0.0, stop=0.0, failure=0.0)
+        return replace(self, crash_after=0.0, crash=0.0, stop=0.0, damage=0.0, failure=0.0)
 
 
 @dataclass
@@ -105,6 +112,8 @@ class World:
         parts: the parts that it holds, by name.
         lease: the number of the lease that it has given last.
         torn: numbers of the checkpoints that were cut off in the middle.
+        damaged: numbers of manifests and names of parts that were damaged or lost in the store.
+        backup: what they were before, as long as no process has gone on without them.
         disks: what each sink holds, by its name.
         trace: everything that has happened: life, virtual time, what, and details.
         wrong: what must not happen, and did.
@@ -116,9 +125,54 @@ class World:
     parts: dict[str, bytes] = field(default_factory=dict)
     lease: int = 0
     torn: set[int] = field(default_factory=set)
+    damaged: set[int | str] = field(default_factory=set)
+    backup: dict[int | str, bytes] = field(default_factory=dict)
     disks: dict[str, SimulatedDisk] = field(default_factory=dict)
     trace: list[tuple[int, float, str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+
+    def damage(self, random: Random) -> int | str | None:
+        """Damage a manifest, or lose or damage a part; gives its number or name, None if there is none."""
+        named = {name for manifest in self._manifests().values() for name in unpack_info(manifest).stored}
+        whole: list[int | str] = [
+            *sorted(self._manifests()),
+            *sorted(named & self.parts.keys() - self.damaged),
+        ]
+        if not whole:
+            return None
+        what = random.choice(whole)
+        self.damaged.add(what)
+        kept: dict[Any, bytes] = self.checkpoints if isinstance(what, int) else self.parts
+        data = self.backup[what] = kept[what]
+        how = random.choice(("lost", "cut off", "changed"))
+        if how == "lost" and isinstance(what, str):
+            del kept[what]
+        elif how == "changed":
+            at = random.randrange(len(data))
+            kept[what] = data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
+        else:
+            kept[what] = data[: random.randrange(len(data))]
+        return what
+
+    def mend(self) -> None:
+        """Bring back from a backup what was damaged or lost."""
+        for what, data in self.backup.items():
+            kept: dict[Any, bytes] = self.checkpoints if isinstance(what, int) else self.parts
+            kept[what] = data
+        self.damaged -= self.backup.keys()
+        self.backup.clear()
+
+    def newest_whole(self) -> int | None:
+        """The number of the newest checkpoint of which nothing is damaged or lost; None: there is none."""
+        return max(
+            (n for n, data in self._manifests().items() if not unpack_info(data).stored & self.damaged),
+            default=None,
+        )
+
+    def _manifests(self) -> dict[int, bytes]:
+        """Those that are whole, by number."""
+        bad = self.torn | self.damaged
+        return {number: data for number, data in self.checkpoints.items() if number not in bad}
 
 
 class Life:
