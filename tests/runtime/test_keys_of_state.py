@@ -1,0 +1,79 @@
+"""Whatever a key is, its state and its timers are found again behind a base and its changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from asyncstream import Checkpoints, KeyedProcessFunction, MemoryStore, NoWatermarks, Pipeline
+from asyncstream.state import ValueDescriptor
+
+
+class Point(NamedTuple):
+    x: int
+    y: str
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+KEYS = [
+    *(None, 1, True, 1.5, -0.0, 10**30, "", "a", "x" * 100_000, "\0", b"", b"a", (), (1, "a"), (None, (1,))),
+    *(Point(1, "a"), User("a"), Colour.RED, frozenset({1, 2}), datetime(2020, 1, 1, tzinfo=UTC), math.inf),
+]
+
+
+class Counts(KeyedProcessFunction[tuple[Any, str], Any]):
+    """Counts, forgets when told to, and tells its count when its timer fires."""
+
+    count = ValueDescriptor[int]("count")
+
+    def open(self, ctx: Any) -> None:
+        self.state = ctx.state(self.count)
+
+    def process_element(self, value: tuple[Any, str], ctx: Any, out: Any) -> None:
+        if value[1] == "forget":
+            self.state.clear()
+            ctx.delete_event_timer(1_000)
+        else:
+            self.state.set((self.state.get() or 0) + 1)
+            ctx.register_event_timer(1_000)
+
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None:
+        out((ctx.key, self.state.get()))
+
+
+def counting(out: list[Any]) -> Pipeline:
+    pipeline = Pipeline("counting")
+    timed = pipeline.submissions(name="in").event_time(lambda value: 0, NoWatermarks(), name="time")
+    timed.key_by(lambda value: value[0]).process(Counts(), name="counts").to(out, name="out")
+    return pipeline
+
+
+@pytest.mark.parametrize("codec", ["json", "pickle"])
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: repr(key)[:20])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_key_finds_what_it_had(key: Any, codec: Literal["json", "pickle"]) -> None:
+    store, out = MemoryStore(), list[Any]()
+    types = (Point, User, Colour) if codec == "json" else ()
+    for inline_bytes, whats in ((0, ("add", "add", "forget")), (10_000, ("add",)), (0, ("add",))):
+        checkpoints = Checkpoints(store=store, codec=codec, inline_bytes=inline_bytes, types=types)
+        async with counting(out).start(checkpoints=checkpoints) as job:
+            for what in whats:
+                await job.submit((key, what))
+                await job.checkpoint()
+    async with counting(out).start(checkpoints=checkpoints) as job:
+        await job.drain()
+    assert out == [(key, 2)]
+    assert type(out[0][0]) is type(key)
