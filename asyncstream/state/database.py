@@ -227,6 +227,9 @@ def _options(cache_bytes: int) -> Any:
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(cache_bytes))
     table.set_bloom_filter(10, False)
+    # one for a whole file is larger than a shard of the cache, and would be read again for each row
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = rocksdict.Options(raw_mode=True)
