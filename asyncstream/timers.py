@@ -124,8 +124,11 @@ class TimerQueue:
 
     def _register_beside(self, timestamp: int, timer: tuple[Any, Any]) -> None:
         """Register a timer, of whose timestamp others may be elsewhere."""
-        if self._table.peek(timestamp, timer) is MISSING:
-            self._table.put(timestamp, timer, None)
+        table = self._table
+        if self._merges != table.merges and not self._advancing:
+            self.restored()
+        if table.peek(timestamp, timer) is MISSING:
+            table.put(timestamp, timer, None)
             heappush(self._heap, timestamp)
 
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:

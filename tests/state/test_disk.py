@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream.errors import PipelineError, StateError
-from asyncstream.state import MISSING, Database, DiskRows, DiskState
+from asyncstream.state import MISSING, Database, DiskRows, DiskState, Tables
+from asyncstream.timers import TimerQueue, timer_table
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,24 @@ def test_a_lost_directory_loses_no_rows_in_silence(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="cannot be used any more"):
         go_on()
     database.close()
+
+
+def test_timers_that_are_on_disk_take_no_memory(opened: Database) -> None:
+    tables = Tables()
+    tables.keep_old_in(lambda: DiskRows(opened), notes=True)
+    queue = TimerQueue(tables.declare(timer_table("timers")))
+    for turn in range(5):
+        for timestamp in range(1000):
+            queue.register(turn + 10 * timestamp, "key")
+        tables.cut()
+        for _ in tables.merging():
+            pass
+    queue.register(7, "key")
+    assert len(queue._heap) == 1
+    fired: list[int] = []
+    queue.advance(10_000, lambda timestamp, key, namespace: fired.append(timestamp))
+    assert fired == sorted([7, *(turn + 10 * timestamp for turn in range(5) for timestamp in range(1000))])
+    queue.clear()
 
 
 @pytest.mark.parametrize(
