@@ -95,6 +95,12 @@ def assigners(draw: st.DrawFn) -> WindowAssigner:
     return SlidingWindows(ms(size), ms(slide), offset=ms(draw(st.integers(1 - slide, slide - 1))))
 
 
+def told(pane: Pane) -> str:
+    """A pane as text, the same for equal ones: a set may come in any order."""
+    held = [sorted(part) if isinstance(part, set) else part for part in pane.held]
+    return repr(pane._replace(held=held))
+
+
 LATENESS = st.sampled_from([0, 1, 5, 12, 20])
 
 
@@ -124,7 +130,7 @@ def test_fast_operators_give_what_the_general_one_gives(
             assert left["late_dropped"] == right["late_dropped"]
             assert left["outside_windows"] == right["outside_windows"]
             assert firing(one.panes(plan)) == firing(other.panes(plan))
-            assert sorted(map(repr, one.panes(plan))) == sorted(map(repr, other.panes(plan)))
+            assert sorted(map(told, one.panes(plan))) == sorted(map(told, other.panes(plan)))
 
 
 def firing(panes: list[Pane]) -> list[Any]:
