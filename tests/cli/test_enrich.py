@@ -39,6 +39,9 @@ class Service(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/planes"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has gone away in the middle of an answer is no matter of the service's."""
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
