@@ -67,6 +67,8 @@ class Table:
             change nothing.
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
+        is_bound: its values refer to the operator that holds them, so no other can go on with them as they
+            are.
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
         namespace_of: makes a namespace of what the codec gives back.
@@ -84,6 +86,7 @@ class Table:
         "_remote",
         "compound",
         "has_older",
+        "is_bound",
         "load",
         "load_key",
         "may_be_away",
@@ -105,6 +108,7 @@ class Table:
         load_key: Callable[[Any], Any] = _same,
         compound: bool = False,
         may_be_away: bool = False,
+        is_bound: bool = False,
         namespace_of: Callable[[Any], Any] = _same,
         old: OldRows | None = None,
     ) -> None:
@@ -116,6 +120,7 @@ class Table:
         self.load_key = load_key
         self.compound = compound
         self.may_be_away = may_be_away
+        self.is_bound = is_bound
         self.namespace_of = namespace_of
         self.has_older = False
         self._gone: dict[Any, set[Any]] = {}

@@ -322,7 +322,9 @@ class KeyGroup:
                     tuple(position),
                 )
                 self._state.update((dumps(tuple(head)),))
-            keep(place, position, {name: operators[name].tables for name in cuts})
+            tables = {name: operators[name].tables for name in cuts}
+            if not any(table.is_bound for of_step in tables.values() for table in of_step.every()):
+                keep(place, position, tables)
             counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():

@@ -157,7 +157,7 @@ class PolicyWindowOperator(Operator):
         self._stream_of = stream_of
         self._generator = WatermarkGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
         self._managers = self.tables.declare(
-            Table("managers", save=WindowManager.snapshot, load=self._loaded_manager)
+            Table("managers", save=WindowManager.snapshot, load=self._loaded_manager, is_bound=True)
         )
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
