@@ -37,9 +37,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
-from asyncstream.state.rows import MISSING
+from asyncstream.state.rows import MISSING, plain_namespace, same
 from asyncstream.state.table import Table
-from asyncstream.state.tables import Tables, plain_namespace
+from asyncstream.state.tables import Tables
 
 __all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached", "timer_table")
 
@@ -61,10 +61,6 @@ class Timer(NamedTuple):
 
 OnTimer: TypeAlias = Callable[[int, Any, Any], None]
 """Called with the timestamp, key and namespace of a timer that fires."""
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 class _NoRoom(Exception):
@@ -236,14 +232,14 @@ class TimerQueue:
             self.restored()
 
 
-def timer_table(name: str, namespace_of: Callable[[Any], Any] = _same) -> Table:
+def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> Table:
     """
     A table for a `TimerQueue`.
 
     Args:
         namespace_of: makes the namespace of a timer of what the codec gives back.
     """
-    if namespace_of is _same:
+    if namespace_of is same:
         return Table(name, compound=True, may_be_away=True)
     return Table(
         name,
@@ -296,7 +292,7 @@ class TimerService:
         wake_with_room: Callable[[], None] = _not_needed,
         *,
         tables: Tables | None = None,
-        namespace_of: Callable[[Any], Any] = _same,
+        namespace_of: Callable[[Any], Any] = same,
     ) -> None:
         """
         Args:

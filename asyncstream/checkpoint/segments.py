@@ -26,7 +26,7 @@ from typing import Any, Final
 from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
-from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, plain_namespace
+from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
 
 __all__ = (
     "ABOUT",
@@ -60,34 +60,10 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
     Raises:
         CheckpointError: if the codec refuses a value; names the step.
     """
-    save, save_key = table.save, table.save_key
-    plain = Delta(
-        {
-            plain_namespace(namespace): _Saved(rows, save_key, save)  # type: ignore[misc]
-            for namespace, rows in delta.rows.items()
-            if rows
-        },
-        {
-            plain_namespace(namespace): {save_key(key) for key in keys}
-            for namespace, keys in delta.gone.items()
-        },
-        [plain_namespace(namespace) for namespace in delta.dropped],
-    )
     try:
-        return [codec.encode(chunk) for chunk in _chunks(plain)]
+        return [codec.encode(chunk) for chunk in _chunks(table.saved(delta))]
     except CodecError as error:
         raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
-
-
-class _Saved:
-    """The rows of a namespace as they are saved, one by one."""
-
-    def __init__(self, rows: dict[Any, Any], save_key: Any, save: Any) -> None:
-        self._rows, self._save_key, self._save = rows, save_key, save
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        save_key, save = self._save_key, self._save
-        return ((save_key(key), save(value)) for key, value in self._rows.items())
 
 
 def _chunks(delta: Delta) -> Iterator[list[Any]]:
@@ -134,15 +110,12 @@ def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
     Raises:
         CheckpointError: if the codec refuses a value; names the step.
     """
-    if not (isinstance(state, dict) and "tables" in state and "rules" in state):
+    if not is_snapshot(state):
         return encode_state(step, state, codec)
     about = {name: part for name, part in state.items() if name != "tables"}
     encoded: Encoded = [(ABOUT + path, data) for path, data in encode_state(step, about, codec)]
     for name, kept in state["tables"].items():
-        rows = {
-            tuple(namespace) if isinstance(namespace, list) else namespace: dict(map(tuple, some))
-            for namespace, some in kept
-        }
+        rows = {plain_namespace(namespace): dict(map(tuple, some)) for namespace, some in kept}
         encoded += [((name, CHANGES), data) for data in encode_delta(step, Delta(rows), Table(name), codec)]
     return encoded
 

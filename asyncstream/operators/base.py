@@ -34,7 +34,7 @@ from asyncstream.metrics import Timings
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
 from asyncstream.state.frozen import Frozen, freeze
-from asyncstream.state.tables import Tables, divide_snapshot, unite_snapshots
+from asyncstream.state.tables import Tables, divide_snapshot, is_snapshot, unite_snapshots
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
@@ -201,27 +201,14 @@ class Operator:
     ) -> dict[int, Any] | None:
         """A snapshot in parts, each with some of the keys; None if this is not about keys."""
         state = self.upgraded(state)
-        return divide_snapshot(state, share_of, shares) if _is_of_tables(state) else None
+        return divide_snapshot(state, share_of, shares) if is_snapshot(state) else None
 
     def united(self, states: Sequence[Any]) -> Any:
         """
         The snapshot that has these parts, of which there is at least one; None if this is not about keys.
         """
         states = [self.upgraded(state) for state in states]
-        return unite_snapshots(states) if _is_of_tables(states[0]) else None
-
-    def hand_over(self) -> Any:
-        """
-        What `take_over` of an operator that is made alike needs to go on in place of this one.
-
-        Unlike a snapshot it may share parts with this operator, its form is nobody else's business, and it is
-        kept by pickling: for runtimes that put an operator away and bring it back many times a minute.
-        """
-        return self.snapshot()
-
-    def take_over(self, state: Any) -> None:
-        """Go on in place of the operator that gave this; the last watermark that it saw has been seen."""
-        self.restore(state)
+        return unite_snapshots(states) if is_snapshot(states[0]) else None
 
     def due_ms(self) -> int | None:
         """The event time at which there is something to do even if no element comes; None: there is none."""
@@ -287,10 +274,6 @@ class Operator:
         failure = UserFunctionError(self.context.name, value, error)
         failure.__cause__ = error
         return failure
-
-
-def _is_of_tables(state: Any) -> bool:
-    return isinstance(state, dict) and "tables" in state
 
 
 class Discard(Operator):

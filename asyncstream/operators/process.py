@@ -33,6 +33,7 @@ from asyncstream.state import (
     ValueState,
 )
 from asyncstream.state.schema import Schema, described
+from asyncstream.state.tables import is_snapshot
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import Timer, TimerService
 
@@ -382,7 +383,7 @@ class KeyedProcessOperator(Operator):
         return super().snapshot()
 
     def upgraded(self, state: Any) -> Any:
-        return state if "tables" in state else upgraded_process(state)
+        return state if is_snapshot(state) else upgraded_process(state)
 
     def restored(self) -> None:
         self._timers.restored()

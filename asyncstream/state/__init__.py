@@ -31,7 +31,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
-from asyncstream.state.rows import MISSING, SLICE, OldRows
+from asyncstream.state.rows import MISSING, SLICE, OldRows, plain_namespace
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.table import Table
 from asyncstream.state.tables import (
@@ -40,7 +40,7 @@ from asyncstream.state.tables import (
     Kept,
     Tables,
     divide_snapshot,
-    plain_namespace,
+    is_snapshot,
     unite_snapshots,
 )
 
@@ -82,6 +82,7 @@ __all__ = (
     "detached",
     "divide_snapshot",
     "freeze",
+    "is_snapshot",
     "plain_namespace",
     "unite_snapshots",
 )

@@ -28,6 +28,7 @@ from asyncstream.state.handles import (
     State,
     ValueState,
 )
+from asyncstream.state.rows import same
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Cell, Tables
 from asyncstream.state.ttl import Ages
@@ -40,10 +41,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 class KeyedState(Cursor):
@@ -68,7 +65,7 @@ class KeyedState(Cursor):
         clock: Clock | None = None,
         tables: Tables | None = None,
         prefix: str = "state",
-        namespace_of: Callable[[Any], Any] = _same,
+        namespace_of: Callable[[Any], Any] = same,
     ) -> None:
         super().__init__()
         self._clock: Clock = SystemClock() if clock is None else clock

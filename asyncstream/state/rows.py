@@ -7,7 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-__all__ = ("MISSING", "NO_ROWS", "SLICE", "Entry", "MemoryRows", "OldRows", "RemoteRows", "Rows")
+__all__ = (
+    "MISSING",
+    "NO_ROWS",
+    "SLICE",
+    "Entry",
+    "MemoryRows",
+    "OldRows",
+    "RemoteRows",
+    "Rows",
+    "plain_namespace",
+    "same",
+)
 
 MISSING: Final[Any] = object()
 """What a lookup gives where there is nothing: None may be a value."""
@@ -23,6 +34,20 @@ NO_ROWS: Final[Rows] = {}
 
 Entry: TypeAlias = tuple[Any, Any, Any]
 """Namespace, key and value of a row."""
+
+
+def same(value: Any) -> Any:
+    """Saves, or loads, what needs no change: a table of which all is so can be taken over at once."""
+    return value
+
+
+def plain_namespace(namespace: Any) -> Any:
+    """
+    A namespace as the codec keeps it: a window, being a tuple with names, as the equal plain tuple.
+
+    So, too, the list that stands for one where a tuple could not be kept.
+    """
+    return tuple(namespace) if isinstance(namespace, tuple | list) else namespace
 
 
 class OldRows(Protocol):

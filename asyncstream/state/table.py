@@ -7,8 +7,8 @@ A step keeps all that it remembers in tables, so what is done with state (cut, m
 by key) is written once, here. The namespace is a window, a slice, the time of a timer, or None for a key's
 own.
 
-    young    what was put, or taken to be changed, since the last cut: a dict of dicts, on which hot loops
-    work frozen   what was young at the last cut, while a checkpoint writes it; nothing in it changes any more
+    young    what was put, or taken to be changed, since the last cut: a dict of dicts, for hot loops
+    frozen   what was young at the last cut, while a checkpoint writes it; nothing in it changes any more
     old      everything before
 
 A read looks into young, then frozen, then old. What is read to be changed is *taken* into young: from frozen
@@ -36,9 +36,20 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from asyncstream.errors import InternalError, StateError
-from asyncstream.state.delta import Delta
+from asyncstream.state.delta import Delta, SavedRows
 from asyncstream.state.detached import IMMUTABLE, detached
-from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, OldRows, RemoteRows, Rows
+from asyncstream.state.rows import (
+    MISSING,
+    NO_ROWS,
+    SLICE,
+    Entry,
+    MemoryRows,
+    OldRows,
+    RemoteRows,
+    Rows,
+    plain_namespace,
+    same,
+)
 
 __all__ = ("Table",)
 
@@ -47,10 +58,6 @@ AWAY: Final = 500
 
 SAMPLE: Final = 500
 """Namespaces that are counted to estimate the rows of all."""
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 class Table:
@@ -102,14 +109,14 @@ class Table:
         self,
         name: str,
         *,
-        save: Callable[[Any], Any] = _same,
-        load: Callable[[Any], Any] = _same,
-        save_key: Callable[[Any], Any] = _same,
-        load_key: Callable[[Any], Any] = _same,
+        save: Callable[[Any], Any] = same,
+        load: Callable[[Any], Any] = same,
+        save_key: Callable[[Any], Any] = same,
+        load_key: Callable[[Any], Any] = same,
         compound: bool = False,
         may_be_away: bool = False,
         is_bound: bool = False,
-        namespace_of: Callable[[Any], Any] = _same,
+        namespace_of: Callable[[Any], Any] = same,
         old: OldRows | None = None,
     ) -> None:
         self.name = name
@@ -346,11 +353,24 @@ class Table:
         if self._remote is not None:
             self._remote.check()
         delta = Delta(self.young, self._gone, self._dropped)
+        if self.young:
+            self._frozen, self.has_older = self.young, True
         self.young = {}
-        if delta.rows:
-            self._frozen, self.has_older = delta.rows, True
         self._gone, self._dropped = {}, set()
         return delta
+
+    def saved(self, delta: Delta) -> Delta:
+        """A delta of this table with namespaces, keys and values as they are saved."""
+        save_key = self.save_key
+        return Delta(
+            {
+                plain_namespace(namespace): SavedRows(rows, save_key, self.save)
+                for namespace, rows in delta.rows.items()
+                if rows
+            },
+            {plain_namespace(namespace): set(map(save_key, keys)) for namespace, keys in delta.gone.items()},
+            map(plain_namespace, delta.dropped),
+        )
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
@@ -422,9 +442,12 @@ class Table:
 
     def load_entries(self, entries: Sequence[Entry]) -> None:
         """As `load_rows`, of any namespaces, all of them together if the oldest generation is elsewhere."""
-        if self._remote is not None:
+        if self._remote is None:
+            for namespace, key, value in entries:
+                self._old.update(namespace, ((key, value),))
+        else:
             self._remote.put(entries)
-            self.has_older = True
+        self.has_older = True
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -439,7 +462,7 @@ class Table:
                 self.load_rows(place, [(self.load_key(key), self.load(detached(value)))])
             return
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
-        if load is load_key is namespace_of is _same and kept.is_remote == self.is_remote:
+        if load is load_key is namespace_of is same and kept.is_remote == self.is_remote:
             self.keep_old_in(kept._old)
             self.young, self.has_older = kept.young, kept.has_older
             self._gone, self._dropped = kept._gone, kept._dropped

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.delta import Delta
 from asyncstream.state.detached import detached
-from asyncstream.state.rows import OldRows
+from asyncstream.state.rows import OldRows, plain_namespace
 from asyncstream.state.table import Table
 
 __all__ = (
@@ -36,7 +36,7 @@ __all__ = (
     "Snapshot",
     "Tables",
     "divide_snapshot",
-    "plain_namespace",
+    "is_snapshot",
     "unite_snapshots",
 )
 
@@ -247,6 +247,11 @@ class Tables:
         for table in self.every():
             yield from table.merging()
 
+    def merge(self) -> None:
+        """Run through all of `merging`."""
+        for table in self.every():
+            table.merge()
+
     def every(self) -> list[Table]:
         """All tables, those too that were restored and are not declared yet."""
         return [*self._tables.values(), *self._unclaimed.values()]
@@ -317,7 +322,7 @@ class Tables:
 def _young_table(name: str, rows: Any, *, compound: bool) -> Table:
     table = Table(name, compound=compound)
     for namespace, some in rows:
-        table.rows(_hashable(namespace)).update((key, detached(value)) for key, value in some)
+        table.rows(plain_namespace(namespace)).update((key, detached(value)) for key, value in some)
     return table
 
 
@@ -333,9 +338,9 @@ def _saved_rows(table: Table) -> list[Any]:
     ]
 
 
-def plain_namespace(namespace: Any) -> Any:
-    """A namespace as the codec keeps it: a window, being a tuple with names, as the equal plain tuple."""
-    return tuple(namespace) if isinstance(namespace, tuple) else namespace
+def is_snapshot(state: object) -> bool:
+    """Whether this is a snapshot of tables, and not of a step without any, or of an earlier version."""
+    return isinstance(state, dict) and "tables" in state and "rules" in state
 
 
 # ------------------------------------------------------------------ by key
@@ -382,7 +387,7 @@ def unite_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
         rows_of: dict[Any, list[Any]] = {}
         for part in parts:
             for namespace, rows in part["tables"].get(name, ()):
-                rows_of.setdefault(_hashable(namespace), []).extend(rows)
+                rows_of.setdefault(plain_namespace(namespace), []).extend(rows)
         united["tables"][name] = [[namespace, rows] for namespace, rows in rows_of.items()]
     for name in dict.fromkeys(name for part in parts for name in part["cells"]):
         values = [part["cells"][name] for part in parts if name in part["cells"]]
@@ -399,7 +404,3 @@ def _united(values: Sequence[Any], rule: Rule) -> Any:
         return {name: value for part in values for name, value in part.items()}
     known = [value for value in values if value is not None]
     return (min if rule == "min" else max)(known) if known else None
-
-
-def _hashable(namespace: Any) -> Any:
-    return tuple(namespace) if isinstance(namespace, list) else namespace

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from asyncstream.state.rows import plain_namespace
 from asyncstream.state.tables import Rule, Snapshot
 
 __all__ = ("EXPIRES", "WRITTEN", "by_namespace", "keyed_state", "snapshot", "timers", "upgraded_process")
@@ -46,7 +47,7 @@ def timers(state: Mapping[str, Any]) -> dict[str, Any]:
     """Of timers, the tables."""
     return {
         f"timers/{domain}": by_namespace(
-            (timestamp, (key, _plain(namespace)), None) for timestamp, key, namespace in kept
+            (timestamp, (key, plain_namespace(namespace)), None) for timestamp, key, namespace in kept
         )
         for domain, kept in state.items()
     }
@@ -56,9 +57,5 @@ def by_namespace(cells: Iterable[tuple[Any, Any, Any]]) -> list[Any]:
     """The rows of a table, given as (namespace, key, value)."""
     found: dict[Any, list[Any]] = {}
     for namespace, key, value in cells:
-        found.setdefault(_plain(namespace), []).append([key, value])
+        found.setdefault(plain_namespace(namespace), []).append([key, value])
     return [[namespace, rows] for namespace, rows in found.items()]
-
-
-def _plain(namespace: Any) -> Any:
-    return tuple(namespace) if isinstance(namespace, list | tuple) else namespace

@@ -124,11 +124,6 @@ class FunctionContext:
         self._states.purge()
         self._window_states.purge()
 
-    def restored(self) -> None:
-        """The tables hold other rows than before."""
-        self._states.restored()
-        self._window_states.restored()
-
     @property
     def watermark(self) -> int:
         return self._reached()

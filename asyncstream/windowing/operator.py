@@ -136,8 +136,6 @@ class WindowOperator(WindowStep):
         return super().upgraded(state)
 
     def restored(self) -> None:
-        super().restored()
-        self._states.restored()
         self._timers.restored()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)

@@ -449,7 +449,6 @@ class PaneWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ state
 
     def restored(self) -> None:
-        super().restored()
         has_whole = next(self._open.namespaces(), None) or next(self._done.namespaces(), None)
         self._in_order = not self._can_slice or (
             bool(has_whole) and (self._in_order or self._slicing.is_disjoint)

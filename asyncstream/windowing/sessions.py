@@ -233,7 +233,6 @@ class SessionWindowOperator(PlainWindowOperator):
             pass
 
     def rebuilding(self) -> Iterator[None]:
-        super().restored()
         self._to_fire.clear()
         self._to_clean.clear()
         for number, (_, key, sessions) in enumerate(self._sessions.items()):

@@ -104,9 +104,6 @@ class WindowStep(Operator):
         self._function_context.purge()
         return super().snapshot()
 
-    def restored(self) -> None:
-        self._function_context.restored()
-
     def upgraded(self, state: Any) -> Any:
         if kind_of(state) == self.keeps:
             return state

@@ -56,7 +56,7 @@ def test_operator_goes_on_in_place_of_another(
         own = record(operator)
         if state is not None:
             operator.advance_watermark(watermark)
-            operator.take_over(pickle.loads(state))
+            operator.restore(pickle.loads(state))
         watermark = max(watermark, time)
         for each in (whole, operator):
             feed(each, elements)
@@ -67,7 +67,7 @@ def test_operator_goes_on_in_place_of_another(
         if timers:
             assert due_ms is not None
             assert due_ms <= min(timestamp for timestamp, _ in timers)
-        state = pickle.dumps(operator.hand_over())
+        state = pickle.dumps(operator.snapshot())
     assert sorted(found) == sorted(results(recorder))
 
 

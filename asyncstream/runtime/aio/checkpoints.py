@@ -20,8 +20,7 @@ The pipeline runs on from the end of 1. Of tables only what changed since the la
 the parts of the checkpoints before stay, and are named again (`checkpoint.chains`). What was cut and could
 not be encoded or written goes into the next checkpoint. A crash before the end of 3 leads to the checkpoint
 before, to which the sinks roll back; a crash after it leads to this one, to which they roll forward. No
-element is in two
-epochs, and none in neither: it is in what an operator remembers, or on one side of a cut.
+element is in two epochs, and none in neither: it is in what an operator remembers, or on one side of a cut.
 
 What fails before the end of 3 costs this checkpoint, and the next one speaks for both. Numbers are never used
 twice, so a save that was given up and succeeds all the same does no harm. What cannot be kept at all (a value

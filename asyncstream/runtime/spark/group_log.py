@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.values import Classes, dumps, loads
-from asyncstream.state import Cut, Delta, Kept, Table, Tables, plain_namespace
+from asyncstream.state import Cut, Delta, Kept, Table, Tables
 
 __all__ = ("Log", "Position", "entry_of", "everything", "kept_tables", "restore", "take_back", "keep")
 
@@ -126,18 +126,11 @@ def everything(operators: Mapping[str, Operator]) -> Entry:
 
 
 def _saved(table: Table, delta: Delta) -> tuple[Any, Any, Any]:
-    save, save_key = table.save, table.save_key
+    saved = table.saved(delta)
     return (
-        [plain_namespace(namespace) for namespace in delta.dropped],
-        {
-            plain_namespace(namespace): {save_key(key) for key in keys}
-            for namespace, keys in delta.gone.items()
-        },
-        {
-            plain_namespace(namespace): {save_key(key): save(value) for key, value in rows.items()}
-            for namespace, rows in delta.rows.items()
-            if rows
-        },
+        saved.dropped,
+        saved.gone,
+        {namespace: dict(rows.items()) for namespace, rows in saved.rows.items()},
     )
 
 

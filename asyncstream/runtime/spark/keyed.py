@@ -193,7 +193,7 @@ def remembered(graph: Graph, head: bytes, entries: Sequence[bytes], classes: Cla
         operator = step.spec.build()
         operator.open(OperatorContext(name))
         operator.advance_watermark(kept.watermark_ms)  # what is late by it is no part of a snapshot
-        operator.take_over(state)
+        operator.restore(state)
         snapshots[name] = operator.snapshot()
         operator.close()
     log = (loads(entry, classes) for entry in entries)
@@ -283,7 +283,7 @@ class KeyGroup:
                 # in this order: pending timers wait for W(N), also those that were due when they were set
                 assembly.advance_watermark(known_ms)
                 for name, state in kept.operators.items():
-                    operators[name].take_over(state)
+                    operators[name].restore(state)
                 self._go_on(operators, kept, held)
             else:
                 take_up(operators, [inherited])
@@ -304,10 +304,9 @@ class KeyGroup:
                 self._process(assembly, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
-            states = {name: operator.hand_over() for name, operator in operators.items() if name not in cuts}
+            states = {name: operator.snapshot() for name, operator in operators.items() if name not in cuts}
             for name in cuts:
-                for _ in operators[name].tables.merging():
-                    pass
+                operators[name].tables.merge()
             with self._blaming(operators):
                 position = self._log.write(entry_of(cuts), operators, position)
                 head = _Kept(

@@ -25,7 +25,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import MISSING, Cell, Table
-from asyncstream.state.tables import Rule
+from asyncstream.state.tables import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
@@ -222,7 +222,7 @@ class PolicyWindowOperator(Operator):
         super().end_input()
 
     def upgraded(self, state: Any) -> Any:
-        if "tables" in state:
+        if is_snapshot(state):
             return state
         known, own = state["generator"], {name: cell.rule for name, cell in self._generator.cells().items()}
         cells = {
