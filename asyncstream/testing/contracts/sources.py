@@ -119,6 +119,15 @@ class SourceContract(Contract[Source[Any]]):
         batches = await self._rest(source, len(read))
         expect_equal("elements", [*read, *_values(batches)], self._expected)
 
+    async def _goes_on_from(self, folder: Path, position: Any, read: Sequence[Any]) -> None:
+        """Another source, put there, gives what has not been read by then, and nothing else."""
+        source = self._make(folder)
+        await source.can_seek(position)
+        await source.open()
+        await source.seek(position)
+        await self._gives(source, read)
+        await source.close()
+
     async def _walk(self, folder: Path) -> list[tuple[Any, list[Any]]]:
         """Positions on the way through the input, each with what has been read by then."""
         source = self._make(folder)
@@ -242,12 +251,7 @@ class SourceContract(Contract[Source[Any]]):
             if not read and position is None:
                 continue
             expect(position is not None, f"position() is None behind {len(read)} elements")
-            source = self._make(folder)
-            await source.can_seek(position)
-            await source.open()
-            await source.seek(position)
-            await self._gives(source, read)
-            await source.close()
+            await self._goes_on_from(folder, position, read)
 
     async def asked_for_its_position_it_changes_nothing(self, folder: Path) -> None:
         """`position` can be asked any number of times; so can `can_seek`, also before `open`."""
@@ -315,12 +319,7 @@ class SourceContract(Contract[Source[Any]]):
         await self._gives(source, read)
         await source.close()
         for position, read in walked[len(walked) // 2 :]:
-            source = self._make(folder)
-            await source.can_seek(position)
-            await source.open()
-            await source.seek(position)
-            await self._gives(source, read)
-            await source.close()
+            await self._goes_on_from(folder, position, read)
 
     async def opened_again_it_goes_on_where_it_is_put(self, folder: Path) -> None:
         """A source that says `is_reopenable` can be closed and opened again, and read from a position on."""
