@@ -86,13 +86,13 @@ def what_changed_is_lost_with_a_checkpoint_that_failed(patch: pytest.MonkeyPatch
     async def save(one: Checkpointer, number: int, finished: bool, whole: Any = Checkpointer._save) -> Any:
         kept = {
             step: {name: list(chain.parts) for name, chain in chains.items()}
-            for step, chains in one._chains.items()
+            for step, chains in one.tables.chains.items()
         }
         try:
             return await whole(one, number, finished)
         except BaseException:
-            one._cuts.clear()
-            for step, chains in one._chains.items():
+            one.tables.cuts.clear()
+            for step, chains in one.tables.chains.items():
                 for name, chain in chains.items():
                     chain.parts = kept.get(step, {}).get(name, [])
             raise

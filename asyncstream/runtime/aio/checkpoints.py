@@ -34,15 +34,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
-from asyncstream.checkpoint.chains import PART_BYTES, Chain
 from asyncstream.checkpoint.format import Draft, Role, pack
 from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
-from asyncstream.checkpoint.segments import ABOUT, Compaction, encode_delta
+from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import (
@@ -57,14 +56,12 @@ from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
-from asyncstream.runtime.aio.slices import in_slices, without_collector
+from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
-from asyncstream.state import Cut, Frozen, OldRows, Tables, freeze
+from asyncstream.state import Frozen, freeze
 
 __all__ = ("Checkpointer", "check_settings")
-
-T = TypeVar("T")
 
 log = logging.getLogger("asyncstream.checkpoint")
 
@@ -78,13 +75,9 @@ PAUSE = 0.1
 """Seconds before the last checkpoint of a job is tried again; doubled each time."""
 
 
-class _CannotKeep(CheckpointError):
-    """Something that will not change by trying again."""
-
-
 def _is_final(error: CheckpointError) -> bool:
     """Whether the next checkpoint could not be better."""
-    return isinstance(error, _CannotKeep | LeaseLost) or isinstance(error.__cause__, SinkBroken)
+    return isinstance(error, CannotKeep | LeaseLost) or isinstance(error.__cause__, SinkBroken)
 
 
 class Checkpointer:
@@ -103,8 +96,7 @@ class Checkpointer:
         durations, pauses, sizes: of the checkpoints taken: seconds until each was safe, seconds for which the
             loop stood still, and bytes.
         last: the one that a job that started now would go on from; None: there is none.
-        rows: makes a place for the oldest generation of a table; None: in memory.
-        is_full: whether a step has so many young rows that merging is urgent.
+        tables: what of tables is in them.
     """
 
     def __init__(
@@ -125,10 +117,9 @@ class Checkpointer:
         self._history = History(settings.store, self._codec, settings.key)
         self._tenure = Tenure(settings, self._lose)
         self._waits_for = ""
-        self._chains: dict[str, dict[str, Chain]] = {}  # by step, then by table
-        self._cuts: list[tuple[str, Cut]] = []  # what is not yet in the chains
-        self._with_tables: set[str] = set()
-        self._thread: asyncio.Future[Any] | None = None  # that encodes
+        self.tables = TableLog(
+            self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
+        )
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_from: CheckpointInfo | None = None
@@ -139,10 +130,6 @@ class Checkpointer:
         self._next: asyncio.Future[CheckpointInfo] | None = None
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
-        self.rows: Callable[[], OldRows] | None = None
-        self.is_full: Callable[[Tables], bool] = _never_full
-        self._cutting = asyncio.Lock()  # from a cut until it is encoded and merged
-        self._storing = asyncio.Lock()
         self._closed = False
         self._has_failed = False
         self._in_a_row = 0
@@ -164,6 +151,7 @@ class Checkpointer:
             SinkError: if a sink cannot go on from there.
         """
         self._wiring = wiring
+        self.tables.begin(wiring.operators)
         await self._tenure.begin()
         await self._history.look()
         self._number = self._history.newest
@@ -173,7 +161,7 @@ class Checkpointer:
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
         found = await choose(
-            self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.rows
+            self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.tables.rows
         )
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
@@ -183,10 +171,7 @@ class Checkpointer:
             self._note_positions(found.info.id, found.states["source"])
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
             log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
-        for name, parts in found.parts.items():
-            for part in parts:
-                if part.path[:1] != ABOUT:
-                    self._chain(name, part.path[0]).parts.append(part)
+        self.tables.go_on_from(found.parts)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
         return found.states["operator"], found.states["source"]
@@ -227,7 +212,7 @@ class Checkpointer:
                 return
             request, self._next = self._next, None
             await self._attempt(request)
-            self._compacting = asyncio.create_task(self._compact(), name="asyncstream compaction")
+            self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
             await asyncio.wait({self._compacting})
 
     async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None) -> None:
@@ -359,19 +344,18 @@ class Checkpointer:
 
     async def _save(self, number: int, finished: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"
-        async with self._cutting:
+        async with self.tables.cutting:
             draft, positions = await self._draft(number, finished)
         self._waits_for = f"the store, {self._settings.store}"
-        async with self._storing:
+        async with self.tables.storing:
             await self._history.write(self._tenure.lease, draft)
-        for chain in self._every_chain():
-            chain.committed(draft.info.stored)
+        self.tables.committed(draft.info.stored)
         self._note_positions(number, positions)
         return draft.info
 
     async def _draft(self, number: int, finished: bool) -> tuple[Draft, dict[str, Any]]:
         """Cut, and encode; also where sources stand that are to forget what is before."""
-        await self._settle()
+        await self.tables.settle()
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
@@ -384,109 +368,17 @@ class Checkpointer:
             self._waits_for = f"step {name!r} to prepare"
             position = await waiting
             if position is None:  # which would be taken for the very first start
-                raise _CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
+                raise CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
             captured[name] = ("sink", self._held(name, freeze(position)))
         self._waits_for = "what steps remember to be encoded"
-        rows = sum(len(delta) for _, cut in self._cuts for delta in cut.deltas.values())
-        if rows <= INLINE_ROWS and sum(frozen.size for _, frozen in captured.values()) <= INLINE_BYTES:
+        size = sum(frozen.size for _, frozen in captured.values())
+        if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:
             draft = self._encode(number, created_ms, finished, captured)
         else:
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
-            draft = await self._aside(partial(self._encode, number, created_ms, finished, captured))
-        await self._merge()
+            draft = await self.tables.aside(partial(self._encode, number, created_ms, finished, captured))
+        await self.tables.merge()
         return draft, positions
-
-    async def spill(self, steps: Collection[str]) -> None:
-        """
-        Make old what these steps have touched, for it has become much; it is part of the next checkpoint.
-
-        Raises:
-            CheckpointError: if it cannot be kept in one.
-        """
-        async with self._cutting:
-            await self._settle()
-            for name in steps:
-                self._with_tables.add(name)
-                self._cuts.append((name, self._wiring.operators[name].tables.cut()))
-            await self._aside(self._encode_cuts)
-            await self._merge()
-        try:
-            for chain in self._every_chain():
-                await self._put_ahead(chain, chain.parts)
-        except Exception as error:  # of the store: it stays here, and the next checkpoint tries again
-            log.warning("pipeline %r: state waits for the store: %s", self._pipeline, describe_error(error))
-
-    async def _put_ahead(self, chain: Chain, parts: Iterable[Part]) -> None:
-        """Have the store keep what is too large for a manifest, and is in none yet."""
-        for part in list(parts):
-            if part.stored is not None and part.data is not None:
-                async with self._storing:
-                    await self._history.put_ahead(self._tenure.lease, part.stored, part.data)
-                chain.committed({part.stored})
-
-    async def _settle(self) -> None:
-        """Finish with what was cut for a checkpoint that did not come about."""
-        if self._thread is not None:
-            await asyncio.wait({self._thread})
-        if self._cuts:
-            await self._aside(self._encode_cuts)
-        await self._merge()
-
-    async def _merge(self) -> None:
-        """Make old what was cut and is encoded."""
-        for operator in self._wiring.operators.values():
-            tables = operator.tables
-            await in_slices(tables.merging(), partial(self.is_full, tables))
-
-    async def _compact(self) -> None:
-        """Have one base instead of a long chain of changes."""
-        for chain in self._every_chain():
-            if not chain.is_long:
-                continue
-            try:
-                await self._compact_chain(chain)
-            except Exception as error:  # of the store, or of a codec: the chain stays as it is
-                log.warning("pipeline %r: state was not compacted: %s", self._pipeline, describe_error(error))
-            finally:
-                chain.release()
-        names = [part.stored for chain in self._every_chain() for part in chain.parts]
-        self._history.keep_ahead([name for name in names if name is not None])
-
-    async def _compact_chain(self, chain: Chain) -> None:
-        work = Compaction(self._codec, self.rows)
-        base: list[Part] = []
-        try:
-            for part in chain.fix():
-                await self._compact_slices(work.feed(await self._history.chunks(part)))
-            rest = work.chunks()
-            while chunks := await self._compact_slices(_some(rest)):
-                part = chain.base_of(chunks)
-                if self.rows is not None and part.stored is not None and part.data is not None:
-                    async with self._storing:
-                        await self._history.put_ahead(self._tenure.lease, part.stored, part.data)
-                    part = part.without_data()
-                base.append(part)
-        finally:
-            work.close()
-        chain.replace(base)
-
-    async def _compact_slices(self, slices: Iterator[None]) -> Any:
-        """Run through these: in a thread, or in slices, for rows that are elsewhere belong to this thread."""
-        if self.rows is not None:
-            return await in_slices(slices)
-        return await asyncio.to_thread(_without_collector, partial(_run_through, slices))
-
-    def _every_chain(self) -> list[Chain]:
-        return [chain for chains in self._chains.values() for chain in chains.values()]
-
-    def _chain(self, step: str, table: str) -> Chain:
-        chains = self._chains.setdefault(step, {})
-        if table not in chains:
-            chains[table] = Chain(table, self._name_of, self._settings.inline_bytes)
-        return chains[table]
-
-    def _name_of(self, digest: str) -> str:
-        return self._history.name_of(digest, self._tenure.lease.number)
 
     def _note_positions(self, number: int, positions: Mapping[str, Any]) -> None:
         """Remember where the sources stood that are to be told when no older checkpoint is left."""
@@ -496,7 +388,7 @@ class Checkpointer:
 
     async def _let_go(self) -> None:
         try:
-            async with self._storing:
+            async with self.tables.storing:
                 oldest = (await self._history.let_go(self._tenure.lease, self._settings.keep))[0]
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
@@ -523,16 +415,13 @@ class Checkpointer:
                 if isinstance(operator, SinkOperator) and operator.has_epochs:
                     continue
                 if operator.tables:
-                    self._with_tables.add(name)
-                    cut = operator.tables.cut()
-                    self._cuts.append((name, cut))
-                    captured[name] = ("operator", self._held(name, freeze(cut.about)))
+                    captured[name] = ("operator", self._held(name, freeze(self.tables.cut(name).about)))
                 else:
                     captured[name] = ("operator", self._held(name, operator.capture()))
         except CheckpointError:
             raise
         except Exception as error:  # of a part that the user wrote
-            raise _CannotKeep(f"step {name!r} gives no snapshot: {describe_error(error)}") from error
+            raise CannotKeep(f"step {name!r} gives no snapshot: {describe_error(error)}") from error
         return captured
 
     def _held(self, step: str, frozen: Frozen[Any]) -> Frozen[Any]:
@@ -548,23 +437,22 @@ class Checkpointer:
         try:
             return encode_state(step, state, self._codec)
         except CheckpointError as error:
-            raise _CannotKeep(str(error)) from error
+            raise CannotKeep(str(error)) from error
 
     def _encode(
         self, number: int, created_ms: int, finished: bool, captured: dict[str, tuple[Role, Frozen[Any]]]
     ) -> Draft:
         """The bytes of the checkpoint, and what it says of itself; may run in a thread."""
-        self._encode_cuts()
+        self.tables.encode()
         steps: dict[str, StepInfo] = {}
         states: dict[str, list[Part]] = {}
         for name, (role, frozen) in captured.items():
             state = _thawed(name, frozen) if frozen.is_live else self._encoded(name, _thawed(name, frozen))
             if state is not None:
-                if name in self._with_tables:
+                if self.tables.keeps(name):
                     state = [(ABOUT + path, data) for path, data in state]
-                states[name] = parts_of(state, self._name_of, self._settings.inline_bytes)
-                for chain in self._chains.get(name, {}).values():
-                    states[name] += chain.parts
+                parts = parts_of(state, self.tables.name_of, self._settings.inline_bytes)
+                states[name] = parts + self.tables.parts_of(name)
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
                 steps[name] = StepInfo(role, step.kind, 0, schema)
@@ -572,69 +460,15 @@ class Checkpointer:
         info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps, lease)
         return pack(info, states)
 
-    def _encode_cuts(self) -> None:
-        """Append what has changed in tables to their chains; may run in a thread."""
-        while self._cuts:
-            step, cut = self._cuts[0]
-            encoded = {}
-            for table in cut.tables:
-                try:
-                    encoded[table.name] = encode_delta(step, cut.deltas[table.name], table, self._codec)
-                except CheckpointError as error:
-                    raise _CannotKeep(str(error)) from error
-            for name, chunks in encoded.items():
-                self._chain(step, name).append(chunks)
-            del self._cuts[0]
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread; it goes on, whatever becomes of the one who waits."""
-        self._thread = asyncio.ensure_future(asyncio.to_thread(_without_collector, work))
-        try:
-            return await asyncio.shield(self._thread)
-        finally:
-            if self._thread.done():
-                self._thread = None
-
     def _sinks(self) -> list[tuple[str, SinkOperator]]:
         return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
-
-
-def _without_collector(work: Callable[[], T]) -> T:
-    with without_collector():
-        return work()
-
-
-def _never_full(tables: Tables) -> bool:
-    """For tables in memory."""
-    return False
-
-
-def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:
-    """The next chunks, enough for a part; in slices."""
-    found: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        found.append(chunk)
-        size += len(chunk)
-        if size >= PART_BYTES:
-            break
-        yield
-    return found
-
-
-def _run_through(slices: Iterator[None]) -> Any:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return end.value
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:
     try:
         return frozen.thaw()
     except Exception as error:  # of a class that can be pickled and not be made again
-        raise _CannotKeep(
+        raise CannotKeep(
             f"step {step!r} cannot be kept in a checkpoint: of what it remembers, no copy can be made: "
             f"{describe_error(error)}"
         ) from error

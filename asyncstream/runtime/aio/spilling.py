@@ -43,8 +43,8 @@ class Spilling:
         self._limit = settings.young_rows
         self._checkpointer = checkpointer
         if checkpointer is not None:
-            checkpointer.rows = self.rows
-            checkpointer.is_full = self.is_full
+            checkpointer.tables.rows = self.rows
+            checkpointer.tables.is_full = self.is_full
 
     def rows(self) -> DiskRows:
         """For one table."""
@@ -66,7 +66,7 @@ class Spilling:
             if not full:
                 continue
             if self._checkpointer is not None:
-                await self._checkpointer.spill(full)
+                await self._checkpointer.tables.spill(full)
                 continue
             for name in full:
                 tables = operators[name].tables
