@@ -4,7 +4,7 @@ Enrich orders with the price from a slow service, then sum them up by shop and m
     python examples/spark_job.py                      on this machine
 
 On a cluster, with the package in a zip, or installed on its machines. What it needs must be installed there
-either way, since compiled modules are not found in a zip: pandas pyarrow protobuf orjson
+either way, since compiled modules are not found in a zip: pandas pyarrow protobuf orjson anyio
 
     zip -r asyncstream.zip asyncstream
     spark-submit --master spark://127.0.0.1:7077 --py-files asyncstream.zip examples/spark_job.py --submitted

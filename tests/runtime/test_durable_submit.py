@@ -408,7 +408,7 @@ def test_job_fails_with_an_inbox_that_was_taken_over(shop: Shop) -> None:
     async def main() -> None:
         async with shop.start() as job:
             await job.submit(1)
-            InboxFile(shop.inbox, None)
+            InboxFile(shop.inbox, None).close()
             with pytest.raises(SourceError, match="taken over"):
                 await job.submit(2)
             with pytest.raises(SourceError, match="taken over"):

@@ -123,7 +123,7 @@ def test_both_plugins_run_a_test_in_virtual_time(
         pytester.makeconftest(
             "import pytest\n@pytest.fixture(scope='module')\ndef anyio_backend(): return 'asyncio'"
         )
-    result = pytester.runpytest_inprocess("-o", "filterwarnings=error", *options, plugins=[plugin])
+    result = pytester.runpytest_inprocess("-o", "filterwarnings=error", *options)
     result.assert_outcomes(passed=6)
 
 
@@ -131,7 +131,7 @@ def test_old_pytest_asyncio_is_told_of(pytester: pytest.Pytester, monkeypatch: p
     """It does not know the hook by which it is told which loop to use."""
     monkeypatch.setattr(plugin, "FACTORIES", "pytest_hook_that_is_not_there")
     pytester.makepyfile("async def test_it(virtual_time): ...")
-    result = pytester.runpytest_inprocess("-o", "asyncio_mode=auto", *SCOPE, plugins=[plugin])
+    result = pytester.runpytest_inprocess("-o", "asyncio_mode=auto", *SCOPE)
     result.stdout.fnmatch_lines(["*virtual_time needs pytest-asyncio 1.4 or newer*"])
 
 
