@@ -113,7 +113,7 @@ def test_process_that_was_stopped_and_followed_damages_nothing(
 ) -> None:
     one = start(store)
     wait_until_it_writes(folder)
-    one.send_signal(signal.SIGSTOP)
+    stop_between_transactions(one, folder)
     two = start(store, "wait")
     until = time.monotonic() + 40
     while not store_is_taken(folder, store, two.pid) and time.monotonic() < until:
@@ -126,6 +126,29 @@ def test_process_that_was_stopped_and_followed_damages_nothing(
     errors = two.communicate(timeout=40)[1]
     assert two.returncode == 0, errors
     assert_exact(folder)
+
+
+def stop_between_transactions(process: subprocess.Popen[str], folder: Path) -> None:
+    """Within one it would hold SQLite's lock, which nobody can take from it."""
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        if not any(map(is_locked, folder.glob("*.db"))):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.003)
+    raise AssertionError("it is always within a transaction")
+
+
+def is_locked(path: Path) -> bool:
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        database.execute("ROLLBACK")
+        return False
 
 
 def store_is_taken(folder: Path, store: str, pid: int) -> bool:
