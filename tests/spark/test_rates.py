@@ -100,5 +100,5 @@ def test_rate_holds_over_all_partitions(spark: SparkSession, tmp_path: Path, par
     rows = enrich(spark.range(0, 100, 1, partitions), guarded, schema=schema, concurrency=100).collect()
     times = sorted(row.at for row in rows)
     assert len(times) == 100
-    # a busy machine may hold a worker up between the leave and the call: what came late crowds what came in time
+    # a busy machine may hold a call up: what comes late crowds what comes in time
     assert max(sum(first <= when < first + 0.8 for when in times) for first in times) <= rate
