@@ -4,8 +4,9 @@ A pipeline that runs from the start of a service to its end: `FastAPI(lifespan=l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 from asyncstream.arguments import Duration, count, duration_seconds, refuse, text
@@ -44,6 +45,10 @@ def lifespan(
     of events are ended behind the last result, and so the server has no connection left to wait for. With
     checkpoints the job is stopped with a last one, else it is drained.
 
+    What is in memory when the service starts is frozen for the garbage collector (`gc.freeze`) until it ends,
+    unless the program has done so itself: modules, models and restored state stay, and to look through them
+    again and again would hold requests up, for 40 ms with FastAPI alone.
+
     A job that fails leaves the service running, so that it can tell: `/healthz` and `/readyz` of
     `asyncstream.web.app` do, and what is submitted is refused.
 
@@ -70,8 +75,21 @@ def lifespan(
         async with pipeline.start(checkpoints=checkpoints, open_timeout=open_timeout) as job:
             ending = Ending(job, keeps=checkpoints is not None, grace=seconds)
             relay_all(job, replay)
-            with told_to_end(ending.begin):
+            with told_to_end(ending.begin), _frozen():
                 yield {key: job}
                 await ending.wait()
 
     return running
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Let the garbage collector leave out what is there now."""
+    if gc.get_freeze_count():  # done by the program, and for it to undo
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

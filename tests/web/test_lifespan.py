@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import threading
@@ -45,6 +46,22 @@ def test_job_runs_from_the_start_of_a_service_to_its_end_and_is_drained() -> Non
         return during, job.state, kept
 
     assert run_virtual(main()) == ("running", "finished", [1])
+
+
+@pytest.mark.parametrize("by_program", [False, True])
+def test_what_is_there_when_a_service_starts_is_frozen_until_it_ends(by_program: bool) -> None:
+    async def main() -> int:
+        async with lifespan(kept_in([]))(None), lifespan(kept_in([]), key="other")(None):
+            return gc.get_freeze_count()
+
+    assert gc.get_freeze_count() == 0
+    try:
+        if by_program:
+            gc.freeze()
+        assert run_virtual(main()) > 1000
+        assert (gc.get_freeze_count() > 1000) is by_program
+    finally:
+        gc.unfreeze()
 
 
 def test_with_checkpoints_the_job_is_stopped_and_the_next_service_goes_on() -> None:
