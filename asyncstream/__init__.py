@@ -64,6 +64,7 @@ from asyncstream.errors import (
 from asyncstream.eventtime import (
     AscendingTimestamps,
     BoundedOutOfOrderness,
+    IngestionTime,
     NoWatermarks,
     PunctuatedWatermarks,
     WatermarkStrategy,
@@ -141,6 +142,7 @@ __all__ = (
     "First",
     "GlobalWindows",
     "Inbox",
+    "IngestionTime",
     "Items",
     "Job",
     "JobProgress",

@@ -3,6 +3,7 @@
 from asyncstream.eventtime.strategy import (
     AscendingTimestamps,
     BoundedOutOfOrderness,
+    IngestionTime,
     NoWatermarks,
     PunctuatedWatermarks,
     WatermarkGenerator,
@@ -13,6 +14,7 @@ from asyncstream.eventtime.units import other_unit, warn_of_unit
 __all__ = (
     "AscendingTimestamps",
     "BoundedOutOfOrderness",
+    "IngestionTime",
     "NoWatermarks",
     "PunctuatedWatermarks",
     "WatermarkGenerator",

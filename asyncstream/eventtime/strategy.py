@@ -24,6 +24,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 __all__ = (
     "AscendingTimestamps",
     "BoundedOutOfOrderness",
+    "IngestionTime",
     "NoWatermarks",
     "PunctuatedWatermarks",
     "WatermarkGenerator",
@@ -127,6 +128,29 @@ class PunctuatedWatermarks(WatermarkStrategy):
 
     def generator(self) -> WatermarkGenerator:
         return _Punctuated(self.watermark)
+
+
+@dataclass(frozen=True)
+class IngestionTime(WatermarkStrategy):
+    """
+    An element's time is that of the clock at which it enters: `stream.event_time(IngestionTime())`.
+
+    Event time goes on with the clock, also while no element comes, so nothing is late and no window waits for
+    elements. A clock that is set back does not set event time back. The same input gets other times another
+    time, and so do elements that are replayed after a crash; take the time at which things happened where it
+    is known.
+
+    Args:
+        every: how far time moves between two watermarks; a `timedelta` or seconds, at least 0.
+    """
+
+    every: Duration = timedelta(milliseconds=200)
+
+    def __post_init__(self) -> None:
+        duration_ms("every", self.every, zero=True)
+
+    def generator(self) -> WatermarkGenerator:
+        return AscendingTimestamps(self.every).generator()
 
 
 @dataclass(frozen=True)

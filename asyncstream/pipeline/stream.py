@@ -26,10 +26,11 @@ from asyncstream.arguments import (
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.calls.in_threads import THREADS, InThreads
 from asyncstream.errors import PipelineError
-from asyncstream.eventtime import WatermarkStrategy
+from asyncstream.eventtime import IngestionTime, WatermarkStrategy
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
+from asyncstream.operators.ingestion import IngestionTimeSpec
 from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
@@ -150,6 +151,7 @@ class Stream(Ending[T]):
         spec = UnionSpec(tuple(map(str, outputs)))
         return Stream(self._graph, self._step("union", name, spec, {}, outputs))
 
+    @overload
     def event_time(
         self,
         timestamp: Callable[[T], int | datetime] | str,
@@ -158,19 +160,49 @@ class Stream(Ending[T]):
         idle_after: Duration | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
+    ) -> Stream[T]: ...
+
+    @overload
+    def event_time(self, timestamp: IngestionTime, *, name: str | None = None) -> Stream[T]: ...
+
+    @overload
+    def event_time(self, *, watermarks: IngestionTime, name: str | None = None) -> Stream[T]: ...
+
+    def event_time(
+        self,
+        timestamp: Callable[[T], int | datetime] | str | IngestionTime | None = None,
+        watermarks: WatermarkStrategy | None = None,
+        *,
+        idle_after: Duration | None = None,
+        on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[T]:
         """
         Give elements their event time, and the stream its watermarks.
 
+            events.event_time("at_ms", BoundedOutOfOrderness(5))
+            events.event_time(IngestionTime())
+
         Args:
             timestamp: when an element happened: a function, or the name of a field, that gives milliseconds
-                since the epoch or an aware `datetime`.
+                since the epoch or an aware `datetime`. Not with `IngestionTime`.
             watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
             idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
                 stream is idle: others it is joined with do not wait for it.
             on_error: what becomes of an element for which `timestamp` raises, or gives no point in time: as
                 for `map`. It moves no watermark.
         """
+        if isinstance(timestamp, IngestionTime) and watermarks is None:
+            timestamp, watermarks = None, timestamp
+        if isinstance(watermarks, IngestionTime):
+            if timestamp is not None or idle_after is not None or on_error != "fail":
+                raise PipelineError(
+                    "with IngestionTime the time of an element is that of the clock: no timestamp is read, "
+                    "so none can fail, and event time goes on without elements; write "
+                    f"event_time({watermarks}) without timestamp=, idle_after= and on_error="
+                )
+            details = {"watermarks": watermarks}
+            return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
         read = selector("timestamp", timestamp)
         if not isinstance(watermarks, WatermarkStrategy):
             raise refuse(
@@ -179,8 +211,8 @@ class Stream(Ending[T]):
         plain_methods("watermarks", watermarks, WatermarkStrategy)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
         spec = EventTimeSpec(read, EventTime(watermarks, idle_ms), on_error_choice(on_error))
-        details = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
-        return Stream(self._graph, self._step("event_time", name, spec, details))
+        shown = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
+        return Stream(self._graph, self._step("event_time", name, spec, shown))
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import BoundedOutOfOrderness, NoWatermarks, Pipeline, PipelineError, Stream
+from asyncstream import BoundedOutOfOrderness, IngestionTime, NoWatermarks, Pipeline, PipelineError, Stream
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.runtime.spark.clocks import LATEST_MS, before, timed_inputs, to_spark
 from asyncstream.runtime.spark.progress import _ours
@@ -179,6 +179,18 @@ def test_delays_that_differ_in_one_input_are_refused() -> None:
 
     with pytest.raises(PipelineError, match="steps 'hasty', 'patient' wait for different times"):
         found_by(define, rows=[])
+
+
+def test_ingestion_time_is_refused_in_bounded_jobs_too() -> None:
+    def define(pipeline: Pipeline) -> Stream[Any]:
+        return pipeline.source([], name="rows").event_time(IngestionTime())
+
+    spark: Any = StandIn(1)
+    inputs = {"rows": spark.bounded([rows("a", 0, 4)], event_columns())}
+    with pytest.raises(PipelineError, match=r"step 'event_time': ingestion time .* current_timestamp\(\)"):
+        planned(
+            spark, lambda pipeline: pipeline.source([], name="rows").event_time(IngestionTime()), **inputs
+        )
 
 
 def test_source_without_watermarks_leaves_the_bounded_job_as_it_is() -> None:

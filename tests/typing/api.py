@@ -27,6 +27,7 @@ from asyncstream import (
     DryRun,
     FailedCall,
     Inbox,
+    IngestionTime,
     Items,
     Job,
     JobProgress,
@@ -258,6 +259,8 @@ def fields(flights: Stream[Flight]) -> None:
     assert_type(flights.key_by("carrier"), KeyedStream[Any, Flight])
     assert_type(flights.key_by(("carrier", "number")), KeyedStream[Any, Flight])
     assert_type(flights.event_time("departed", AscendingTimestamps()), Stream[Flight])
+    assert_type(flights.event_time(IngestionTime()), Stream[Flight])
+    assert_type(flights.event_time(watermarks=IngestionTime(), name="time"), Stream[Flight])
 
 
 def ends(numbers: Stream[int], some: list[int], sending: MemoryObjectSendStream[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from asyncstream.errors import PipelineError
-from asyncstream.eventtime import NoWatermarks, WatermarkStrategy
+from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.assembly import delay_ms
@@ -28,6 +28,8 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
     for step in graph:
         if isinstance(step, OperatorStep) and step.is_keyed:
             _check_keys(step)
+        if isinstance(step, OperatorStep) and step.spec.event_time is not None:
+            _check_is_told(step.name, step.spec.event_time.strategy)
     if not streaming:
         return  # a bounded job has one watermark, at its end
     stages = cut(graph, streaming=True)
@@ -78,6 +80,15 @@ def _check_keys(step: OperatorStep) -> None:
                 f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
                 "every task needs all of that; on Spark an element reaches one task: run this embedded"
             )
+
+
+def _check_is_told(step: str, strategy: WatermarkStrategy) -> None:
+    if isinstance(strategy, IngestionTime):
+        raise PipelineError(
+            f"step {step!r}: ingestion time is not possible on Spark, where a task may run again, at another "
+            "time; give the DataFrame a column of current_timestamp(), which is one for a micro-batch, and "
+            "read that: event_time(column, AscendingTimestamps())"
+        )
 
 
 def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) -> None:
