@@ -10,6 +10,7 @@ A map of the package, in reading order:
     eventtime     timestamps and watermarks
     state         keyed state; with `timers`, what process functions and windows are made of
     windowing     windows, triggers, evictors, aggregates; and Storm's window policies
+    joins         several streams in one step
     connectors    sources and sinks
     plan          what to run: a graph of named steps
     checkpoint    what is kept of a running pipeline, where, and for how long
@@ -69,6 +70,7 @@ from asyncstream.eventtime import (
     PunctuatedWatermarks,
     WatermarkStrategy,
 )
+from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
@@ -120,6 +122,7 @@ __all__ = (
     "AsyncResults",
     "AsyncStreamError",
     "BoundedOutOfOrderness",
+    "BroadcastContext",
     "CallTimeout",
     "CheckpointError",
     "CheckpointInfo",
@@ -155,6 +158,8 @@ __all__ = (
     "LeaseLost",
     "JsonLinesSink",
     "JsonLinesSource",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedContext",
     "KeyedProcessFunction",
     "KeyedStream",

@@ -246,6 +246,13 @@ class MultiInput(Operator):
 
     def __init__(self, *receivers: Receive, holds_back: bool) -> None:
         super().__init__()
+        self.have_ports(*receivers, holds_back=holds_back)
+
+    def have_ports(self, *receivers: Receive, holds_back: bool) -> None:
+        """
+        Have one input for each receiver; for subclasses that are an operator with one input as well, whose
+        constructor they call in place of this class's.
+        """
         self.valve = Valve(self, receivers, holds_back)
         self.ports = self.valve.ports
         self.tables.declare_cell(INPUTS, Cell(self.valve.snapshot, self.valve.restore))

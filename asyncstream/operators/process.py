@@ -32,7 +32,6 @@ from asyncstream.state import (
     ValueDescriptor,
     ValueState,
 )
-from asyncstream.state.schema import Schema, described
 from asyncstream.state.tables import is_snapshot
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import Timer, TimerService
@@ -40,10 +39,11 @@ from asyncstream.timers import Timer, TimerService
 __all__ = (
     "Emitter",
     "KeyedContext",
+    "KeyedFunction",
+    "KeyedFunctionOperator",
     "KeyedProcessFunction",
     "KeyedProcessOperator",
     "TimeDomain",
-    "process_schema",
 )
 
 RUNAWAY = 1_000_000
@@ -223,13 +223,13 @@ class KeyedContext:
         return self._state.state(descriptor)
 
 
-class KeyedProcessFunction(Generic[In, Out]):
+class KeyedFunction:
     """
-    The user's code for one key at a time: override `process_element`, and what is needed of the rest.
+    What all functions of the user's that work on one key at a time have in common.
 
     One object serves all keys, so what belongs to a key is kept in state, not in attributes.
 
-    With `on_error="skip"` or `"route"`, of an element on which `process_element` raises nothing is emitted,
+    With `on_error="skip"` or `"route"`, of an element on which the function raises nothing is emitted,
     neither by `out` nor by `ctx.side`. What it had changed in state and timers by then stays, so change them
     when nothing can fail any more. A timer is no element: an `on_timer` that raises always fails the job.
 
@@ -240,14 +240,10 @@ class KeyedProcessFunction(Generic[In, Out]):
 
     sides: ClassVar[tuple[str, ...] | None] = None
 
-    def open(self, ctx: KeyedContext) -> None:
+    def open(self, ctx: Any) -> None:
         """Called once before the first element: the place to fetch state handles with `ctx.state`."""
 
-    def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out]) -> None:
-        """Handle one element; `out(result)` emits with the element's timestamp."""
-        raise TypeError(f"{type(self).__name__} does not override process_element")
-
-    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def on_timer(self, timestamp: int, ctx: Any, out: Emitter[Any]) -> None:
         """
         Handle a timer of `ctx.key`, which has one timer for each millisecond at most, whatever it is for.
 
@@ -262,9 +258,27 @@ class KeyedProcessFunction(Generic[In, Out]):
         """Called once, at the end, also after a failure."""
 
 
-class KeyedProcessOperator(Operator):
+class KeyedProcessFunction(KeyedFunction, Generic[In, Out]):
     """
-    Runs a `KeyedProcessFunction`.
+    The user's code for one key at a time: override `process_element`, and what is needed of the rest.
+
+    See `KeyedFunction` for what holds of all such functions.
+    """
+
+    def open(self, ctx: KeyedContext) -> None:
+        """Called once before the first element: the place to fetch state handles with `ctx.state`."""
+
+    def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out]) -> None:
+        """Handle one element; `out(result)` emits with the element's timestamp."""
+        raise TypeError(f"{type(self).__name__} does not override process_element")
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
+        """Handle a timer of `ctx.key`; see `KeyedFunction`."""
+
+
+class KeyedFunctionOperator(Operator):
+    """
+    Base of operators that run a `KeyedFunction`: they say what takes the elements.
 
     Emits when the function does, for an element or for a timer; processing-time timers wait while there is no
     room for what they emit. Passes a watermark on after all that its
@@ -272,20 +286,13 @@ class KeyedProcessOperator(Operator):
     Snapshot holds: keyed state and timers.
     """
 
-    def __init__(
-        self,
-        key_by: Callable[[Any], Any],
-        function: KeyedProcessFunction[Any, Any],
-        on_error: OnError = "fail",
-    ) -> None:
+    def __init__(self, function: KeyedFunction, on_error: OnError = "fail") -> None:
         """
         Args:
-            key_by: gives the key of an element; keys are hashable and compare by value.
             function: the user's code; belongs to this operator alone.
-            on_error: what becomes of an element that `process_element`, or `key_by`, fails on.
+            on_error: what becomes of an element that the function fails on.
         """
         super().__init__()
-        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._function = function
         self._failures = Failures(self, on_error)
         self._emitter: Emitter[Any] = Emitter(self, whole=not self._failures.fatal)
@@ -304,17 +311,26 @@ class KeyedProcessOperator(Operator):
             context.wake_with_room,
             tables=self.tables,
         )
-        self._ctx = KeyedContext(self._emitter, self._state, self._timers, context.clock)
+        self._ctx = self._new_context()
         take(self, self._function)
         self._function.open(self._ctx)
 
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+    def _new_context(self) -> KeyedContext:
+        """What the function may ask for."""
+        return KeyedContext(self._emitter, self._state, self._timers, self.context.clock)
+
+    def process_with(
+        self,
+        values: Sequence[Any],
+        timestamps: Timestamps,
+        key_by: Callable[[Any], Any],
+        process_element: Callable[..., object],
+    ) -> None:
+        """Have elements processed in order, by this method of the function."""
         elements = pairs(values, timestamps)
         if not self._failures.fatal:
-            self._process_each(elements)
+            self._process_each(elements, key_by, process_element)
             return
-        key_by = self._key_by
-        process_element: Callable[..., object] = self._function.process_element
         ctx, state, out = self._ctx, self._state, self._emitter
         ctx.domain = None
         value = None
@@ -329,10 +345,13 @@ class KeyedProcessOperator(Operator):
             raise self.blame(value, error) from error
         out.flush()
 
-    def _process_each(self, elements: Iterator[tuple[Any, int | None]]) -> None:
-        """As `process_batch`, and of an element that fails nothing is emitted."""
-        key_by = self._key_by
-        process_element: Callable[..., object] = self._function.process_element
+    def _process_each(
+        self,
+        elements: Iterator[tuple[Any, int | None]],
+        key_by: Callable[[Any], Any],
+        process_element: Callable[..., object],
+    ) -> None:
+        """As `process_with`, and of an element that fails nothing is emitted."""
         ctx, state, out = self._ctx, self._state, self._emitter
         ctx.domain = None
         for value, timestamp in elements:
@@ -436,23 +455,25 @@ class KeyedProcessOperator(Operator):
             raise self.blame(Timer(timestamp, key, None), error) from error
 
 
-def process_schema(function: KeyedProcessFunction[Any, Any]) -> Schema:
-    """
-    The schema of what `function` remembers, as far as it can be told before it runs.
+class KeyedProcessOperator(KeyedFunctionOperator):
+    """Runs a `KeyedProcessFunction`."""
 
-    That are the descriptors among its attributes and its class's. State that it asks for otherwise is
-    compared when it does: one of another kind is refused then.
-    """
-    held = [_descriptors_of(part) for part in (*reversed(type(function).__mro__), function)]
-    found = {state.name: state for states in held for state in states}
-    return Schema(
-        parts={name: {"type": type(state).__name__} for name, state in found.items()},
-        settings={
-            "function": type(function).__name__,
-            "ttl": {name: described(state.ttl) for name, state in found.items() if state.ttl is not None},
-        },
-    )
+    _function: KeyedProcessFunction[Any, Any]
 
+    def __init__(
+        self,
+        key_by: Callable[[Any], Any],
+        function: KeyedProcessFunction[Any, Any],
+        on_error: OnError = "fail",
+    ) -> None:
+        """
+        Args:
+            key_by: gives the key of an element; keys are hashable and compare by value.
+            function: the user's code; belongs to this operator alone.
+            on_error: what becomes of an element that `process_element`, or `key_by`, fails on.
+        """
+        super().__init__(function, on_error)
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
 
-def _descriptors_of(holder: object) -> list[StateDescriptor]:
-    return [part for part in getattr(holder, "__dict__", {}).values() if isinstance(part, StateDescriptor)]
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.process_with(values, timestamps, self._key_by, self._function.process_element)

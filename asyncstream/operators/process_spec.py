@@ -1,5 +1,5 @@
 """
-The spec of a step that runs a `KeyedProcessFunction`.
+The specs of steps that run a function of the user's for each key.
 """
 
 from __future__ import annotations
@@ -8,38 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncstream.operators.failures import OnError, failure_counters, routed_to
-from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator, process_schema
+from asyncstream.operators.process import KeyedFunction, KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
-from asyncstream.state.schema import Schema
+from asyncstream.state import StateDescriptor
+from asyncstream.state.schema import Schema, described
 
-__all__ = ("ProcessSpec",)
+__all__ = ("KeyedFunctionSpec", "ProcessSpec", "process_schema")
 
 
 @dataclass(frozen=True)
-class ProcessSpec(Spec):
+class KeyedFunctionSpec(Spec):
     """
-    Runs the user's own state machine for each key.
+    Base of specs for a `KeyedFunction`, whatever its inputs are.
 
     Attributes:
-        key_by: gives the key of an element.
         function: the user's code, of this step alone.
         on_error: what becomes of an element on which it fails.
     """
 
-    key_by: KeyBy
-    function: KeyedProcessFunction[Any, Any]
+    function: KeyedFunction
     on_error: OnError
-
-    def build(self) -> KeyedProcessOperator:
-        return KeyedProcessOperator(self.key_by, self.function, self.on_error)
-
-    @property
-    def operator(self) -> type[KeyedProcessOperator]:
-        return KeyedProcessOperator
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -48,10 +36,6 @@ class ProcessSpec(Spec):
     @property
     def owns(self) -> object:
         return self.function
-
-    @property
-    def frames(self) -> int:
-        return 3
 
     @property
     def schema(self) -> Schema:
@@ -68,3 +52,53 @@ class ProcessSpec(Spec):
     @property
     def has_user_timers(self) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class ProcessSpec(KeyedFunctionSpec):
+    """
+    Runs the user's own state machine for each key.
+
+    Attributes:
+        key_by: gives the key of an element.
+    """
+
+    function: KeyedProcessFunction[Any, Any]
+    key_by: KeyBy
+
+    def build(self) -> KeyedProcessOperator:
+        return KeyedProcessOperator(self.key_by, self.function, self.on_error)
+
+    @property
+    def operator(self) -> type[KeyedProcessOperator]:
+        return KeyedProcessOperator
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def frames(self) -> int:
+        return 3
+
+
+def process_schema(function: KeyedFunction) -> Schema:
+    """
+    The schema of what `function` remembers, as far as it can be told before it runs.
+
+    That are the descriptors among its attributes and its class's. State that it asks for otherwise is
+    compared when it does: one of another kind is refused then.
+    """
+    held = [_descriptors_of(part) for part in (*reversed(type(function).__mro__), function)]
+    found = {state.name: state for states in held for state in states}
+    return Schema(
+        parts={name: {"type": type(state).__name__} for name, state in found.items()},
+        settings={
+            "function": type(function).__name__,
+            "ttl": {name: described(state.ttl) for name, state in found.items() if state.ttl is not None},
+        },
+    )
+
+
+def _descriptors_of(holder: object) -> list[StateDescriptor]:
+    return [part for part in getattr(holder, "__dict__", {}).values() if isinstance(part, StateDescriptor)]

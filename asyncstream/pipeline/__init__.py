@@ -1,15 +1,20 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
 from asyncstream.pipeline.ending import StreamEnd
+from asyncstream.pipeline.joined import Broadcast, Connected, ConnectedToBroadcast, Several
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
 from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 
 __all__ = (
     "AsyncResults",
+    "Broadcast",
+    "Connected",
+    "ConnectedToBroadcast",
     "KeyedStream",
     "Pipeline",
     "PolicyResults",
+    "Several",
     "SideStreams",
     "SourceStream",
     "Stream",

@@ -71,7 +71,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         if not isinstance(function, KeyedProcessFunction):
             raise refuse("function", "a KeyedProcessFunction", function)
         plain_methods("function", function, KeyedProcessFunction)
-        spec = ProcessSpec(self._key_by, function, on_error_choice(on_error))
+        spec = ProcessSpec(function, on_error_choice(on_error), self._key_by)
         details = {"function": type(function).__name__} | shown_on_error(on_error)
         return SideStreams(self._graph, self._step("process", name, spec, details), function.sides)
 

@@ -35,6 +35,7 @@ from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.ending import Ending, shown_on_error
+from asyncstream.pipeline.joining import Joining
 from asyncstream.plan import Graph, Input, OperatorStep, Output
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ U = TypeVar("U")
 K = TypeVar("K")
 
 
-class Stream(Ending[T]):
+class Stream(Joining[T], Ending[T]):
     """
     Elements of type T on their way.
 

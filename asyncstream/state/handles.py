@@ -71,6 +71,10 @@ class State:
         """Forget the entry."""
         self._remove(self._cell())
 
+    def has_entry(self) -> bool:
+        """Whether there is something that has not expired."""
+        return self._live(self._cell()) is not MISSING
+
     def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
         """Move the current key's entries of the namespaces `sources` into that of `target`."""
         key, cells, ages = self._cursor.key, self._cells, self._ages

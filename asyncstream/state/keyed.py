@@ -114,6 +114,20 @@ class KeyedState(Cursor):
             _check_kind(name, handle.kind, handle_type.kind)
         return handle
 
+    def keys_of(self, descriptor: StateDescriptor) -> list[Any]:
+        """The keys that have something of their own in the state of this descriptor, which is in use."""
+        name = f"{self._prefix}/{descriptor.name}"
+        is_live = self._handles[descriptor.name].has_entry
+        found, before = [], self.key
+        try:
+            for key in list(self._tables[name].whole()):
+                self.key = key
+                if is_live():
+                    found.append(key)
+        finally:
+            self.key = before
+        return found
+
     def __len__(self) -> int:
         """How many entries there are, all names, keys and namespaces together."""
         return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in self._handles)

@@ -18,6 +18,7 @@ from asyncstream import (
     AsyncFunction,
     AsyncResults,
     BoundedOutOfOrderness,
+    BroadcastContext,
     CheckpointInfo,
     Checkpoints,
     Count,
@@ -35,6 +36,9 @@ from asyncstream import (
     JobState,
     JobStatus,
     JsonLinesSource,
+    KeyedBroadcastProcessFunction,
+    KeyedContext,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeyedStream,
     ManualClock,
@@ -65,11 +69,11 @@ from asyncstream.calls import in_threads
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
 from asyncstream.metrics import Metric
-from asyncstream.pipeline import SideStreams, SourceStream, StreamEnd
+from asyncstream.pipeline import Broadcast, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
-from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state import MapDescriptor, TimeToLive, ValueDescriptor
 from asyncstream.telemetry import JobCollector, exposition, instrument
 from asyncstream.testing import Check, Harness, harness, source_contract, store_contract
 from asyncstream.windowing import (
@@ -196,6 +200,29 @@ def plain_steps(flights: Stream[Flight]) -> None:
 
 def repeated(flight: Flight) -> Iterator[str]:
     yield flight.carrier
+
+
+class Seated(KeyedCoProcessFunction[Flight, Plane, int]):
+    def process_left(self, value: Flight, ctx: KeyedContext, out: Callable[[int], None]) -> None: ...
+
+    def process_right(self, value: Plane, ctx: KeyedContext, out: Callable[[int], None]) -> None: ...
+
+
+class Ruled(KeyedBroadcastProcessFunction[Flight, str, int]):
+    def open(self, ctx: BroadcastContext) -> None:
+        self.rules = ctx.broadcast_state(MapDescriptor[str, int]("rules"))
+        assert_type(self.rules.get("a"), int | None)
+        assert_type(self.rules.get("a", 5), int)
+
+    def process_element(self, value: Flight, ctx: BroadcastContext, out: Callable[[int], None]) -> None: ...
+
+
+def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) -> None:
+    keyed = flights.key_by("number")
+    assert_type(keyed.connect(planes.key_by("seats")).process(Seated()), SideStreams[int])
+    assert_type(flights.connect(planes, rules).process(Seated(), on_error="route"), SideStreams[int])
+    assert_type(rules.broadcast(), Broadcast[str])
+    assert_type(keyed.connect(rules.broadcast()).process(Ruled()), SideStreams[int])
 
 
 def async_steps(flights: Stream[Flight]) -> None:

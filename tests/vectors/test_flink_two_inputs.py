@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import Timestamps
 from asyncstream.operators.ports import MultiInput
 from tests.operators.recorder import IDLE, W, record
 from tests.vectors.cases import Case, cases
+from tests.vectors.two_inputs import step_of_the_difference
 
 FILES = {
     "co_process": "flink_co_process.jsonl",
@@ -60,20 +61,6 @@ def _record(number: int, kind: str, value: Any) -> dict[str, Any]:
 
 def expected(case: Case) -> list[dict[str, Any]]:
     return [entry for entry in case["expected"] if "wm" in entry or "status" in entry]
-
-
-def step_of_the_difference(case: Case) -> int:
-    """The first step after which one input is at its end while the other is idle: see the module `ports`."""
-    idle, ended = [False, False], [False, False]
-    for number, step in enumerate(case["ops"]):
-        for name, value in step.items():
-            if name[:-1] == "wm":
-                ended[int(name[-1]) - 1] |= value == MAX_TIMESTAMP
-            elif name[:-1] in ("idle", "active"):
-                idle[int(name[-1]) - 1] = name[:-1] == "idle"
-        if any(ended) and any(one and not over for one, over in zip(idle, ended, strict=True)):
-            return number
-    return len(case["ops"])
 
 
 @pytest.mark.parametrize("case", [case for kind, file in FILES.items() for case in cases(file, kind)])

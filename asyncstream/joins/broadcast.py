@@ -1,0 +1,271 @@
+"""
+A keyed stream beside one whose elements are for all keys: rules, settings, tables that are small.
+
+The broadcast input writes the *broadcast state*, maps that belong to no key; elements and timers of every key
+read them. What an element sees is what the broadcast elements before it have written: neither input is held
+back for the other, and which of two elements on different inputs is first is decided by when they arrive. Who
+needs the rules before the first element keeps elements in keyed state until there are some.
+
+Broadcast state is a cell, not a table: it is kept whole with every checkpoint, and all parts of an operator
+that is divided by key have all of it. So it stays in memory, and should stay small: it grows until
+`process_broadcast` removes what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from asyncstream.arguments import refuse
+from asyncstream.errors import PipelineError
+from asyncstream.joins.co_process import FunctionInput
+from asyncstream.operators.failures import OnError
+from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.process import Emitter, KeyedContext, KeyedFunction, KeyedFunctionOperator
+from asyncstream.operators.process_spec import KeyedFunctionSpec
+from asyncstream.operators.spec import KeyBy
+from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
+
+__all__ = (
+    "BroadcastContext",
+    "BroadcastSpec",
+    "BroadcastState",
+    "KeyedBroadcastOperator",
+    "KeyedBroadcastProcessFunction",
+)
+
+T = TypeVar("T")
+Rule = TypeVar("Rule")
+Out = TypeVar("Out")
+K = TypeVar("K")
+V = TypeVar("V")
+
+BROADCAST: Final = "broadcast"
+"""The cell in which broadcast state is kept."""
+
+
+class _NoKey:
+    """In place of a key while a broadcast element is processed: whatever looks a key up is refused."""
+
+    def __hash__(self) -> int:
+        raise PipelineError(
+            "a broadcast element has no key, so no keyed state and no timers; "
+            "use ctx.apply_to_keyed_state(descriptor, fn) for all keys that have some"
+        )
+
+    def __repr__(self) -> str:
+        return "no key"
+
+
+_NO_KEY: Final = _NoKey()
+
+
+def _no_key(value: object) -> _NoKey:
+    return _NO_KEY
+
+
+class BroadcastState(Generic[K, V]):
+    """One map of the broadcast state: read by all, written by `process_broadcast` alone."""
+
+    def __init__(self, maps: _Maps, name: str) -> None:
+        self._maps = maps
+        self._entries = cast(dict[K, V], maps.named(name))
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The value under `key`, or `default`."""
+        return self._entries.get(key, default)
+
+    def items(self) -> list[tuple[K, V]]:
+        """A new list of (key, value), in the order of their first `put`."""
+        return list(self._entries.items())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._entries))
+
+    def put(self, key: K, value: V) -> None:
+        """
+        Set the value under `key`.
+
+        Raises:
+            PipelineError: as `remove` and `clear` do, if no broadcast element is being processed.
+        """
+        self._maps.check_writable()
+        self._entries[key] = value
+
+    def remove(self, key: K) -> None:
+        """Forget the value under `key`, if there is one."""
+        self._maps.check_writable()
+        self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._maps.check_writable()
+        self._entries.clear()
+
+
+class _Maps:
+    """
+    All broadcast state of one operator.
+
+    Attributes:
+        writable: a broadcast element is being processed.
+    """
+
+    def __init__(self) -> None:
+        self.writable = False
+        self._maps: dict[str, dict[Any, Any]] = {}
+
+    def named(self, name: str) -> dict[Any, Any]:
+        return self._maps.setdefault(name, {})
+
+    def check_writable(self) -> None:
+        if not self.writable:
+            raise PipelineError(
+                "broadcast state is written by process_broadcast alone, so that it is the same for all keys"
+            )
+
+    def take(self) -> dict[str, Any]:
+        return {name: [list(entry) for entry in entries.items()] for name, entries in self._maps.items()}
+
+    def give(self, kept: Mapping[str, Any]) -> None:
+        for entries in self._maps.values():
+            entries.clear()
+        for name, rows in kept.items():
+            self.named(name).update((key, value) for key, value in rows)
+
+
+class BroadcastContext(KeyedContext):
+    """
+    What a `KeyedBroadcastProcessFunction` may ask for: all that a `KeyedContext` gives, and broadcast state.
+
+    While a broadcast element is processed there is no key, and keyed state and timers are refused.
+    """
+
+    __slots__ = ("_maps",)
+
+    _maps: _Maps
+
+    def broadcast_state(self, descriptor: MapDescriptor[K, V]) -> BroadcastState[K, V]:
+        """The handle for a map of the broadcast state. Fetch it once, in `open`."""
+        if not isinstance(descriptor, MapDescriptor):
+            raise refuse("broadcast_state", "a MapDescriptor", descriptor)
+        if descriptor.ttl is not None:
+            raise refuse("ttl of broadcast state", "none", descriptor.ttl, "remove entries instead")
+        return BroadcastState(self._maps, descriptor.name)
+
+    def apply_to_keyed_state(self, descriptor: StateDescriptor, fn: Callable[[Any, Any], object]) -> None:
+        """
+        Call `fn(key, state)` for each key that has something in the state of this descriptor, in no order.
+
+        Args:
+            fn: may read, change and clear the state, which is that of `key` during the call.
+
+        Raises:
+            PipelineError: if no broadcast element is being processed.
+        """
+        self._maps.check_writable()
+        state: State = self._state.state(descriptor)
+        try:
+            for key in self._state.keys_of(descriptor):
+                self._state.key = key
+                fn(key, state)
+        finally:
+            self._state.key = self.key
+
+
+class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):
+    """
+    The user's code for a stream, one key at a time, and for one whose elements are for all keys.
+
+    Override `process_element` and `process_broadcast`, and what is needed of the rest. See `KeyedFunction`
+    for what holds of all such functions.
+    """
+
+    def open(self, ctx: BroadcastContext) -> None:
+        """Called once: the place to fetch handles with `ctx.state` and `ctx.broadcast_state`."""
+
+    def process_element(self, value: T, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+        """Handle an element, with the broadcast state that stands when it comes; it may only be read."""
+        raise TypeError(f"{type(self).__name__} does not override process_element")
+
+    def process_broadcast(self, value: Rule, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+        """Handle an element for all keys, and write the broadcast state."""
+        raise TypeError(f"{type(self).__name__} does not override process_broadcast")
+
+    def on_timer(self, timestamp: int, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+        """Handle a timer of `ctx.key`; see `KeyedFunction`."""
+
+
+class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
+    """
+    Runs a `KeyedBroadcastProcessFunction`: emits and completes as `KeyedProcessOperator` does.
+
+    Snapshot holds: keyed state and timers, and broadcast state.
+    """
+
+    def __init__(
+        self,
+        key_by: KeyBy,
+        function: KeyedBroadcastProcessFunction[Any, Any, Any],
+        on_error: OnError = "fail",
+    ) -> None:
+        """
+        Args:
+            key_by: gives the key of an element of the keyed input.
+            function: the user's code; belongs to this operator alone.
+            on_error: what becomes of an element of either input that the function fails on.
+        """
+        KeyedFunctionOperator.__init__(self, function, on_error)
+        self._maps = _Maps()
+        self.tables.declare_cell(BROADCAST, Cell(self._maps.take, self._maps.give))
+        elements = FunctionInput(self, key_by, function.process_element)
+        broadcast = FunctionInput(self, _no_key, function.process_broadcast)
+
+        def process_broadcast(values: Any, timestamps: Any) -> None:
+            self._maps.writable = True
+            try:
+                broadcast(values, timestamps)
+            finally:
+                self._maps.writable = False
+
+        self.have_ports(elements, process_broadcast, holds_back=True)
+
+    def _new_context(self) -> BroadcastContext:
+        ctx = BroadcastContext(self._emitter, self._state, self._timers, self.context.clock)
+        ctx._maps = self._maps
+        return ctx
+
+
+@dataclass(frozen=True)
+class BroadcastSpec(KeyedFunctionSpec):
+    """
+    Runs a function for each key of one stream, and for another whose elements are for all keys.
+
+    Attributes:
+        key_by: gives the key of an element of the keyed input.
+    """
+
+    function: KeyedBroadcastProcessFunction[Any, Any, Any]
+    key_by: KeyBy
+
+    def build(self) -> KeyedBroadcastOperator:
+        return KeyedBroadcastOperator(self.key_by, self.function, self.on_error)
+
+    @property
+    def operator(self) -> type[KeyedBroadcastOperator]:
+        return KeyedBroadcastOperator
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by, None)

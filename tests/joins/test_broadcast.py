@@ -1,0 +1,152 @@
+"""A stream beside one whose elements are for all keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import BroadcastContext, KeyedBroadcastProcessFunction, Pipeline, PipelineError
+from asyncstream.errors import UserFunctionError
+from asyncstream.joins.broadcast import KeyedBroadcastOperator
+from asyncstream.operators.process import Emitter
+from asyncstream.state import MapDescriptor, ValueDescriptor
+from tests.operators.recorder import Recorder, record
+
+RULES = MapDescriptor[str, int]("rules")
+TOTAL = ValueDescriptor[int]("total")
+
+
+class Above(KeyedBroadcastProcessFunction[tuple[str, int], tuple[str, int], str]):
+    """Names the rules whose limit the total of a key has passed."""
+
+    def open(self, ctx: BroadcastContext) -> None:
+        self.rules = ctx.broadcast_state(RULES)
+        self.total = ctx.state(TOTAL)
+
+    def process_element(self, value: tuple[str, int], ctx: BroadcastContext, out: Emitter[str]) -> None:
+        total = (self.total.get() or 0) + value[1]
+        self.total.set(total)
+        for name, limit in self.rules.items():
+            if total > limit:
+                out(f"{ctx.key} {name}")
+
+    def process_broadcast(self, value: tuple[str, int], ctx: BroadcastContext, out: Emitter[str]) -> None:
+        self.rules.put(*value)
+
+
+def key_of(value: Any) -> Any:
+    return value[0]
+
+
+def operator_of(
+    function: KeyedBroadcastProcessFunction[Any, Any, Any],
+) -> tuple[KeyedBroadcastOperator, Recorder]:
+    operator = KeyedBroadcastOperator(key_of, function)
+    return operator, record(operator)
+
+
+def test_element_sees_what_was_broadcast_before_it_and_is_not_held_back() -> None:
+    operator, recorder = operator_of(Above())
+    elements, rules = operator.ports
+    elements.process(("a", 5), None)
+    rules.process(("high", 7), None)
+    elements.process_batch([("b", 5), ("a", 5)], None)
+    assert recorder.values() == ["a high"]
+
+
+def test_rules_outlive_a_job_and_are_described(tmp_path: Path) -> None:
+    found: list[str] = []
+    for events, rules in (([("a", 5)], [("high", 7)]), ([("a", 5), ("a", 5), ("b", 5)], [("high", 7)])):
+        pipeline = Pipeline("alerts")
+        stream = pipeline.source(events, name="events").key_by(key_of)
+        ruled = pipeline.source(rules, name="rules").broadcast()
+        stream.connect(ruled).process(Above(), name="above").to(found, name="found")
+        pipeline.run_blocking(checkpoints=tmp_path)
+    assert found == ["a high"]
+    assert "above   broadcast <- events, rules  (function=Above)" in pipeline.describe()
+
+
+def test_every_part_of_a_divided_operator_has_all_rules() -> None:
+    operator, _ = operator_of(Above())
+    operator.port(1).process(("high", 7), None)
+    operator.port(0).process_batch([("a", 6), ("b", 6)], None)
+    parts = operator.divided(operator.snapshot(), lambda key: ord(key) % 2, {0, 1})
+    assert parts is not None
+    for number, part in parts.items():
+        share, recorder = operator_of(Above())
+        share.restore(part)
+        share.port(0).process_batch([("a", 2), ("b", 2)], None)
+        assert recorder.values() == ["b high" if number == 0 else "a high"]
+    whole, recorder = operator_of(Above())
+    whole.restore(operator.united([parts[0], parts[1]]))
+    whole.port(0).process_batch([("a", 2), ("b", 2)], None)
+    assert recorder.values() == ["a high", "b high"]
+
+
+class Misuse(Above):
+    """Does with elements what broadcast elements may, and the other way round."""
+
+    def process_element(self, value: Any, ctx: BroadcastContext, out: Emitter[str]) -> None:
+        if value[1] == 1:
+            self.rules.put("mine", 1)
+        elif value[1] == 2:
+            ctx.apply_to_keyed_state(TOTAL, lambda key, state: None)
+        else:
+            self.total.set(1)
+
+    def process_broadcast(self, value: Any, ctx: BroadcastContext, out: Emitter[str]) -> None:
+        if value == "state":
+            self.total.set(5)
+        elif value == "timer":
+            ctx.register_event_timer(5)
+        else:
+            ctx.apply_to_keyed_state(TOTAL, lambda key, state: state.set(2))
+            self.total.get()
+
+
+@pytest.mark.parametrize("value", [("a", 1), ("a", 2)])
+def test_elements_of_keys_cannot_write_what_is_for_all(value: Any) -> None:
+    operator, _ = operator_of(Misuse())
+    with pytest.raises(UserFunctionError, match="written by process_broadcast alone"):
+        operator.port(0).process(value, None)
+
+
+@pytest.mark.parametrize("value", ["state", "timer", "after visiting keys"])
+def test_broadcast_element_has_no_key(value: str) -> None:
+    operator, _ = operator_of(Misuse())
+    operator.port(0).process(("a", 3), None)
+    with pytest.raises(UserFunctionError, match="a broadcast element has no key"):
+        operator.port(1).process(value, None)
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_events_without_keys_are_of_one() -> None:
+    found: list[str] = []
+    pipeline = Pipeline()
+    rules = pipeline.source([("high", -1)]).broadcast()
+    pipeline.source([("a", 1)]).connect(rules).process(Above()).to(found)
+    await pipeline.run()
+    assert found in ([], ["None high"])  # as they arrive
+
+
+def test_what_cannot_be_broadcast_is_refused() -> None:
+    pipeline, other = Pipeline(), Pipeline()
+    events = pipeline.source([("a", 1)]).key_by(key_of)
+    with pytest.raises(PipelineError, match="belongs to another pipeline"):
+        events.connect(other.source([1]).broadcast())
+    with pytest.raises(PipelineError, match="expected a KeyedBroadcastProcessFunction"):
+        events.connect(events.broadcast()).process(5)  # type: ignore[arg-type]
+
+    class Expiring(Above):
+        def open(self, ctx: BroadcastContext) -> None:
+            ctx.broadcast_state(MapDescriptor("rules", ttl=5))
+
+    class Valued(Above):
+        def open(self, ctx: BroadcastContext) -> None:
+            ctx.broadcast_state(TOTAL)  # type: ignore[arg-type]
+
+    for function, words in ((Expiring(), "ttl of broadcast state"), (Valued(), "a MapDescriptor")):
+        with pytest.raises(PipelineError, match=words):
+            operator_of(function)
