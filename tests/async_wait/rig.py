@@ -143,7 +143,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.operator.gates = (self.feeding,)
-        self.operator.open(OperatorContext("enrich", SystemClock(), fail=self.errors.append))
+        self.operator.open(OperatorContext("enrich", SystemClock(), fail=self._fail))
         await self.operator.start()
         if self._state is not None:
             self.operator.restore(self._state)
@@ -173,8 +173,12 @@ class Rig:
         self.feed(*elements)
         await passes()
 
+    def _fail(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.log.ended.set()  # nothing more comes
+
     async def finish(self) -> list[Any]:
-        """End the input, wait until everything is out, and return the values, control elements left out."""
+        """End the input, wait until all is out, or has failed; gives the values, without control elements."""
         self.operator.end_input()
         await self.log.ended.wait()
         return [value for value in self.log.values if not isinstance(value, Control)]
