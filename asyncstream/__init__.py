@@ -28,6 +28,7 @@ from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.connectors import (
     CsvSink,
     CsvSource,
+    DeadLetterSource,
     Inbox,
     Items,
     JsonLinesSink,
@@ -71,6 +72,7 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
 )
 from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from asyncstream.operators.call_context import CallContext, call_context
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
@@ -123,6 +125,7 @@ __all__ = (
     "AsyncStreamError",
     "BoundedOutOfOrderness",
     "BroadcastContext",
+    "CallContext",
     "CallTimeout",
     "CheckpointError",
     "CheckpointInfo",
@@ -136,6 +139,7 @@ __all__ = (
     "CsvSink",
     "CsvSource",
     "CumulativeWindows",
+    "DeadLetterSource",
     "DirectoryStore",
     "DiskState",
     "DryRun",
@@ -209,4 +213,5 @@ __all__ = (
     "UserFunctionError",
     "WatermarkStrategy",
     "WindowResult",
+    "call_context",
 )

@@ -3,6 +3,7 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
 
     ["call", value, timestamp]                  running or waiting: its call is to be made
     ["finished", value, timestamp, results]     its call has ended; it waits for its turn
+    [..., origin]                               either, where the step keeps track of where elements come from
     ["emitted", result, timestamp]              a result on its way out
     ["watermark", timestamp]  ["idle", bool]  ["end"]
     ["reached", timestamp]                      the last watermark that was emitted
@@ -16,8 +17,9 @@ from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, R
 from asyncstream.elements import EndOfInput, IdleStatus, Watermark
 from asyncstream.errors import InternalError, safe_repr
 from asyncstream.operators.journey import Journey
+from asyncstream.operators.origins import Origin
 
-__all__ = ("MARKED", "REACHED", "UNCALLED", "Finished", "Followed", "entry_of", "inbox_item")
+__all__ = ("MARKED", "REACHED", "UNCALLED", "Finished", "Known", "entry_of", "inbox_item")
 
 
 REACHED: Final = "reached"
@@ -29,22 +31,25 @@ class Finished:
     In an inbox: an element whose outcome is known. It takes its place in the queue, and is not called.
     """
 
-    __slots__ = ("outcome", "timestamp")
+    __slots__ = ("origin", "outcome", "timestamp")
 
-    def __init__(self, outcome: Any, timestamp: int | None) -> None:
+    def __init__(self, outcome: Any, timestamp: int | None, origin: Origin | None = None) -> None:
         self.outcome = outcome
         self.timestamp = timestamp
+        self.origin = origin
 
 
-class Followed:
+class Known:
     """
-    In an inbox: the timestamp of an element that is followed.
+    In an inbox: the timestamp of an element of which more is known: where it comes from, or that it is
+    followed.
     """
 
-    __slots__ = ("journey", "timestamp")
+    __slots__ = ("journey", "origin", "timestamp")
 
-    def __init__(self, timestamp: int | None, journey: Journey) -> None:
+    def __init__(self, timestamp: int | None, origin: Origin | None, journey: Journey | None = None) -> None:
         self.timestamp = timestamp
+        self.origin = origin
         self.journey = journey
 
 
@@ -55,16 +60,16 @@ UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Finished})
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 
-MARKED = UNCALLED | {Followed}
+MARKED = UNCALLED | {Known}
 """All that stands there in place of one."""
 
 
-def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING) -> list[Any]:
+def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin | None = None) -> list[Any]:
     """The entry for an inbox item, or for a promise with its outcome."""
     if isinstance(timestamp, Finished):
-        return entry_of(value, timestamp.timestamp, timestamp.outcome)
-    if isinstance(timestamp, Followed):  # a journey ends with its job
-        timestamp = timestamp.timestamp
+        return entry_of(value, timestamp.timestamp, timestamp.outcome, timestamp.origin)
+    if isinstance(timestamp, Known):  # a journey ends with its job
+        timestamp, origin = timestamp.timestamp, timestamp.origin
     if isinstance(outcome, Arrived):
         outcome = outcome.outcome
     control = outcome.control if isinstance(outcome, Passage) else timestamp
@@ -75,13 +80,17 @@ def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING) -> list[Any]:
     if isinstance(control, EndOfInput):
         return ["end"]
     if outcome is PENDING or isinstance(outcome, Routed):  # an exception cannot be kept: call again
-        return ["call", value, timestamp]
+        return ["call", value, timestamp, *_known(origin)]
     if outcome is DROPPED:
-        return ["finished", value, timestamp, []]
+        return ["finished", value, timestamp, [], *_known(origin)]
     results = list(outcome.results) if isinstance(outcome, Several) else [outcome]
     if value is _EMITTED:
         return ["emitted", *results, timestamp]
-    return ["finished", value, timestamp, results]
+    return ["finished", value, timestamp, results, *_known(origin)]
+
+
+def _known(origin: Origin | None) -> list[list[Any]]:
+    return [] if origin is None else [list(origin)]
 
 
 def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
@@ -100,8 +109,8 @@ def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
             return None, EndOfInput()
         case ["emitted", result, timestamp]:
             return _EMITTED, Finished(Several([result]), timestamp)
-        case ["finished", value, timestamp, results] if not call_all:
-            return value, Finished(Several(results), timestamp)
-        case ["call", value, timestamp] | ["finished", value, timestamp, _]:
-            return value, timestamp
+        case ["finished", value, timestamp, results, *origin] if not call_all:
+            return value, Finished(Several(results), timestamp, tuple(origin[0]) if origin else None)
+        case ["call", value, timestamp, *origin] | ["finished", value, timestamp, _, *origin]:
+            return value, Known(timestamp, tuple(origin[0])) if origin else timestamp
     raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from asyncstream.operators.call_context import CURRENT
 from asyncstream.operators.journey import Journey
 
 __all__ = ("call_followed",)
@@ -28,7 +29,10 @@ async def call_followed(
     if journey.trace is None:
         return await function(value)
 
+    call = CURRENT.get()
+
     async def whole() -> Any:
+        CURRENT.set(call)
         span.activate()
         return await function(value)
 

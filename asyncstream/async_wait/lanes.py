@@ -76,5 +76,5 @@ class Lanes:
             if entry[0] == "call":
                 calling.add(self._key_by(entry[1]))
             elif entry[0] == "finished" and calling and self._key_by(entry[1]) in calling:
-                entry = ["call", *entry[1:3]]
+                entry = ["call", *entry[1:3], *entry[4:]]
             yield entry

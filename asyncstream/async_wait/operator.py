@@ -69,7 +69,7 @@ from asyncstream.async_wait.entries import (
     REACHED,
     UNCALLED,
     Finished,
-    Followed,
+    Known,
     entry_of,
     inbox_item,
 )
@@ -93,9 +93,11 @@ from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, de
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
+from asyncstream.operators.call_context import CURRENT, CallContext, identified
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.operators.origins import Origin, Placed
 from asyncstream.operators.whereabouts import LIMITED, Progress, RecentFailures, Whereabouts
 from asyncstream.sharing import hold, release
 from asyncstream.state.detached import IMMUTABLE, detached
@@ -178,6 +180,7 @@ class AsyncWaitOperator(Intake):
         self._holds = False
         self._copies = False
         self._uncopied = False  # something could not be copied, which has been said
+        self._tracks = False  # each element's origin is kept with it, and told to its call
         self._on_timeout = settings.on_timeout
         if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
             self._on_timeout = self._object.timeout
@@ -191,6 +194,9 @@ class AsyncWaitOperator(Intake):
         self._journeys = context.journeys
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
+        self._tracks = context.tracks or self.settings.identity is not None
+        if self._tracks:
+            self._base.run(CURRENT.set, None)
         if self.settings.isolation == "task":
             self._isolate()
         if self.settings.timeout is not None:
@@ -207,7 +213,11 @@ class AsyncWaitOperator(Intake):
         self._accepted(1)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._inbox.extend(zip(values, repeat(None) if timestamps is None else timestamps, strict=False))
+        stamps: Iterable[Any] = repeat(None) if timestamps is None else timestamps
+        if self._tracks:
+            origins = timestamps.origins if isinstance(timestamps, Placed) else repeat(None)
+            stamps = map(Known, stamps, origins)
+        self._inbox.extend(zip(values, stamps, strict=False))
         self._counts["elements_in"] += len(values)
         self._accepted(len(values))
 
@@ -235,7 +245,10 @@ class AsyncWaitOperator(Intake):
         journey = self._journeys.current
         if journey is not None and elements:  # the first of what has come of it goes on with it
             value, timestamp = self._inbox[-elements]
-            self._inbox[-elements] = value, Followed(timestamp, journey)
+            if timestamp.__class__ is Known:
+                timestamp.journey = journey
+            else:
+                self._inbox[-elements] = value, Known(timestamp, None, journey)
         if not self._turning:
             self._schedule_turn()
         self._hold_if_full()
@@ -336,36 +349,61 @@ class AsyncWaitOperator(Intake):
         if not ready:
             return
         self._held -= len(ready)
+        tracks = self._tracks
         if not self._special:
-            self._push([promise.outcome for promise in ready], [promise.timestamp for promise in ready])
+            timestamps = [promise.timestamp for promise in ready]
+            if tracks:
+                timestamps = Placed(timestamps, [promise.origin for promise in ready])
+            self._push([promise.outcome for promise in ready], timestamps)
             return
-        values, timestamps = [], []
+        values, timestamps = [], self._timestamps()
         for promise in ready:
             outcome = promise.outcome
             if outcome.__class__ not in _SPECIAL:
                 values.append(outcome)
                 timestamps.append(promise.timestamp)
+                if tracks:
+                    timestamps.origins.append(promise.origin)  # type: ignore[attr-defined]
                 continue
             self._special -= 1
             if isinstance(outcome, Several):
                 values += outcome.results
                 timestamps += [promise.timestamp] * len(outcome.results)
+                if tracks:
+                    timestamps.origins += self._origins(promise, outcome)  # type: ignore[attr-defined]
             elif isinstance(outcome, Arrived):
                 self._push(values, timestamps)
-                values, timestamps = [], []
+                values, timestamps = [], self._timestamps()
                 result = outcome.outcome
-                results = result.results if isinstance(result, Several) else [result]
+                found = result if isinstance(result, Several) else Several([result])
+                stamps: list[int | None] = [promise.timestamp] * len(found.results)
+                if tracks:
+                    stamps = Placed(stamps, self._origins(promise, found))
                 with self._journeys.on(outcome.journey):
-                    self._push(results, [promise.timestamp] * len(results))
+                    self._push(found.results, stamps)
             elif isinstance(outcome, Routed):
-                self.side_output(outcome.tag).process(outcome.failed, promise.timestamp)
+                stamps = [promise.timestamp]
+                if tracks:
+                    stamps = Placed(stamps, [promise.origin])
+                self.side_output(outcome.tag).process_batch([outcome.failed], stamps)
             elif isinstance(outcome, Passage):
                 self._push(values, timestamps)
-                values, timestamps = [], []  # the others belong to whoever got them
+                values, timestamps = [], self._timestamps()  # the others belong to whoever got them
                 self.pass_on(outcome.control)
                 if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
                     self._watermark = outcome.control.timestamp
         self._push(values, timestamps)
+
+    def _timestamps(self) -> list[int | None]:
+        """Those of a batch to be emitted, and with them its origins, which are as many."""
+        return Placed((), []) if self._tracks else []
+
+    def _origins(self, promise: Promise, outcome: Several) -> list[Origin | None]:
+        """Those of the results of one call."""
+        count, origin = len(outcome.results), promise.origin
+        if origin is None or not self.settings.flat:  # of the others there is one
+            return [origin] * count
+        return [(*origin, place) for place in range(count)]
 
     def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
         if values:
@@ -415,7 +453,7 @@ class AsyncWaitOperator(Intake):
         direct, cancelling = not flat and lanes is None, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
-        copies = self._copies
+        copies, tracks = self._copies, self._tracks
         try:
             while True:
                 journey = None
@@ -424,8 +462,13 @@ class AsyncWaitOperator(Intake):
                     if promise is None:
                         await self._park(worker)
                         continue
-                    if promise.timestamp.__class__ is Followed:
-                        journey, promise.timestamp = promise.timestamp.journey, promise.timestamp.timestamp
+                    known = promise.timestamp
+                    if known.__class__ is Known:
+                        journey, promise.timestamp, promise.origin = (
+                            known.journey,
+                            known.timestamp,
+                            known.origin,
+                        )
                     worker.entry = value, timestamp = promise.value, promise.timestamp
                 else:
                     if not inbox or self._held >= self._room:
@@ -434,11 +477,17 @@ class AsyncWaitOperator(Intake):
                     worker.entry = value, timestamp = inbox.popleft()
                     self._held += 1
                     if timestamp.__class__ in MARKED:
-                        if timestamp.__class__ is not Followed:
+                        if timestamp.__class__ is not Known:
                             self._add_uncalled(value, timestamp)
                             continue
-                        journey, timestamp = timestamp.journey, timestamp.timestamp
+                        journey, worker.origin, timestamp = (
+                            timestamp.journey,
+                            timestamp.origin,
+                            timestamp.timestamp,
+                        )
                         worker.entry = value, timestamp
+                    elif tracks:
+                        worker.origin = None
                     worker.promise = UNMADE
                 if not unstamped or unstamped[-1] is not worker:
                     if unstamped and unstamped[-1].promise is UNMADE:
@@ -446,12 +495,14 @@ class AsyncWaitOperator(Intake):
                     unstamped.append(worker)
                     if suspends and lanes is None:
                         self._make_promise(worker)  # now, while all that it takes is at hand
-                if journey is not None and worker.promise is UNMADE:
-                    self._make_promise(worker)  # which keeps the journey with the result
+                if (tracks or journey is not None) and worker.promise is UNMADE:
+                    self._make_promise(worker)  # which keeps journey and origin with the result
                 if not self._turning:
                     self._schedule_turn()
                 try:
                     given = self._copy(value) if copies and value.__class__ not in IMMUTABLE else value
+                    if tracks:
+                        self._begin(self._promise_of(worker))
                     if journey is None:
                         outcome = await self._function(given)
                     else:
@@ -491,6 +542,8 @@ class AsyncWaitOperator(Intake):
                         lanes.leave(promise)
                     if not self._turning:
                         self._schedule_turn()
+                if tracks:
+                    CURRENT.set(None)
                 try:
                     if copy_context() == base and not worker.doomed and not cancelling():
                         continue
@@ -504,6 +557,12 @@ class AsyncWaitOperator(Intake):
             self._fail(self.blame(worker.entry[0], error))
         finally:
             self._retire(worker)
+
+    def _begin(self, promise: Promise) -> None:
+        """Tell the call that begins which element it is for."""
+        if self.settings.identity is not None:
+            promise.origin = identified(self.settings.identity, self.context.pipeline, promise.value)
+        CURRENT.set(CallContext(self.context.name, promise.origin))
 
     def _copy(self, value: Any) -> Any:
         """What a call is given, to do with as it likes."""
@@ -534,7 +593,7 @@ class AsyncWaitOperator(Intake):
     def _make_promise(self, worker: Worker) -> None:
         worker.promise = promise = Promise()
         promise.value, promise.timestamp = worker.entry
-        promise.outcome, promise.started = PENDING, None
+        promise.outcome, promise.started, promise.origin = PENDING, None, worker.origin
         self._queue.add(promise)
 
     def _make_last_promise(self) -> None:
@@ -548,12 +607,12 @@ class AsyncWaitOperator(Intake):
         promise = Promise()
         if isinstance(what, Finished):
             promise.value, promise.timestamp, promise.outcome = value, what.timestamp, what.outcome
-            promise.started = None
+            promise.started, promise.origin = None, what.origin
             self._queue.add(promise)
             self._queue.finish(promise)
         else:
             promise.value, promise.timestamp, promise.outcome = None, None, Passage(what)
-            promise.started = None
+            promise.started = promise.origin = None
             self._queue.add_control(promise)
         self._schedule_turn()
 
@@ -583,7 +642,10 @@ class AsyncWaitOperator(Intake):
         call: Callable[[Any], Any] = function if is_async_function(function) else whole
 
         async def in_own_task(value: Any) -> Any:
-            return await asyncio.Task(call(value), loop=loop, name=name, context=base.copy())
+            context = base.copy()
+            if self._tracks:
+                context.run(CURRENT.set, CURRENT.get())
+            return await asyncio.Task(call(value), loop=loop, name=name, context=context)
 
         self._function = in_own_task
 
@@ -612,7 +674,7 @@ class AsyncWaitOperator(Intake):
                 continue
             promise = Promise()
             promise.value, promise.timestamp, promise.outcome = value, timestamp, PENDING
-            promise.started = None
+            promise.started = promise.origin = None
             self._queue.add(promise)
             try:
                 if lanes.enter(promise):
@@ -683,7 +745,8 @@ class AsyncWaitOperator(Intake):
         began_ms = now_ms
         if promise.started is not None:
             began_ms -= round((self._loop.time() - promise.started) * 1000)
-        return FailedCall(promise.value, error, attempts_of(error), promise.timestamp, began_ms, now_ms)
+        value, timestamp, attempts = promise.value, promise.timestamp, attempts_of(error)
+        return FailedCall(value, error, attempts, timestamp, began_ms, now_ms, promise.origin)
 
     def _stamp(self) -> None:
         """Note since when the calls run that have suspended since the last turn."""
@@ -735,7 +798,10 @@ class AsyncWaitOperator(Intake):
         kept: Iterable[tuple[Promise, Any]] = ((promise, promise.outcome) for promise in self._queue)
         if self._lanes is not None:
             kept = self._lanes.kept(self._queue)
-        held = (entry_of(promise.value, promise.timestamp, outcome) for promise, outcome in kept)
+        held = (
+            entry_of(promise.value, promise.timestamp, outcome, promise.origin if self._tracks else None)
+            for promise, outcome in kept
+        )
         waiting = (entry_of(value, timestamp) for value, timestamp in self._inbox)
         # not the end of input: the sources say it again, and after a drain they go on
         entries = [entry for entry in (*passed, *held, *waiting) if entry not in _ENDS]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from asyncstream.elements import Control
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.journey import Journey
+from asyncstream.operators.origins import Origin
 
 __all__ = ("DROPPED", "PENDING", "Arrived", "Passage", "Promise", "Routed", "Several")
 
@@ -78,9 +79,10 @@ class Promise:
         started: loop time at which its call was first seen suspended, or None.
         group: bookkeeping of the queue that holds it.
         key: its key, where the order is per key.
+        origin: where it comes from, where that is kept track of.
     """
 
-    __slots__ = ("group", "key", "outcome", "started", "timestamp", "value")
+    __slots__ = ("group", "key", "origin", "outcome", "started", "timestamp", "value")
 
     value: Any
     timestamp: Any
@@ -88,3 +90,4 @@ class Promise:
     started: float | None
     group: Any
     key: Any
+    origin: Origin | None

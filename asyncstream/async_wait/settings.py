@@ -5,12 +5,20 @@ What the user asked of an async step, checked when the pipeline is built.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from inspect import isasyncgenfunction
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from asyncstream.arguments import Duration, choice, count, duration_seconds, is_async_function, refuse
+from asyncstream.arguments import (
+    Duration,
+    choice,
+    count,
+    duration_seconds,
+    is_async_function,
+    refuse,
+    selector,
+)
 from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError, on_error_choice
@@ -69,6 +77,11 @@ class AsyncWaitOptions(TypedDict, total=False):
             snapshots, `FailedCall.value`, for the timeout's function) is the element as it came, whatever the
             call did to it; attempts of a `retry` share one copy. Immutable elements are not copied. None:
             where checkpoints are kept, and what cannot be copied is then given as it is. None.
+        effect: calls do something that must not be done twice: `call_context().idempotency_key` tells each
+            element from all others, the same whenever its call is made, also after a restore. True: by where
+            the element comes from, which must be a source that can be read again, with no windows or process
+            functions on the way. For other streams a function of the element, or the name of a field, that
+            gives what tells it from all others for all time: a text, a number, or a tuple. False.
     """
 
     order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]
@@ -80,6 +93,7 @@ class AsyncWaitOptions(TypedDict, total=False):
     isolation: Literal["pool", "task"]
     replay: Literal["unfinished", "all"]
     copy_input: bool | None
+    effect: bool | str | Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,7 @@ class AsyncWaitSettings:
         timeout: seconds, or None.
         key_by: the key of an element; None unless the order is PER_KEY.
         flat: the function gives an iterable of results rather than one.
+        identity: `effect`, if it is a function of the element; None if it is not.
     """
 
     function: Callable[[Any], Awaitable[Any]] | AsyncFunction[Any, Any]
@@ -104,8 +119,10 @@ class AsyncWaitSettings:
     isolation: Literal["pool", "task"] = "pool"
     replay: Literal["unfinished", "all"] = "unfinished"
     copy_input: bool | None = None
+    effect: bool | str | Callable[[Any], Any] = False
     key_by: Callable[[Any], Any] | None = None
     flat: bool = False
+    identity: Callable[[Any], Any] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
@@ -137,6 +154,8 @@ class AsyncWaitSettings:
         choice("replay", self.replay, ("unfinished", "all"))
         if self.copy_input is not None and not isinstance(self.copy_input, bool):
             raise refuse("copy_input", "True, False or None", self.copy_input)
+        if not isinstance(self.effect, bool):
+            set_(self, "identity", selector("effect", self.effect))
         if self.order is not OutputOrder.PER_KEY:
             set_(self, "key_by", None)
         elif self.key_by is None:
@@ -148,6 +167,11 @@ class AsyncWaitSettings:
     def holds_as_usual(self) -> bool:
         """Whether the user left `buffer` to us."""
         return self.buffer is None
+
+    @property
+    def uses_key(self) -> bool:
+        """Whether the function makes use of idempotency keys."""
+        return bool(self.effect) or (isinstance(self.function, AsyncFunction) and self.function.uses_key)
 
     @property
     def buffer_size(self) -> int:

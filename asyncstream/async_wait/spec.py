@@ -43,6 +43,17 @@ class AsyncWaitSpec(Spec):
         timed_out = ("timed_out",) if self.settings.on_timeout == "route" else ()
         return routed_to(self.settings.on_error) + timed_out
 
+    def keeps_origins(self, tag: str | None) -> bool:
+        return True
+
+    @property
+    def asks_origins(self) -> bool:
+        return self.settings.uses_key
+
+    @property
+    def needs_origins(self) -> bool:
+        return self.settings.effect is True
+
     @property
     def schema(self) -> Schema:
         return Schema(settings={"order": self.settings.order.value})  # elements wait in the same form in each

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import Promise
+from asyncstream.operators.origins import Origin
 
 __all__ = ("UNMADE", "Worker")
 
@@ -29,11 +30,12 @@ class Worker:
         task: it runs here.
         promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
         entry: the element, and its timestamp.
+        origin: where the element comes from, where that is kept track of.
         parked: what it waits for when there is nothing to do, or None.
         doomed: we cancelled it; whatever its call gives no longer counts.
     """
 
-    __slots__ = ("doomed", "entry", "parked", "promise", "task")
+    __slots__ = ("doomed", "entry", "origin", "parked", "promise", "task")
 
     task: asyncio.Task[None]
     entry: tuple[Any, Any]
@@ -42,3 +44,4 @@ class Worker:
         self.promise: Promise | _Unmade | None = None
         self.parked: asyncio.Future[None] | None = None
         self.doomed = False
+        self.origin: Origin | None = None

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from asyncstream.arguments import Duration, count, duration_seconds
 from asyncstream.calls.guard import Background, Call, Guard, delivery, end, fail
+from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 
 __all__ = ("Batched", "batched")
@@ -113,7 +114,8 @@ class Batched(Guard[In, Out]):
             await end(batch.task)
 
     async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
-        answers: Any = await self._send(values)
+        with on_behalf_of_none():
+            answers: Any = await self._send(values)
         if isinstance(answers, Sequence) and len(answers) == len(values):
             return answers
         got = len(answers) if isinstance(answers, Sequence) else f"a {type(answers).__name__}"

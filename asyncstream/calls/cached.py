@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from asyncstream.arguments import Duration, count, duration_seconds, selector
 from asyncstream.calls.guard import Background, Call, Guard, hashable, usable_as_decorator
 from asyncstream.errors import MissingExtra
+from asyncstream.operators.call_context import on_behalf_of_none
 
 __all__ = ("Cached", "Entry", "cached")
 
@@ -144,7 +145,9 @@ class Cached(Guard[In, Out]):
 
     async def _renew(self, key: Hashable, value: In) -> None:
         try:
-            answer = await self._call(value)
+            # no element's call: a service that knows the key would give the answer that it gave then
+            with on_behalf_of_none():
+                answer = await self._call(value)
         except Exception:
             # nobody waits for this call, and a stale answer is better than none
             pass

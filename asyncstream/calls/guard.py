@@ -86,6 +86,10 @@ class Guard(AsyncFunction[In, Out]):
         """The call itself: a guard is used like the function inside."""
         return await self.invoke(value)
 
+    @property
+    def uses_key(self) -> bool:
+        return isinstance(self.inner, AsyncFunction) and self.inner.uses_key
+
     async def open(self) -> None:
         loop = get_running_loop()
         self._time = loop.time

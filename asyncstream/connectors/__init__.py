@@ -5,7 +5,7 @@ Sources and sinks: one module per outside system, both directions together.
 """
 
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
-from asyncstream.connectors.dead_letters import from_dead_letter, to_dead_letter
+from asyncstream.connectors.dead_letters import DeadLetterSource, from_dead_letter, to_dead_letter
 from asyncstream.connectors.file_sources import CsvSource, JsonLinesSource
 from asyncstream.connectors.files import CsvSink, JsonLinesSink
 from asyncstream.connectors.inbox import Inbox
@@ -21,6 +21,7 @@ __all__ = (
     "CallbackSink",
     "CsvSink",
     "CsvSource",
+    "DeadLetterSource",
     "Inbox",
     "Items",
     "JsonLinesSink",

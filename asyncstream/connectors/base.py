@@ -18,6 +18,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, safe_repr
 from asyncstream.lease import Lease, presence
 from asyncstream.operators.journey import Journey
+from asyncstream.operators.origins import Origin
 
 __all__ = (
     "Ahead",
@@ -42,12 +43,14 @@ class SourceBatch(NamedTuple, Generic[T]):
         timestamps: one for each, milliseconds since the epoch, if the outside system has them.
         rejected: what could not be read as an element; goes to the source's `rejected` output.
         journeys: by their place in `values`, the elements that are followed since they were submitted.
+        origins: by their place in `values`, where elements come from that were in a stream before.
     """
 
     values: Sequence[T]
     timestamps: Timestamps = None
     rejected: Sequence[Any] = ()
     journeys: Mapping[int, Journey] = MappingProxyType({})
+    origins: Mapping[int, Origin] = MappingProxyType({})
 
 
 def fault_of(batch: Any, rejects: bool) -> str | None:
@@ -101,10 +104,12 @@ class Source(ABC, Generic[T]):
         rejects: whether a read may bring things that are no elements, in `SourceBatch.rejected`.
         writer: the job that reads it, for a source that writes down whose it is; set before `can_seek` and
             `open`, None without checkpoints.
+        started_over: the last `seek` went to the beginning of something else than was read then.
     """
 
     rejects: bool = False
     writer: Writer | None = None
+    started_over: bool = False
 
     async def open(self) -> None:
         """Called once, before the first `read`."""

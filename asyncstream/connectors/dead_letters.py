@@ -4,6 +4,9 @@ Elements whose call gave no result, kept as plain records, and fed back in anoth
     enriched.failed.map(to_dead_letter).to(JsonLinesSink("failed.jsonl", existing="append"))
     ...
     again = pipeline.source(JsonLinesSource("failed.jsonl")).map(from_dead_letter)
+
+Where calls have effects, `pipeline.source(DeadLetterSource(JsonLinesSource("failed.jsonl")))` feeds them back
+such that a call has the idempotency key that it had.
 """
 
 from __future__ import annotations
@@ -11,17 +14,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncstream.errors import describe_error
+from asyncstream.arguments import refuse
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.errors import SourceError, describe_error
 from asyncstream.operators.functions import FailedCall
+from asyncstream.operators.origins import Origin
 
-__all__ = ("from_dead_letter", "to_dead_letter")
+__all__ = ("DeadLetterSource", "from_dead_letter", "to_dead_letter")
 
 
 def to_dead_letter(call: FailedCall) -> dict[str, Any]:
     """
     A record that any sink can take, and a person can read.
 
-    Its fields are those of a `FailedCall`, with `error` as text, and `causes`, the errors behind it.
+    Its fields are those of a `FailedCall`, with `error` as text, and `causes`, the errors behind it; `origin`
+    only if the step keeps track of that.
     """
     causes: list[str] = []
     cause = call.error.__cause__
@@ -36,6 +43,7 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
         "timestamp": call.timestamp,
         "first_ms": call.first_ms,
         "last_ms": call.last_ms,
+        **({} if call.origin is None else {"origin": list(call.origin)}),
     }
 
 
@@ -49,3 +57,74 @@ def from_dead_letter(letter: Mapping[str, Any]) -> Any:
     if not isinstance(letter, Mapping) or not {"value", "error", "attempts"} <= letter.keys():
         raise TypeError("expected a dead letter, an object with value, error and attempts")
     return letter["value"]
+
+
+class DeadLetterSource(Source[Any]):
+    """
+    Reads dead letters, and gives the elements that they are about: each with its origin, so that a step of
+    the same name gives its call the same idempotency key as the call that failed.
+
+    It stands where the source of the letters stands, and goes on from there.
+
+    Args:
+        letters: a source of what `to_dead_letter` made, e.g. `JsonLinesSource("failed.jsonl")`.
+    """
+
+    def __init__(self, letters: Source[Mapping[str, Any]]) -> None:
+        if not isinstance(letters, Source):
+            raise refuse("letters", "a Source", letters, 'e.g. JsonLinesSource("failed.jsonl")')
+        self._letters = letters
+        self.rejects = letters.rejects
+
+    async def open(self) -> None:
+        self._letters.writer = self.writer
+        await self._letters.open()
+
+    async def read(self) -> SourceBatch[Any] | None:
+        batch = await self._letters.read()
+        if batch is None:
+            return None
+        origins: dict[int, Origin] = {}
+        for place, letter in enumerate(batch.values):
+            origin = letter.get("origin") if isinstance(letter, Mapping) else None
+            if isinstance(origin, list | tuple) and origin:
+                origins[place] = tuple(origin)
+        try:
+            values = [from_dead_letter(letter) for letter in batch.values]
+        except TypeError as error:
+            raise SourceError(str(error)) from error
+        return batch._replace(values=values, origins=origins)
+
+    def end(self) -> bool:
+        return self._letters.end()
+
+    def suspend(self) -> None:
+        self._letters.suspend()
+
+    def position(self) -> Any:
+        return self._letters.position()
+
+    def progress(self) -> float | None:
+        return self._letters.progress()
+
+    async def can_seek(self, position: Any) -> None:
+        await self._letters.can_seek(position)
+
+    async def seek(self, position: Any) -> None:
+        await self._letters.seek(position)
+        self.started_over = self._letters.started_over
+
+    def unread(self) -> int:
+        return self._letters.unread()
+
+    async def forget(self, position: Any) -> None:
+        await self._letters.forget(position)
+
+    def is_replayable(self) -> bool:
+        return self._letters.is_replayable()
+
+    def is_reopenable(self) -> bool:
+        return self._letters.is_reopenable()
+
+    async def close(self) -> None:
+        await self._letters.close()

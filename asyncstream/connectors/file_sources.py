@@ -212,6 +212,7 @@ class _FileSource(Source[T]):
         if found is not None:
             if not self._starts_over:
                 raise self._changed(offset, found)
+            self.started_over = True
             log.warning("%s is read from its beginning, not from byte %d: %s", self._path, offset, found)
         elif "head" not in position:
             log.warning("%s: the position is of an earlier version; only the size was checked", self._path)

@@ -31,11 +31,17 @@ from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
 from asyncstream.connectors.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
+from asyncstream.operators.call_context import current_key
 from asyncstream.operators.functions import AsyncFunction
 
 __all__ = ("METHODS", "HttpLookup")
 
 METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Those that ask and change nothing."""
+
+KEY_HEADER = "Idempotency-Key"
 
 REDIRECTS = 5
 """How many are followed, one after the other."""
@@ -62,6 +68,10 @@ class HttpLookup(AsyncFunction[Any, Any]):
     Around each request are, from the outside in: a cache and single flight by URL, body and headers (if
     `cache_ttl` is given), `retry`, a circuit breaker (if given) and a rate limit (if given). For anything
     else put guards around the lookup itself.
+
+    Requests with an effect (POST, PUT, DELETE, PATCH), and all of a step with `effect=`, carry the header
+    `Idempotency-Key`, where elements have one (`call_context`): the same for every attempt, and after a
+    restore.
 
     Args:
         url: a template, or a function of the element. A template's fields are looked up in the element
@@ -150,6 +160,10 @@ class HttpLookup(AsyncFunction[Any, Any]):
         """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask
 
+    @property
+    def uses_key(self) -> bool:
+        return self._method not in SAFE_METHODS
+
     async def open(self) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._concurrency),
@@ -212,6 +226,9 @@ class HttpLookup(AsyncFunction[Any, Any]):
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")
         url, body, own = request
         method, headers = self._method, self._headers | dict(own)
+        key = current_key()
+        if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
+            headers[KEY_HEADER] = key
         for _ in range(REDIRECTS + 1):
             self._requests += 1
             try:

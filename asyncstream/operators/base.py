@@ -81,6 +81,8 @@ class OperatorContext:
         patience: seconds that the user's code gets to end once it is cancelled or closed.
         keeps_checkpoints: what the operator remembers is kept while it runs.
         journeys: tells of elements that are followed.
+        pipeline: the pipeline's name.
+        tracks: it, or a step behind it, asks where elements come from.
     """
 
     name: str = "operator"
@@ -93,6 +95,8 @@ class OperatorContext:
     patience: float = 10.0
     keeps_checkpoints: bool = False
     journeys: Journeys = field(default_factory=Journeys)
+    pipeline: str = ""
+    tracks: bool = False
 
 
 class Operator:

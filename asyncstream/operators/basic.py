@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import compress
 from typing import Any, ClassVar, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator
-from asyncstream.operators.failures import Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.origins import compressed, spread
 from asyncstream.operators.results import KEY_ADVICE, Kinds, NotAValue, close_all, is_deferred, not_a_value
 from asyncstream.operators.spec import Spec
 
@@ -192,7 +193,7 @@ class Filter(PerElement):
     def _kept(
         self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
     ) -> tuple[Sequence[Any], Timestamps]:
-        return list(compress(values, verdicts)), timestamps and list(compress(timestamps, verdicts))
+        return list(compress(values, verdicts)), compressed(timestamps, verdicts)
 
 
 _VERDICTS: Final = frozenset({bool, int, float, str, type(None), list, tuple, dict, set})
@@ -268,11 +269,9 @@ class FlatMap(PerElement):
         self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
     ) -> tuple[Sequence[Any], Timestamps]:
         flat: list[Any] = []
-        stamps: list[int | None] = []
-        for new, timestamp in zip(results, timestamps or repeat(None), strict=False):
+        for new in results:
             flat += new
-            stamps += [timestamp] * len(new)
-        return flat, timestamps and stamps
+        return flat, spread(timestamps, map(len, results))
 
 
 @dataclass(frozen=True)
@@ -308,6 +307,9 @@ class PerElementSpec(Spec):
     @property
     def is_chained(self) -> bool:
         return not self.applies.sides
+
+    def keeps_origins(self, tag: str | None) -> bool:
+        return tag != FAILED
 
     @property
     def counters(self) -> tuple[str, ...]:

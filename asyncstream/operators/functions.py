@@ -25,6 +25,11 @@ class AsyncFunction(Generic[In, Out]):
     of the rest.
     """
 
+    @property
+    def uses_key(self) -> bool:
+        """Its calls make use of `call_context().idempotency_key`, where elements have one."""
+        return False
+
     async def open(self) -> None:
         """Called once in the event loop of the job, before the first `invoke`."""
 
@@ -84,6 +89,8 @@ class FailedCall:
         timestamp: the element's event time, milliseconds since the epoch, or None.
         first_ms: processing time at which the call began, milliseconds since the epoch.
         last_ms: processing time at which it was given up.
+        origin: what tells the element from all others, where the step keeps track of that (`effect=`): fed
+            back with it (`DeadLetterSource`), its call has the same idempotency key.
     """
 
     value: Any
@@ -92,6 +99,7 @@ class FailedCall:
     timestamp: int | None
     first_ms: int
     last_ms: int
+    origin: tuple[Any, ...] | None = None
 
 
 def has_timeout_hook(function: AsyncFunction[Any, Any]) -> bool:

@@ -16,6 +16,7 @@ from asyncstream.arguments import duration_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import IngestionTime
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.origins import carried
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.whereabouts import Progress
 from asyncstream.state.schema import Schema
@@ -46,7 +47,7 @@ class AssignIngestionTime(Operator):
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._look(self.context.clock.now_ms())
-        self.out.process_batch(values, [self._latest_ms] * len(values))
+        self.out.process_batch(values, carried([self._latest_ms] * len(values), timestamps, 0))
 
     def advance_clock(self, now_ms: int) -> None:
         if self._ended:
@@ -108,6 +109,9 @@ class IngestionTimeSpec(Spec):
     @property
     def schema(self) -> Schema:
         return Schema({"watermarks": "IngestionTime"})
+
+    def keeps_origins(self, tag: str | None) -> bool:
+        return True
 
     @property
     def keeps_only_watermarks(self) -> bool:

@@ -122,6 +122,25 @@ class Spec:
         """The first of several such steps in a row runs them all, without a call of one by another."""
         return False
 
+    def keeps_origins(self, tag: str | None) -> bool:
+        """
+        Whether what it emits by an output is known by where it comes from, if what it reads is.
+
+        Args:
+            tag: of the output; None: the main one.
+        """
+        return False
+
+    @property
+    def asks_origins(self) -> bool:
+        """It can make use of where elements come from."""
+        return False
+
+    @property
+    def needs_origins(self) -> bool:
+        """It must know where elements come from."""
+        return False
+
     # ------------------------------------------------------------------ what it remembers and counts
 
     @property

@@ -14,7 +14,8 @@ from asyncstream.arguments import instant_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.failures import Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.origins import carried
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.whereabouts import Progress
@@ -76,7 +77,7 @@ class AssignEventTime(Operator):
             self._heard()
         generator = self._generator
         extract = self._timestamp if self._knows_unit else self._first_timestamp
-        stamps: list[int] = []
+        stamps: list[int | None] = []
         start = 0  # where the elements begin that have a stamp and have not been passed on
         try:
             for value in values:
@@ -90,7 +91,7 @@ class AssignEventTime(Operator):
                     end = start + len(stamps)
                     passed, stamps = stamps, []
                     if passed:
-                        self.out.process_batch(values[start:end], passed)
+                        self.out.process_batch(values[start:end], carried(passed, timestamps, start))
                     start = end + 1
                     self._failures.take(value, timestamps[end] if timestamps else None, error)
                     continue
@@ -98,14 +99,15 @@ class AssignEventTime(Operator):
                 if watermark is not None and watermark > self._watermark:
                     end = start + len(stamps)
                     passed, stamps = stamps, []
-                    self.out.process_batch(values[start:end], passed)
+                    self.out.process_batch(values[start:end], carried(passed, timestamps, start))
                     start = end
                     self._watermark = watermark
                     super().advance_watermark(watermark)
         finally:
             # also after a failure: the elements before the failed one have been accepted
             if stamps:
-                self.out.process_batch(values[start : start + len(stamps)], stamps)
+                rest = values[start : start + len(stamps)]
+                self.out.process_batch(rest, carried(stamps, timestamps, start))
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
@@ -207,6 +209,9 @@ class EventTimeSpec(Spec):
     @property
     def counters(self) -> tuple[str, ...]:
         return failure_counters(self.on_error)
+
+    def keeps_origins(self, tag: str | None) -> bool:
+        return tag != FAILED
 
     @property
     def clock(self) -> ClockUse:
@@ -316,6 +321,9 @@ class AdvanceWhenQuietSpec(Spec):
 
     @property
     def keeps_only_watermarks(self) -> bool:
+        return True
+
+    def keeps_origins(self, tag: str | None) -> bool:
         return True
 
     @property

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.elements import MIN_TIMESTAMP, Timestamps
+from asyncstream.operators.origins import entering
 from asyncstream.operators.ports import INPUTS, MultiInput
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state.schema import Schema
@@ -26,8 +27,12 @@ class Union(MultiInput):
     Snapshot holds: watermark and idleness, its own and each input's, and which inputs were at their end.
     """
 
-    def __init__(self, inputs: int) -> None:
-        super().__init__(*[self.process_batch] * inputs, holds_back=False)
+    def __init__(self, inputs: int, names: Sequence[str] = ()) -> None:
+        ways = names or [str(number) for number in range(inputs)]
+        super().__init__(*[partial(self._came, way) for way in ways], holds_back=False)
+
+    def _came(self, name: str, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.out.process_batch(values, entering(timestamps, name))
 
     def upgraded(self, state: Any) -> Any:
         return state if isinstance(state, dict) else snapshot({}, {INPUTS: state}, {INPUTS: "same"})
@@ -45,7 +50,7 @@ class UnionSpec(Spec):
     inputs: tuple[str, ...]
 
     def build(self) -> Union:
-        return Union(len(self.inputs))
+        return Union(len(self.inputs), self.names)
 
     @property
     def operator(self) -> type[Union]:
@@ -60,12 +65,20 @@ class UnionSpec(Spec):
         return 5  # of a watermark
 
     @property
-    def schema(self) -> Schema:
-        names = [
+    def names(self) -> list[str]:
+        """What tells each input from the others."""
+        return [
             f"{name} ({self.inputs[:place].count(name) + 1})" if name in self.inputs[:place] else name
             for place, name in enumerate(self.inputs)
         ]
+
+    @property
+    def schema(self) -> Schema:
+        names = self.names
         return Schema(parts=dict.fromkeys(names, "an input"), convert=partial(_rearranged, names))
+
+    def keeps_origins(self, tag: str | None) -> bool:
+        return True
 
     @property
     def keeps_only_watermarks(self) -> bool:

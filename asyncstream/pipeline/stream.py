@@ -243,7 +243,7 @@ class Stream(Joining[T], Ending[T]):
         Args:
             fn: an `async def` of one element, or an `AsyncFunction`.
             options: see `AsyncWaitOptions`: `order`, `concurrency`, `buffer`, `timeout`, `on_timeout`,
-                `on_error`, `isolation`, `replay`, `copy_input`.
+                `on_error`, `isolation`, `replay`, `copy_input`, `effect`.
 
         Raises:
             PipelineError: if an argument is not as described.
@@ -395,6 +395,9 @@ class Stream(Joining[T], Ending[T]):
                 raise PipelineError(f"{kind}: there is no option {option!r}; there are: {', '.join(known)}")
         checked: dict[str, Any] = {**options}  # by the settings, which take what users may pass
         settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
+        spec = AsyncWaitSpec(settings)
+        if spec.needs_origins:
+            self._graph.check_origins([Input(self._output)])
         details = {
             "fn": fn,
             "order": settings.order.value,
@@ -402,7 +405,7 @@ class Stream(Joining[T], Ending[T]):
             "buffer": settings.buffer_size,
             "timeout": settings.timeout,
         }
-        return AsyncResults(self._graph, self._step(kind, name, AsyncWaitSpec(settings), details))
+        return AsyncResults(self._graph, self._step(kind, name, spec, details))
 
 
 class AsyncResults(Stream[T]):

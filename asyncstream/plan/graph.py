@@ -270,6 +270,49 @@ class Graph:
                 ahead += new
         return [step for step in self if step.name in reached] if reached else []
 
+    def ahead_of(self, name: str) -> list[Step]:
+        """The steps from which something can reach this one, in the order in which they were added."""
+        found: set[str] = set()
+        behind = [name]
+        while behind:
+            read = {one.output.step for one in self[behind.pop()].inputs}
+            new = (read & self._steps.keys()) - found  # a part of a graph reads what is not in it
+            found |= new
+            behind += new
+        return [step for step in self if step.name in found] if found else []
+
+    def tracking(self) -> set[str]:
+        """The steps that are to tell where elements come from: someone at or behind them asks."""
+        found: set[str] = set()
+        for step in self:
+            if isinstance(step, OperatorStep) and step.spec.asks_origins:
+                found |= {step.name, *(other.name for other in self.ahead_of(step.name))}
+        return found
+
+    def check_origins(self, inputs: Sequence[Input]) -> None:
+        """
+        Refuse inputs whose elements cannot be told from all others by where they come from.
+
+        Raises:
+            PipelineError: if a source cannot be read again from a position, or elements are made on the way.
+        """
+        advice = 'say what tells them from each other instead: effect="id", or a function of the element'
+        for one in inputs:
+            step = self[one.output.step]
+            if isinstance(step, SourceStep):
+                if one.output.tag is not None or not step.source.is_replayable():
+                    raise PipelineError(
+                        f"effect: expected elements that have a position in a source, and those of "
+                        f"{str(one.output)!r} have none, for it cannot be read again after a crash; {advice}"
+                    )
+            elif isinstance(step, OperatorStep):
+                if not step.spec.keeps_origins(one.output.tag):
+                    raise PipelineError(
+                        f"effect: expected elements that have a position in a source, and those of "
+                        f"{str(one.output)!r} are made on the way; {advice}"
+                    )
+                self.check_origins(step.inputs)
+
     def check(self) -> None:
         """
         Refuse what cannot run, or would lose elements without a word.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import web
 
+from asyncstream import Pipeline
 from asyncstream.calls import Breaker, RateLimiter
 from asyncstream.clock import ManualClock
 from asyncstream.connectors.http import HttpLookup
@@ -367,3 +368,73 @@ def test_lookup_that_is_not_open_says_so_at_once() -> None:
 def test_wrong_argument_is_refused_when_built(arguments: dict[str, Any]) -> None:
     with pytest.raises(PipelineError):
         HttpLookup(**({"url": "http://x/{}"} | arguments))
+
+
+class Till:
+    """Charges once for each idempotency key, and fails every other request after it has."""
+
+    def __init__(self) -> None:
+        self.requests: list[str | None] = []
+        self.charged: dict[str | None, str] = {}
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        key = request.headers.get("Idempotency-Key")
+        self.requests.append(key)
+        self.charged.setdefault(key, request.match_info["name"])
+        if len(self.requests) % 2:
+            return web.Response(status=503)
+        return web.json_response(self.charged[key])
+
+
+def charging(lookup: HttpLookup, **options: Any) -> list[Any]:
+    done: list[Any] = []
+    pipeline = Pipeline("shop")
+    names = [f"order-{number}" for number in range(20)]
+    pipeline.source(names, name="orders").async_map(lookup, concurrency=5, name="charge", **options).to(done)
+    return [pipeline, done, names]
+
+
+def test_requests_with_an_effect_carry_a_key_that_all_attempts_share() -> None:
+    async def main() -> None:
+        till = Till()
+        async with serve(till) as address:
+            lookup = HttpLookup(f"{address}/{{}}", method="POST", attempts=50, retry_options=QUICK)
+            pipeline, done, names = charging(lookup)
+            await pipeline.run()
+        assert done == names
+        assert sorted(till.charged.values()) == sorted(names)
+        assert len(till.requests) > len(names)
+
+    run(main())
+
+
+def test_requests_that_ask_carry_a_key_only_if_the_step_has_an_effect() -> None:
+    async def main() -> None:
+        till = Till()
+        async with serve(till) as address:
+            for options in ({}, {"effect": True}):
+                lookup = HttpLookup(f"{address}/{{}}", attempts=50, retry_options=QUICK)
+                pipeline, _, _ = charging(lookup, **options)
+                await pipeline.run()
+        assert len(till.charged) == 21
+        assert None in till.charged
+
+    run(main())
+
+
+def test_a_key_of_the_users_own_is_left_alone() -> None:
+    async def main() -> None:
+        till = Till()
+        async with serve(till) as address:
+            lookup = HttpLookup(
+                f"{address}/{{}}",
+                method="PUT",
+                attempts=50,
+                headers=lambda order: {"idempotency-key": order},
+                retry_options=QUICK,
+            )
+            pipeline, _, names = charging(lookup)
+            await pipeline.run()
+        assert sorted(map(str, till.charged)) == sorted(names)
+
+    run(main())

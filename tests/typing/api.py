@@ -23,6 +23,7 @@ from asyncstream import (
     Checkpoints,
     Count,
     CsvSource,
+    DeadLetterSource,
     DirectoryStore,
     DiskState,
     DryRun,
@@ -63,6 +64,7 @@ from asyncstream import (
     ThreadedJob,
     TumblingWindows,
     WindowResult,
+    call_context,
     web,
 )
 from asyncstream.calls import in_threads
@@ -228,6 +230,10 @@ def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) ->
 def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
+    assert_type(flights.async_map(plane_of, effect=True), AsyncResults[Plane])
+    assert_type(flights.async_map(plane_of, effect=lambda flight: flight.id), AsyncResults[Plane])
+    assert_type(call_context().idempotency_key, str)
+    assert_type(Pipeline().source(DeadLetterSource(JsonLinesSource("failed.jsonl"))), SourceStream[Any])
     assert_type(flights.async_map(plane_of).map(lambda plane: plane.seats), Stream[int])
     assert_type(flights.async_flat_map(legs_of), AsyncResults[str])
     planes = flights.async_map(

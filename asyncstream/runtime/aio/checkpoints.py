@@ -55,6 +55,7 @@ from asyncstream.errors import (
 from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
+from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import choose, transactional_sinks
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
@@ -168,7 +169,8 @@ class Checkpointer:
             self._is_first = found.info.id != self._number
             self.resumed_from = found.info
             self.last = found.info
-            self._note_positions(found.info.id, found.states["source"])
+            standing = {name: position_in(saved) for name, saved in found.states["source"].items()}
+            self._note_positions(found.info.id, standing)
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
             log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
         self.tables.go_on_from(found.parts)
@@ -408,7 +410,7 @@ class Checkpointer:
         name = ""
         try:
             for name, driver in self._wiring.sources.items():
-                captured[name] = ("source", self._held(name, freeze(driver.position())))
+                captured[name] = ("source", self._held(name, freeze(driver.saved())))
             for name, operator in self._wiring.operators.items():
                 if self._graph[name].schema is None:
                     continue

@@ -19,6 +19,7 @@ from asyncstream.operators.flow import Gate
 from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.endpoints import close_in_time, naming
 from asyncstream.runtime.aio.following import Followed
+from asyncstream.runtime.aio.numbering import Numbering, position_in
 
 __all__ = ("SourceDriver",)
 
@@ -53,6 +54,7 @@ class SourceDriver:
         self._ended = False
         self._reading_since: float | None = None
         self._followed: Followed | None = None
+        self._numbering: Numbering | None = None
 
     def _reopened(self) -> None:
         self._open.set()
@@ -63,14 +65,21 @@ class SourceDriver:
         if isinstance(self.source, Submissions):
             self.source.begin_journey = partial(followed.submitted, self.name)
 
+    def number(self, pipeline: str) -> None:
+        """Before `start`: tell those behind where each element comes from."""
+        self._numbering = Numbering(pipeline, self.name)
+
     async def start(self) -> None:
         with naming(self.name, SourceError):
             await self.source.open()
 
-    async def seek(self, position: Any) -> None:
+    async def seek(self, saved: Any) -> None:
+        """Go on from what `saved` gave."""
         self._knows_unit = True  # the first timestamp was another run's
         with naming(self.name, SourceError):
-            await self.source.seek(position)
+            await self.source.seek(position_in(saved))
+        if self._numbering is not None and self.source.is_replayable() and not self.source.started_over:
+            self._numbering.restore(saved)
 
     def leave(self) -> None:
         """Read no more after what `read` may be giving now; to be cancelled next."""
@@ -83,6 +92,11 @@ class SourceDriver:
         """Where the source stands."""
         with naming(self.name, SourceError, is_awaiting=False):
             return self.source.position()
+
+    def saved(self) -> Any:
+        """What the next run needs to go on from here; None if the source cannot."""
+        position = self.position()
+        return position if position is None or self._numbering is None else self._numbering.saved(position)
 
     def take_no_more(self) -> bool:
         """Whether the source will come to its end by itself, now that it was told to."""
@@ -123,7 +137,8 @@ class SourceDriver:
 
     def _push(self, batch: SourceBatch[Any]) -> None:
         """Pass a batch on; each element that is followed in a batch of its own."""
-        values, timestamps, journeys = batch.values, batch.timestamps, batch.journeys
+        values, journeys = batch.values, batch.journeys
+        timestamps = batch.timestamps if self._numbering is None else self._numbering.number(batch)
         followed = self._followed
         if followed is None:
             journeys = {}

@@ -21,6 +21,7 @@ from asyncstream.connectors.base import TransactionalSink, Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
+from asyncstream.runtime.aio.numbering import position_in, with_position
 from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Kept, OldRows
@@ -162,7 +163,7 @@ async def survey(
         wiring.sources[name].source.writer = writer
         try:
             with naming(name, SourceError):
-                await wiring.sources[name].source.can_seek(position)
+                await wiring.sources[name].source.can_seek(position_in(position))
         except SourceError as refusal:
             answers.refuse(name, "source", refusal)
     return answers
@@ -209,11 +210,11 @@ async def _find(
                 await in_slices(_fed(decoder, part, await history.chunks(part)))
             kept = decoder.end()
         try:
-            state = fit(info, settings, old, name, kept, now)
+            state = fit(info, settings, old, name, position_in(kept), now)
         except CheckpointError as refusal:
             answers.refuse(name, was.role, refusal)
             continue
-        answers.found.states[was.role][name] = state
+        answers.found.states[was.role][name] = with_position(kept, state)
         if isinstance(state, Kept):
             answers.found.parts[name] = parts[old]
         if name in settings.migrate:

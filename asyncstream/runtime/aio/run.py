@@ -171,8 +171,11 @@ class Run:
         self.parts = {**self.wiring.sources, **self.wiring.operators}
         self.followed = Followed(self.name)
         self.followed.tracer = self.tracer
-        for driver in self.wiring.sources.values():
+        self._tracking = self.graph.tracking()
+        for name, driver in self.wiring.sources.items():
             driver.follow(self.followed)
+            if name in self._tracking:
+                driver.number(self.name)
         self.loop_watch = LoopWatch(self.name, self.parts)
         self.loop_watch.begin()
         try:
@@ -242,6 +245,8 @@ class Run:
                         self._patience,
                         self.checkpointer is not None,
                         self.followed,
+                        self.name,
+                        name in self._tracking,
                     )
                 )
                 if name in self.wiring.intakes:

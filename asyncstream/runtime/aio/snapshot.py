@@ -45,7 +45,7 @@ def take(graph: Graph, wiring: Wiring, now_ms: int) -> JobSnapshot:
     """
     return JobSnapshot(
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
-        {name: _copied(name, driver.position) for name, driver in wiring.sources.items()},
+        {name: _copied(name, driver.saved) for name, driver in wiring.sources.items()},
         {step.name: step.schema.plain() for step in graph if step.schema is not None},
         now_ms,
     )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from asyncstream.arguments import refuse
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
 from asyncstream.calls.rate_limit import share_rates
 from asyncstream.errors import PipelineError
@@ -74,6 +75,9 @@ def enrich_column(
         raise PipelineError(
             f"order={settings.order.value!r}: a column keeps the order of its rows; use enrich"
         )
+    if settings.effect is True:
+        advice = "use enrich, or effect= with a function of the element"
+        raise refuse("effect", "what tells rows from each other, which a column does not", True, advice)
     stages = cut(graph, streaming=False)
     session = SparkSession.getActiveSession()
     at_once = None if session is None else tasks_at_once(session)
@@ -107,7 +111,7 @@ def run_column(
     entries = tuple(route.number for route in stage.entries)
     loop = loop_thread()
     terms = Terms(1, exits, streaming=False)
-    run = StageRun(loop.resident(token, stage), terms, spread=0, watermark=NOW, closing=False)
+    run = StageRun(loop.resident(token, stage), terms, spread=0, watermark=NOW, closing=False, pipeline=name)
 
     def columns(leaving: list[Leaving], _: int) -> Iterator[pa.Array]:
         for item in leaving:

@@ -30,6 +30,14 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
             _check_keys(step)
         if isinstance(step, OperatorStep) and step.spec.event_time is not None:
             _check_is_told(step.name, step.spec.event_time.strategy)
+    for stage in cut(graph, streaming=streaming)[1:]:
+        for step in stage.steps:
+            if step.spec.needs_origins:
+                raise PipelineError(
+                    f"step {step.name!r}: effect=True goes by the rows of a task, and this is behind a step "
+                    "that brings keys together; put it before, or say what tells its elements from each "
+                    'other: effect="id", or a function of the element'
+                )
     if not streaming:
         return  # a bounded job has one watermark, at its end
     stages = cut(graph, streaming=True)

@@ -55,6 +55,7 @@ class StageRun:
             this one has ended, so nobody waits for them.
         closing: the input of this task is all that there is: event time comes to its end.
         sources: the routes on which elements come; None: all that end here.
+        pipeline: its name.
     """
 
     def __init__(
@@ -67,9 +68,12 @@ class StageRun:
         closing: bool,
         enough: int = 0,
         sources: Collection[int] | None = None,
+        pipeline: str = "",
     ) -> None:
         self._assembly = Assembly(resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
+        self._pipeline = pipeline
+        self._tracking = self._assembly.graph.tracking()
         self._key_groups = terms.key_groups
         self._replays = terms.replays
         self._reached = MIN_TIMESTAMP
@@ -106,7 +110,8 @@ class StageRun:
 
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
-        return OperatorContext(name, self._clock, fail=self._fail)
+        tracks = name in self._tracking
+        return OperatorContext(name, self._clock, fail=self._fail, pipeline=self._pipeline, tracks=tracks)
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from asyncstream.arguments import refuse
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
@@ -118,6 +119,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             replays(steps, streaming=self._streaming),
         )
         self._token = token_of(self._stages)
+        self._identity = uuid4().hex  # a plan made anew is another job
+        self._tracking = graph.tracking()
         self._heritage = (
             None
             if settings.start_from is None
@@ -279,7 +282,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                         ("watermark", "origin", "sequence") if self._terms.replays else ("origin", "sequence")
                     )
                     frame = frame.sortWithinPartitions(*order)
-            frame = self._map(frame, StageTask(self._token_of(number), stage, self._terms, number))
+            token = self._token_of(number)
+            frame = self._map(frame, StageTask(token, stage, self._terms, number, pipeline=self._title))
         return frame
 
     def _first(self) -> DataFrame:
@@ -312,13 +316,19 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             # PySpark looks for columns by name, and takes these for fields of a struct
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
-        task = self._first_task(number=number, source=tuple(sorted(routes)), columns=columns)
+        asked = (self._identity, name) if name in self._tracking else None
+        task = self._first_task(number=number, source=tuple(sorted(routes)), columns=columns, asked=asked)
         return self._map(frame, task)
 
     def _first_task(self, **more: Any) -> StageTask:
         # a heritage is number -1, so that its parcels come before all others
         return StageTask(
-            self._token_of(0), self._stages[0], self._terms, event_time=self._has_event_time, **more
+            self._token_of(0),
+            self._stages[0],
+            self._terms,
+            event_time=self._has_event_time,
+            pipeline=self._title,
+            **more,
         )
 
     def _token_of(self, stage: int) -> str:

@@ -16,6 +16,7 @@ from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_
 from asyncstream.runtime.spark.cut import Stage, StageKind
 from asyncstream.runtime.spark.heritage import Heritage, route_of
 from asyncstream.runtime.spark.loop import loop_thread, settle
+from asyncstream.runtime.spark.origins import RowOrigins, root_of
 from asyncstream.runtime.spark.parcels import Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.replay import Replay
 from asyncstream.runtime.spark.rows import RowWriter, elements_of
@@ -67,6 +68,8 @@ class StageTask:
         event_time: parcels say how far event time has come.
         known_ms: the watermark that the checkpoint had reached, with `heritage`.
         columns: of the source, if Spark is shown others.
+        pipeline: its name.
+        asked: what tells the plan and the source from others, if a step asks where rows come from.
         at_once: how many tasks like this one run at once and share every rate; None: that is not known.
     """
 
@@ -81,6 +84,8 @@ class StageTask:
     known_ms: int = MIN_TIMESTAMP
     at_once: int | None = None
     columns: tuple[str, ...] | None = None
+    pipeline: str = ""
+    asked: tuple[str, str] | None = None
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -91,7 +96,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     share_rates(task.at_once or 1)
-    reader = _Reader(task)
+    reader = _Reader(task, None if task.asked is None else RowOrigins(root_of(*task.asked, context)))
     writer: _Rows | _Parcels = (
         _Parcels(task, (task.number << 32) + partition) if task.output is None else _Rows(task.output)
     )
@@ -104,6 +109,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         enough=PACKED if task.output is None else 0,
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
         sources=None if task.heritage is not None else task.source,
+        pipeline=task.pipeline,
     )
     with telling_the_cause():
         try:
@@ -152,7 +158,8 @@ class _Reader:
     held for.
     """
 
-    def __init__(self, task: StageTask) -> None:
+    def __init__(self, task: StageTask, origins: RowOrigins | None) -> None:
+        self._origins = origins
         self._source = task.source
         self._columns = None if task.columns is None else list(task.columns)
         self._heritage = task.heritage
@@ -172,7 +179,9 @@ class _Reader:
         if self._source is not None:
             if self._columns is not None:
                 batch = batch.rename_columns(self._columns)
-            return [Entering(self._source, elements_of(batch))], []
+            rows = elements_of(batch)
+            timestamps = None if self._origins is None else self._origins.of(rows)
+            return [Entering(self._source, rows, timestamps)], []
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
         others = [row for row, route in enumerate(columns["route"]) if route not in self._mine]

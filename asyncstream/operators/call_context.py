@@ -1,0 +1,114 @@
+"""
+What the code that a step calls can ask of the call: which step it is of, and a key for what it has done.
+
+A service that is sent the same idempotency key twice does its work once. The key is made of where the element
+comes from (`origins`) and the step that calls, so it is the same for each attempt, for a call that is made
+again after a crash, and for a dead letter that is fed back; and no other element has it.
+
+The context of a call never changes, so a task that outlives its call does not take another element's key.
+What calls for several elements at once, or in nobody's name, does so `on_behalf_of_none`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from asyncstream.errors import PipelineError
+from asyncstream.operators.origins import Origin, digest
+
+__all__ = ("CURRENT", "CallContext", "call_context", "current_key", "identified", "on_behalf_of_none")
+
+
+class CallContext:
+    """
+    The call that a piece of code is part of.
+
+    Attributes:
+        step: the name of the step that calls.
+        origin: what tells the element from all others; None: that is not known.
+    """
+
+    __slots__ = ("_key", "origin", "step")
+
+    def __init__(self, step: str, origin: Origin | None) -> None:
+        self.step = step
+        self.origin = origin
+        self._key: str | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """
+        What tells this element's call by this step from all others, 32 characters; the same each time that
+        the call is made, also after a restore.
+
+        Raises:
+            PipelineError: if the element's origin is not known.
+        """
+        if self._key is None:
+            if self.origin is None:
+                raise PipelineError(
+                    f"step {self.step!r}: the element has no position in a source to make an idempotency key "
+                    "of; say what tells it from others, effect=function of the element"
+                )
+            self._key = digest(self.step, *self.origin)
+        return self._key
+
+    def __repr__(self) -> str:
+        return f"CallContext(step={self.step!r}, origin={self.origin!r})"
+
+
+CURRENT: Final[ContextVar[CallContext | None]] = ContextVar("asyncstream_call", default=None)
+"""That of the running code; None: it is part of no call that keeps track of its element."""
+
+
+def call_context() -> CallContext:
+    """
+    The call that the running code is part of, also in tasks and threads that it has started.
+
+    Raises:
+        PipelineError: if it is part of none, or of one of a step without `effect=`.
+    """
+    current = CURRENT.get()
+    if current is None:
+        raise PipelineError(
+            "call_context: expected to be called by the function of an async step that keeps track of where "
+            "elements come from; give the step effect=True, e.g. .async_map(charge, effect=True). A call for "
+            "several elements (batched) has none"
+        )
+    return current
+
+
+def current_key() -> str | None:
+    """The idempotency key of the call that the running code is part of; None: there is none."""
+    current = CURRENT.get()
+    return None if current is None or current.origin is None else current.idempotency_key
+
+
+@contextmanager
+def on_behalf_of_none() -> Iterator[None]:
+    """What is called in this block is part of no single element's call."""
+    token = CURRENT.set(None)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def identified(identity: Callable[[Any], Any], pipeline: str, value: Any) -> Origin:
+    """
+    The origin of an element of a pipeline, made of what the user says tells it from others.
+
+    Raises:
+        TypeError: if that is not made of texts, numbers and bytes, which are the same in every process.
+    """
+    found = identity(value)
+    parts = found if type(found) is tuple else (found,)
+    if not parts or not {str, int, bytes}.issuperset(map(type, parts)):
+        raise TypeError(
+            "effect: expected a function that gives a text, an int, bytes, or a tuple of these, it gave "
+            f"{type(found).__name__}"
+        )
+    return (pipeline, *parts)

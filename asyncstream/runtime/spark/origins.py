@@ -1,0 +1,61 @@
+"""
+Where the rows of a task come from, the same when Spark runs the task again.
+
+A row's origin is its micro-batch and partition, and in it its content and how many rows of that content came
+before it. Not its place: after a shuffle the rows of a partition come in another order when they are read
+again. In a bounded job the plan stands in for the micro-batch, so a plan made anew is another job; a stream
+that goes on from Spark's checkpoint is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.operators.origins import Origin, Placed, digest, placed
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+__all__ = ("RowOrigins", "root_of")
+
+
+def root_of(plan: str, source: str, context: TaskContext | None) -> str:
+    """
+    What tells the rows of one partition from all others.
+
+    Args:
+        plan: tells the plan from others.
+        source: what the rows are of.
+        context: of the task.
+    """
+    if context is None:
+        return digest(plan, source, size=8)
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    whole = (plan,) if query is None or batch is None else (query, batch)
+    return digest(*whole, source, context.partitionId(), size=8)
+
+
+class RowOrigins:
+    """
+    The origins of the rows of one task; some hundred bytes are kept of each.
+
+    Args:
+        root: tells this partition from all others.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._seen: Counter[str] = Counter()
+
+    def of(self, rows: Sequence[Any]) -> Placed:
+        """Those of further rows, as timestamps that they do not have."""
+        root, seen = self._root, self._seen
+        origins: list[Origin | None] = []
+        for row in rows:
+            content = digest(repr(row), size=12)
+            origins.append((root, content, seen[content]))
+            seen[content] += 1
+        return placed(None, origins)
