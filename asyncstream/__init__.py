@@ -9,6 +9,7 @@ A map of the package, in reading order:
     calls         guards around a call: retry, rate limit, circuit breaker, cache, batching
     eventtime     timestamps and watermarks
     state         keyed state; with `timers`, what process functions and windows are made of
+    keyed         one of many, the first of many, rolling results
     windowing     windows, triggers, evictors, aggregates; and Storm's window policies
     joins         several streams in one step
     connectors    sources and sinks
@@ -72,10 +73,11 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
 )
 from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from asyncstream.keyed import Change, Ranking
 from asyncstream.operators.call_context import CallContext, call_context
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
-from asyncstream.pipeline import AsyncResults, KeyedStream, Pipeline, Stream
+from asyncstream.pipeline import AsyncResults, KeyedResults, KeyedStream, Pipeline, Stream
 from asyncstream.runtime.aio import (
     CheckpointStatus,
     DryRun,
@@ -127,6 +129,7 @@ __all__ = (
     "BroadcastContext",
     "CallContext",
     "CallTimeout",
+    "Change",
     "CheckpointError",
     "CheckpointInfo",
     "CheckpointStatus",
@@ -166,6 +169,7 @@ __all__ = (
     "KeyedCoProcessFunction",
     "KeyedContext",
     "KeyedProcessFunction",
+    "KeyedResults",
     "KeyedStream",
     "Last",
     "ManualClock",
@@ -184,6 +188,7 @@ __all__ = (
     "Published",
     "PunctuatedWatermarks",
     "Quantile",
+    "Ranking",
     "RejectedLine",
     "Restarts",
     "ResultsHandle",

@@ -22,7 +22,7 @@ FLOORS = (
     ("eventtime", "lease", "state", "metrics"),
     ("sharing", "timers"),
     ("operators",),
-    ("async_wait", "calls", "windowing"),
+    ("async_wait", "calls", "keyed", "windowing"),
     ("joins",),
     ("connectors",),
     ("plan", "checkpoint"),
@@ -36,7 +36,7 @@ FLOORS = (
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
-SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], "timers", "operators", "windowing", "joins"})
+SYNCHRONOUS = frozenset({*FLOORS[0], *FLOORS[1], "timers", "operators", "keyed", "windowing", "joins"})
 """State machines that are driven from outside: they know of no event loop, no network and no chance."""
 
 BARRED_THERE = frozenset({"asyncio", "socket", "aiohttp", "anyio", "uvloop", "random", "threading"})

@@ -9,7 +9,7 @@ from asyncstream.eventtime.strategy import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from asyncstream.eventtime.units import other_unit, warn_of_unit
+from asyncstream.eventtime.units import check_timestamp, other_unit, warn_of_unit
 
 __all__ = (
     "AscendingTimestamps",
@@ -19,6 +19,7 @@ __all__ = (
     "PunctuatedWatermarks",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "check_timestamp",
     "other_unit",
     "warn_of_unit",
 )

@@ -1,5 +1,5 @@
 """
-Tells timestamps that are in another unit than milliseconds.
+Refuses what is no timestamp, and tells timestamps that are in another unit than milliseconds.
 
 Seconds taken for milliseconds lie within a few weeks of 1970, all in one window; micro- and nanoseconds lie
 so far ahead that no clock comes to them. A number alone does not tell its unit, but few numbers are in
@@ -15,7 +15,10 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ("other_unit", "warn_of_unit")
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import safe_repr
+
+__all__ = ("check_timestamp", "other_unit", "warn_of_unit")
 
 log = logging.getLogger("asyncstream.eventtime")
 
@@ -44,3 +47,23 @@ def warn_of_unit(step: str, timestamp: int) -> None:
     found = other_unit(timestamp)
     if found is not None:
         log.warning("step %r: the first timestamp, %s", step, found)
+
+
+def check_timestamp(what: str, timestamp: int | None) -> int:
+    """
+    The timestamp of an element, which must have one that can be placed in time.
+
+    Args:
+        what: needs it, in words.
+
+    Raises:
+        ValueError: if `timestamp` is None, or lies before or after all time.
+        TypeError: if it is something else than an int.
+    """
+    if timestamp is None:
+        raise ValueError(f"{what} needs a timestamp; assign timestamps before it")
+    if type(timestamp) is not int:
+        raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
+    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise ValueError(f"expected a timestamp of 64 bits (milliseconds), got {timestamp}")
+    return timestamp

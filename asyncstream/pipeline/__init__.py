@@ -3,6 +3,7 @@
 from asyncstream.pipeline.ending import StreamEnd
 from asyncstream.pipeline.joined import Broadcast, Connected, ConnectedToBroadcast, Several
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
+from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
 from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 
@@ -11,6 +12,7 @@ __all__ = (
     "Broadcast",
     "Connected",
     "ConnectedToBroadcast",
+    "KeyedResults",
     "KeyedStream",
     "Pipeline",
     "PolicyResults",

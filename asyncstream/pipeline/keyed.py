@@ -18,8 +18,8 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
 from asyncstream.pipeline.ending import shown_on_error
+from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
-from asyncstream.plan import Graph, Output
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,
@@ -45,15 +45,8 @@ Extent = int | timedelta
 """How far a policy window reaches: a number of elements, or a length of time."""
 
 
-class KeyedStream(Stream[T], Generic[K, T]):
+class KeyedStream(PerKey[K, T]):
     """A stream whose elements have a key: what follows keeps order, state and windows per key."""
-
-    def __init__(self, graph: Graph, output: Output, key: Callable[[T], K]) -> None:
-        super().__init__(graph, output)
-        self._key_by = key
-
-    def _key(self) -> Callable[[Any], Any] | None:
-        return self._key_by
 
     def process(
         self, function: KeyedProcessFunction[T, U], *, on_error: OnError = "fail", name: str | None = None

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
+from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import Emitter
@@ -32,20 +32,8 @@ _new_result = partial(tuple.__new__, WindowResult)
 """`WindowResult(...)` from a tuple, without the detour through its generated `__new__`: half the time."""
 
 
-def check_timestamp(timestamp: int | None) -> None:
-    """
-    Refuse what cannot be placed in time.
-
-    Raises:
-        ValueError: if `timestamp` is None, or lies before or after all time.
-        TypeError: if it is something else than an int.
-    """
-    if timestamp is None:
-        raise ValueError("a window in event time needs a timestamp; assign timestamps before it")
-    if type(timestamp) is not int:
-        raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
-    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-        raise ValueError(f"expected a timestamp of 64 bits (milliseconds), got {timestamp}")
+check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
+"""Refuses what cannot be placed in time."""
 
 
 class WindowStep(Operator):

@@ -19,6 +19,7 @@ from asyncstream import (
     AsyncResults,
     BoundedOutOfOrderness,
     BroadcastContext,
+    Change,
     CheckpointInfo,
     Checkpoints,
     Count,
@@ -41,6 +42,7 @@ from asyncstream import (
     KeyedContext,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeyedResults,
     KeyedStream,
     ManualClock,
     MemoryStore,
@@ -48,6 +50,7 @@ from asyncstream import (
     Pipeline,
     Published,
     PunctuatedWatermarks,
+    Ranking,
     Restarts,
     ResultsHandle,
     Sink,
@@ -282,6 +285,16 @@ class Seats(AggregateFunction[Flight, float]): ...
 
 
 class Line(ProcessWindowFunction[str]): ...
+
+
+def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> None:
+    assert_type(flights.deduplicate("number"), KeyedResults[Flight])
+    assert_type(keyed.deduplicate(keep="last", within=5, by="event_time").late, Stream[Any])
+    assert_type(keyed.deduplicate(changes="all"), KeyedResults[Change[Flight]])
+    assert_type(keyed.top(3, by=lambda flight: flight.carrier), KeyedResults[Ranking[str, Any]])
+    assert_type(keyed.top(3, by="seats", changes="upserts"), KeyedResults[Change[Any]])
+    assert_type(keyed.reduce(lambda one, other: one), KeyedResults[Flight])
+    assert_type(keyed.min_by("seats", ttl=timedelta(hours=1)), KeyedResults[Flight])
 
 
 def fields(flights: Stream[Flight]) -> None:

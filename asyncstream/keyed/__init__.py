@@ -1,0 +1,40 @@
+"""
+Keyed operators that are neither windows nor joins: one of many, the first of many, and rolling results.
+"""
+
+from asyncstream.keyed.base import LATE
+from asyncstream.keyed.changes import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Change,
+    ChangeKind,
+    ChangeLog,
+    Changes,
+    change_log,
+)
+from asyncstream.keyed.deduplicate import By, DeduplicateSpec, Keep
+from asyncstream.keyed.rolling import Best, RollingSpec
+from asyncstream.keyed.top import Ranking, Ranks, TopSpec
+
+__all__ = (
+    "DELETE",
+    "INSERT",
+    "LATE",
+    "UPDATE_AFTER",
+    "UPDATE_BEFORE",
+    "Best",
+    "By",
+    "Change",
+    "ChangeKind",
+    "ChangeLog",
+    "Changes",
+    "DeduplicateSpec",
+    "Keep",
+    "Ranking",
+    "Ranks",
+    "RollingSpec",
+    "TopSpec",
+    "change_log",
+)

@@ -1,0 +1,88 @@
+"""
+Changes of a result: what a step emits that has to correct what it said before.
+
+A *change log* is a stream of `Change`s. It says of every row when it came (`+I`), by what it was replaced
+(`-U` the old one, `+U` the new one) and when it went (`-D`), so that a reader who follows it holds at any
+time what the step would say now. The names are those of Flink's SQL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from asyncstream.arguments import choice
+
+__all__ = (
+    "DELETE",
+    "INSERT",
+    "UPDATE_AFTER",
+    "UPDATE_BEFORE",
+    "Change",
+    "ChangeKind",
+    "ChangeLog",
+    "Changes",
+    "change_log",
+)
+
+T = TypeVar("T")
+
+ChangeKind: TypeAlias = Literal["+I", "-U", "+U", "-D"]
+"""A row is new; is replaced; replaces one; is gone."""
+
+Changes: TypeAlias = Literal["all", "upserts", "updates"]
+"""
+What a change log says: everything; nothing of the old row that another replaces; or `+U` alone, whether or
+not there was a row before.
+"""
+
+INSERT: Final = "+I"
+UPDATE_BEFORE: Final = "-U"
+UPDATE_AFTER: Final = "+U"
+DELETE: Final = "-D"
+
+
+class Change(NamedTuple, Generic[T]):
+    """
+    One change of a result.
+
+    Attributes:
+        kind: "+I" the row is new, "-U" it is replaced, "+U" it replaces one, "-D" it is gone.
+        value: the row, an element of the stream.
+        rank: its place, from 1; None where places are not told.
+    """
+
+    kind: ChangeKind
+    value: T
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class ChangeLog:
+    """
+    What is said of a replacement.
+
+    Attributes:
+        update_before: also which row is replaced.
+        insert: whether there was none.
+    """
+
+    update_before: bool
+    insert: bool
+
+
+_LOGS: Final[dict[Any, ChangeLog]] = {
+    "all": ChangeLog(update_before=True, insert=True),
+    "upserts": ChangeLog(update_before=False, insert=True),
+    "updates": ChangeLog(update_before=False, insert=False),
+}
+
+
+def change_log(changes: Changes | None, allowed: tuple[Changes, ...]) -> ChangeLog | None:
+    """
+    What `changes=` asks for; None: no change log.
+
+    Raises:
+        PipelineError: if it is none of `allowed`.
+    """
+    return None if changes is None else _LOGS[choice("changes", changes, allowed)]

@@ -1,0 +1,244 @@
+"""
+One element for each key: the first or the last, by arrival or by event time.
+
+What is known of a key decides which operator does it:
+
+    FirstSeen      the first to come; later ones are dropped, without another look
+    EarliestOf     the earliest in event time; waits for the watermark, for an earlier one may still come
+    Replaced       the one that is kept so far, emitted at once, and replaced by a better one
+
+After Flink's deduplication in SQL. Elements that live for a time are forgotten by the clock, not by event
+time, as keyed state is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from asyncstream.elements import Timestamps
+from asyncstream.eventtime import check_timestamp
+from asyncstream.keyed.base import KeyedBase, KeyedStep, TimedStep
+from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state.schema import Schema, described
+
+__all__ = ("By", "DeduplicateSpec", "EarliestOf", "FirstSeen", "Keep", "Replaced")
+
+Keep: TypeAlias = Literal["first", "last"]
+"""Which of the elements of a key is kept."""
+
+By: TypeAlias = Literal["arrival", "event_time"]
+"""What comes first: what arrived first, or what happened first."""
+
+_check = partial(check_timestamp, "deduplication by event time")
+
+
+class FirstSeen(KeyedBase):
+    """
+    Passes on the first element of each key; `within` counts from that, and later ones do not renew it.
+
+    Snapshot holds: the keys that were seen.
+    """
+
+    def __init__(self, key_by: KeyBy, within: TimeToLive | None, log: ChangeLog | None) -> None:
+        super().__init__(key_by)
+        self._within = within
+        self._log = log
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._seen = self._state.state(ValueDescriptor[bool]("seen", ttl=self._within))
+        # when a key was seen is enough to know that it was
+        self._known = self.tables["state/seen" if self._within is None else "state/seen written"]
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        key_by, state, seen = self._key_by, self._state, self._seen
+        known, table = self._known.rows(), self._known
+        horizon_ms = 0 if self._within is None else self.context.clock.now_ms() - self._within.duration_ms
+        ages = self._within is not None
+        passed: list[Any] = []
+        passed_at: list[int | None] = []
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                key = key_by(value)
+                if key in known and (not ages or known[key] > horizon_ms):
+                    continue
+                if ages or table.has_older:
+                    state.key = key
+                    if seen.get():
+                        continue
+                    seen.set(True)
+                else:
+                    known[key] = True
+                passed.append(value)
+                passed_at.append(timestamp)
+        except BaseException as error:
+            self._pass_on(passed, passed_at)
+            raise self.blame(value, error) from error
+        self._pass_on(passed, passed_at)
+
+    def _pass_on(self, values: list[Any], timestamps: list[int | None]) -> None:
+        if values:
+            if self._log is not None:
+                values = [Change(INSERT if self._log.insert else UPDATE_AFTER, value) for value in values]
+            self.out.process_batch(values, timestamps)
+
+
+class EarliestOf(TimedStep):
+    """
+    Emits the earliest element of each key, of equal ones the first to come, when the watermark reaches it.
+
+    Elements behind the watermark are too late. `within` counts from the emission; an element that waits does
+    not expire.
+    Snapshot holds: elements that wait, with their timers; the keys that are done.
+    """
+
+    def __init__(self, key_by: KeyBy, within: TimeToLive | None) -> None:
+        super().__init__(key_by)
+        self._within = within
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._waiting = self._state.state(ValueDescriptor[Any]("waiting"))
+        self._done = self._state.state(ValueDescriptor[bool]("done", ttl=self._within))
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        at_ms = _check(timestamp)
+        if self._done.get():
+            return
+        if at_ms < self._timers.watermark:
+            self._leave_out(value, timestamp)
+            return
+        waiting = self._waiting.get()
+        if waiting is not None:
+            if waiting[0] <= at_ms:
+                return
+            self._timers.event.delete(waiting[0], self._state.key)
+        self._waiting.set((at_ms, value))
+        self._timers.event.register(at_ms, self._state.key)
+
+    def _on_timer(self, timestamp: int, key: Any) -> None:
+        waiting = self._waiting.get()
+        if waiting is not None:
+            self._waiting.clear()
+            self._done.set(True)
+            self._out(waiting[1])
+
+
+class Replaced(KeyedStep):
+    """
+    Emits an element at once if it is, so far, the one to keep of its key; it replaces the one before.
+
+    By event time the first is replaced by an earlier one, the last by one that is not earlier. By arrival the
+    last is replaced by each; the same one again is no news, except in a change log of which elements expire:
+    its readers learn that the row lives on.
+    Snapshot holds: the element that is kept, by key.
+    """
+
+    def __init__(
+        self, key_by: KeyBy, keep: Keep, by: By, within: TimeToLive | None, log: ChangeLog | None
+    ) -> None:
+        super().__init__(key_by)
+        self._within = within
+        self._log = log
+        self._wins: Callable[[Any, Any], bool] | None = None
+        if by == "event_time":
+            self._wins = _is_earlier if keep == "first" else _is_not_earlier
+        self._remembers = log is None or log.insert or log.update_before or self._wins is not None
+        self._repeats = log is not None and within is not None
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._kept = self._state.state(ValueDescriptor[Any]("kept", ttl=self._within))
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        old = None
+        if self._remembers:
+            new_at = timestamp if self._wins is None else _check(timestamp)
+            kept = self._kept.get()
+            if kept is not None:
+                if self._wins is not None and not self._wins(new_at, kept[0]):
+                    return
+                old = kept
+            self._kept.set((new_at, value))
+            if old is not None and not self._repeats and self._is_same(old, new_at, value):
+                return
+        self._emit(old, value)
+
+    def _is_same(self, old: Any, at: int | None, value: Any) -> bool:
+        if self._wins is None:
+            return bool(old[1] == value)
+        return self._log is None and bool(old[0] == at and old[1] == value)
+
+    def _emit(self, old: Any, value: Any) -> None:
+        out, log = self._out, self._log
+        if log is None:
+            out(value)
+        elif old is None and log.insert:
+            out(Change(INSERT, value))
+        else:
+            if old is not None and log.update_before:
+                out(Change(UPDATE_BEFORE, old[1]))
+            out(Change(UPDATE_AFTER, value))
+
+
+def _is_earlier(new_at: int, kept_at: int) -> bool:
+    return new_at < kept_at
+
+
+def _is_not_earlier(new_at: int, kept_at: int) -> bool:
+    return new_at >= kept_at
+
+
+@dataclass(frozen=True)
+class DeduplicateSpec(Spec):
+    """
+    Keeps one element of each key.
+
+    Attributes:
+        key_by: gives the key of an element.
+        keep: which.
+        by: what its place is.
+        within: how long a key is remembered; None: for ever.
+        log: emit a change log; None: elements.
+    """
+
+    key_by: KeyBy
+    keep: Keep = "first"
+    by: By = "arrival"
+    within: TimeToLive | None = None
+    log: ChangeLog | None = None
+
+    def build(self) -> Operator:
+        if self.operator is FirstSeen:
+            return FirstSeen(self.key_by, self.within, self.log)
+        if self.operator is EarliestOf:
+            return EarliestOf(self.key_by, self.within)
+        return Replaced(self.key_by, self.keep, self.by, self.within, self.log)
+
+    @property
+    def operator(self) -> type[Operator]:
+        if self.keep == "first" and self.by == "arrival":
+            return FirstSeen
+        if self.keep == "first" and self.log is None:
+            return EarliestOf
+        return Replaced
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def schema(self) -> Schema:
+        form = {"keeps": self.operator.__name__, "keep": self.keep, "by": self.by}
+        return Schema(form=form, settings={"within": described(self.within)})
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return ("late_dropped",) if self.operator is EarliestOf else ()

@@ -1,0 +1,95 @@
+"""
+Rolling results: for each element what it and all before it of its key come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream.keyed.base import KeyedStep
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.results import Kinds, not_a_value
+from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.state import ReducingDescriptor, TimeToLive
+from asyncstream.state.schema import Schema, described
+
+__all__ = ("Best", "Rolling", "RollingSpec")
+
+
+@dataclass(frozen=True)
+class Best:
+    """
+    The element of two with the smaller, or the larger, value; of equal ones the first.
+
+    Attributes:
+        by: gives the value.
+        largest: not the smaller one.
+    """
+
+    by: Callable[[Any], Any]
+    largest: bool
+
+    def __call__(self, one: Any, other: Any) -> Any:
+        by = self.by
+        is_better = by(one) < by(other) if self.largest else by(other) < by(one)
+        return other if is_better else one
+
+    def state_schema(self) -> dict[str, Any]:
+        """What a change of means that the state is of no use."""
+        return {"type": "Best", "largest": self.largest, "by": described(self.by)}
+
+
+class Rolling(KeyedStep):
+    """
+    Emits for each element what those of its key come to so far; after Flink's rolling aggregations.
+
+    Snapshot holds: that, by key.
+    """
+
+    def __init__(self, key_by: KeyBy, reduce: Callable[[Any, Any], Any], ttl: TimeToLive | None) -> None:
+        super().__init__(key_by)
+        self._kinds = Kinds()
+        self._descriptor = ReducingDescriptor("so far", reduce, ttl=ttl)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._so_far = self._state.state(self._descriptor)
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        outcome = self._so_far.add(value)
+        if type(outcome) not in self._kinds.known and self._kinds.first_deferred([outcome]) is not None:
+            raise not_a_value([outcome], "ask a service in an async_map before or after")
+        self._out(outcome)
+
+
+@dataclass(frozen=True)
+class RollingSpec(Spec):
+    """
+    Folds the elements of each key as they come.
+
+    Attributes:
+        key_by: gives the key of an element.
+        reduce: makes one of what there is and an element.
+        ttl: how long a key is remembered after its last element; None: for ever.
+    """
+
+    key_by: KeyBy
+    reduce: Callable[[Any, Any], Any]
+    ttl: TimeToLive | None = None
+
+    def build(self) -> Rolling:
+        return Rolling(self.key_by, self.reduce, self.ttl)
+
+    @property
+    def operator(self) -> type[Rolling]:
+        return Rolling
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(form={"reduce": described(self.reduce)}, settings={"ttl": described(self.ttl)})

@@ -1,0 +1,246 @@
+"""
+The first n of each key by a value, kept up to date.
+
+The rows of a key are a list in the order of their ranks; those that rank alike stay as they came. Where rows
+only come, what has left the ranks never returns, so no more than these are kept. Where rows are also taken
+back, all are kept, for any may move up.
+
+What is said of a change, after Flink's Top-N in SQL. Without places, a row that enters displaces one
+(`-D`, then `+I`). With places, or where the first places are left out, each place whose row has changed is
+told, from the top (`-U`, `+U`), and one that is newly filled (`+I`) or empty (`-D`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from asyncstream.keyed.base import KeyedStep
+from asyncstream.keyed.changes import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Change,
+    ChangeKind,
+    ChangeLog,
+)
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state.schema import Schema, described
+
+__all__ = ("Ranking", "Ranks", "Top", "TopSpec")
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, Any]
+"""What a row ranks by, and the row."""
+
+
+class Ranking(NamedTuple, Generic[K, T]):
+    """
+    The first of a key, as they are now.
+
+    Attributes:
+        key: whose.
+        values: in the order of their ranks.
+    """
+
+    key: K
+    values: list[T]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """
+    Which rows are told, and how they rank.
+
+    Attributes:
+        by: gives what a row ranks by.
+        order: "descending": the largest is the first.
+        first, last: ranks, from 1, both included.
+    """
+
+    by: Callable[[Any], Any]
+    order: Literal["ascending", "descending"]
+    first: int
+    last: int
+
+    def place(self, rows: list[Row], by: Any) -> int:
+        """Where a row that ranks by this goes: behind those before it and those that rank alike."""
+        low, high, descending = 0, len(rows), self.order == "descending"
+        while low < high:
+            middle = (low + high) // 2
+            if rows[middle][0] < by if descending else by < rows[middle][0]:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+class Top(KeyedStep):
+    """
+    Emits, whenever an element changes the first of its key, what they are now, or a change log of it.
+
+    Snapshot holds: the rows that may be told, by key.
+    """
+
+    def __init__(
+        self,
+        key_by: KeyBy,
+        ranks: Ranks,
+        ttl: TimeToLive | None,
+        log: ChangeLog | None,
+        *,
+        ranked: bool,
+        retracts: bool,
+    ) -> None:
+        super().__init__(key_by)
+        self._ranks = ranks
+        self._ttl = ttl
+        self._log = log
+        self._ranked = ranked
+        self._by_place = ranked or ranks.first > 1
+        self._retracts = retracts
+        self._not_there = 0
+        self._declare_counter("not_there")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._rows = self._state.state(ValueDescriptor[Any]("rows", ttl=self._ttl))
+
+    def metrics(self) -> dict[str, int]:
+        return {**super().metrics(), "not_there": self._not_there}
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        if not self._retracts:
+            self._add(value)
+            return
+        if type(value) is not Change:
+            raise TypeError("expected a Change, for retracts=True says that these are changes")
+        if value.kind in (INSERT, UPDATE_AFTER):
+            self._add(value.value)
+        else:
+            self._take_back(value.value)
+
+    def _add(self, value: Any) -> None:
+        """A row has come."""
+        rows: list[Row] = self._rows.get() or []
+        by, last = self._ranks.by(value), self._ranks.last
+        place = self._ranks.place(rows, by)
+        if place >= last and not self._retracts:
+            return
+        before = rows[:last]
+        rows.insert(place, (by, value))
+        if not self._retracts:
+            del rows[last:]
+        self._rows.set(rows)
+        self._tell(place, before, rows[:last], entered=True)
+
+    def _take_back(self, value: Any) -> None:
+        """A row is gone: the first that is the same."""
+        rows: list[Row] = self._rows.get() or []
+        last = self._ranks.last
+        place = next((place for place, row in enumerate(rows) if row[1] == value), None)
+        if place is None:
+            self._not_there += 1
+            return
+        before = rows[:last]
+        del rows[place]
+        if rows:
+            self._rows.set(rows)
+        else:
+            self._rows.clear()
+        self._tell(place, before, rows[:last], entered=False)
+
+    def _tell(self, place: int, before: list[Row], after: list[Row], *, entered: bool) -> None:
+        """
+        Emit what has changed.
+
+        Args:
+            place: the first place that has, from 0: there a row has entered, or else left.
+            before, after: the rows of the places up to the last.
+        """
+        first, last = self._ranks.first - 1, self._ranks.last
+        if place >= last:
+            return
+        if self._log is None:
+            if max(len(before), len(after)) > first:
+                self._out(Ranking(self._state.key, [value for _, value in after[first:]]))
+            return
+        if self._by_place:
+            changes = self._by_rank(place, before, after)
+        else:
+            changes = _by_row(place, before, after, entered=entered)
+        for change in changes:
+            self._out(change)
+
+    def _by_rank(self, place: int, before: list[Row], after: list[Row]) -> Iterator[Change[Any]]:
+        """Each place whose row has changed."""
+        for at in range(max(place, self._ranks.first - 1), max(len(before), len(after))):
+            if at >= len(after):
+                yield self._at(DELETE, before[at], at)
+            elif at >= len(before):
+                yield self._at(INSERT, after[at], at)
+            else:
+                if self._log is not None and self._log.update_before:
+                    yield self._at(UPDATE_BEFORE, before[at], at)
+                yield self._at(UPDATE_AFTER, after[at], at)
+
+    def _at(self, kind: ChangeKind, row: Row, place: int) -> Change[Any]:
+        return Change(kind, row[1], place + 1 if self._ranked else None)
+
+
+def _by_row(place: int, before: list[Row], after: list[Row], *, entered: bool) -> Iterator[Change[Any]]:
+    """The row that leaves the ranks, and the one that enters them."""
+    if len(after) <= len(before):
+        yield Change(DELETE, before[-1 if entered else place][1])
+    if len(before) <= len(after):
+        yield Change(INSERT, after[place if entered else -1][1])
+
+
+@dataclass(frozen=True)
+class TopSpec(Spec):
+    """
+    Keeps the first of each key.
+
+    Attributes:
+        key_by: gives the key of an element.
+        ranks: which.
+        ttl: how long a key is remembered whose rows do not change; None: for ever.
+        log: emit a change log; None: rankings.
+        ranked: with places.
+        retracts: elements are changes, which may take rows back.
+    """
+
+    key_by: KeyBy
+    ranks: Ranks
+    ttl: TimeToLive | None = None
+    log: ChangeLog | None = None
+    ranked: bool = False
+    retracts: bool = False
+
+    def build(self) -> Top:
+        return Top(self.key_by, self.ranks, self.ttl, self.log, ranked=self.ranked, retracts=self.retracts)
+
+    @property
+    def operator(self) -> type[Top]:
+        return Top
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def schema(self) -> Schema:
+        ranks = self.ranks
+        form = {"by": described(ranks.by), "order": ranks.order, "retracts": self.retracts}
+        # of fewer rows than before the rest is cut off; of more, those that had been cut off are missing
+        return Schema(form=form, settings={"last": ranks.last, "ttl": described(self.ttl)})
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return ("not_there",) if self.retracts else ()

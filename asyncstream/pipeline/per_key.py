@@ -1,0 +1,260 @@
+"""
+What a stream with keys can do without windows: one of many, the first of many, rolling results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from asyncstream.arguments import Duration, Fields, choice, count, duration_ms, function, refuse, selector
+from asyncstream.errors import PipelineError
+from asyncstream.keyed import (
+    LATE,
+    Best,
+    By,
+    Change,
+    Changes,
+    DeduplicateSpec,
+    Keep,
+    Ranking,
+    Ranks,
+    RollingSpec,
+    TopSpec,
+    change_log,
+)
+from asyncstream.operators.spec import Spec
+from asyncstream.pipeline.stream import SideStreams, Stream
+from asyncstream.plan import Graph, Output
+from asyncstream.state import TimeToLive
+
+__all__ = ("KeyedResults", "PerKey")
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class PerKey(Stream[T], Generic[K, T]):
+    """A stream whose elements have a key."""
+
+    def __init__(self, graph: Graph, output: Output, key: Callable[[T], K]) -> None:
+        super().__init__(graph, output)
+        self._key_by = key
+
+    def _key(self) -> Callable[[Any], Any] | None:
+        return self._key_by
+
+    @overload
+    def deduplicate(
+        self,
+        key: Callable[[T], object] | Fields | None = None,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: None = None,
+        name: str | None = None,
+    ) -> KeyedResults[T]: ...
+    @overload
+    def deduplicate(
+        self,
+        key: Callable[[T], object] | Fields | None = None,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: Changes,
+        name: str | None = None,
+    ) -> KeyedResults[Change[T]]: ...
+    def deduplicate(
+        self,
+        key: Any = None,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: Changes | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[Any]:
+        """
+        Keep one element of each key.
+
+        The first by arrival is passed on at once. The first by event time is passed on when the watermark
+        reaches it, since an earlier one may still come; what is behind the watermark goes to `.late`. The
+        last is passed on at once, and again whenever another takes its place: by arrival each one that is
+        not equal, by event time each one that is not earlier.
+
+        Args:
+            key: what makes elements the same; None: the key of the stream.
+            keep: "first" or "last".
+            by: "arrival", or "event_time".
+            within: for how long a key is remembered, in processing time, from the time when the element that
+                is kept came (by event time the first: was passed on); a `timedelta` or seconds. None: for
+                ever.
+            changes: give a change log, of `Change`s, instead of elements: "all", "upserts" (no `-U`) or
+                "updates" (`+U` alone). The first by event time then does not wait: it is replaced.
+        """
+        spec = DeduplicateSpec(
+            self._key_by if key is None else selector("key", key),
+            choice("keep", keep, ("first", "last")),
+            choice("by", by, ("arrival", "event_time")),
+            None if within is None else _time_to_live("within", within),
+            change_log(changes, ("all", "upserts", "updates")),
+        )
+        details = {"keep": keep, "by": by, "within": within, "changes": changes}
+        return self._results("deduplicate", name, spec, details)
+
+    @overload
+    def top(
+        self,
+        n: int,
+        by: Callable[[T], Any] | str,
+        *,
+        order: Literal["descending", "ascending"] = "descending",
+        skip: int = 0,
+        ranked: bool = False,
+        retracts: bool = False,
+        ttl: Duration | TimeToLive | None = None,
+        changes: None = None,
+        name: str | None = None,
+    ) -> KeyedResults[Ranking[K, Any]]: ...
+    @overload
+    def top(
+        self,
+        n: int,
+        by: Callable[[T], Any] | str,
+        *,
+        order: Literal["descending", "ascending"] = "descending",
+        skip: int = 0,
+        ranked: bool = False,
+        retracts: bool = False,
+        ttl: Duration | TimeToLive | None = None,
+        changes: Changes,
+        name: str | None = None,
+    ) -> KeyedResults[Change[Any]]: ...
+    def top(
+        self,
+        n: int,
+        by: Callable[[Any], Any] | str,
+        *,
+        order: Literal["descending", "ascending"] = "descending",
+        skip: int = 0,
+        ranked: bool = False,
+        retracts: bool = False,
+        ttl: Duration | TimeToLive | None = None,
+        changes: Changes | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[Any]:
+        """
+        The first `n` elements of each key: a `Ranking` whenever they change.
+
+        Of elements that rank alike, the first to come is before the others.
+
+        Args:
+            n: how many, at least 1.
+            by: what elements rank by: a function, or the name of a field.
+            order: "descending": the largest are the first; "ascending": the smallest.
+            skip: leave out so many before them.
+            ranked: tell the places of rows in the change log.
+            retracts: the elements are `Change`s of rows, as another step gives them, and `by` is asked about
+                rows. A row that is taken back must be equal to one that came. All rows are kept then, not
+                `n` of them.
+            ttl: a key whose rows have not changed for so long, in processing time, is forgotten; nothing is
+                emitted for that. A `timedelta`, seconds or a `TimeToLive`; None: never.
+            changes: give a change log, of `Change`s, instead: "all", or "upserts" (no `-U`).
+        """
+        n, skip = count("n", n), count("skip", skip, least=0)
+        log = change_log(changes, ("all", "upserts"))
+        if ranked and log is None:
+            raise refuse("ranked", "changes= with it", ranked, "a Ranking holds rows in the order of ranks")
+        choice("order", order, ("descending", "ascending"))
+        ranks = Ranks(selector("by", by), order, skip + 1, skip + n)
+        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        spec = TopSpec(self._key_by, ranks, lives, log, ranked, retracts)
+        details = {"n": n, "by": by, "order": order, "skip": skip or None, "ttl": ttl, "changes": changes}
+        return self._results("top", name, spec, details)
+
+    def reduce(
+        self,
+        fn: Callable[[T, T], T],
+        *,
+        ttl: Duration | TimeToLive | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[T]:
+        """
+        Fold the elements of each key as they come; emits for each element what they come to so far.
+
+        Args:
+            fn: makes one of what there is, or the first element, and the next; it changes neither of them.
+            ttl: a key without an element for so long, in processing time, begins anew: a `timedelta`, seconds
+                or a `TimeToLive`; None: never.
+        """
+        return self._rolling("reduce", function("fn", fn), {"fn": fn}, ttl, name)
+
+    def min_by(
+        self,
+        by: Callable[[T], Any] | str,
+        *,
+        ttl: Duration | TimeToLive | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[T]:
+        """
+        For each element the one of its key with the smallest value so far; of equal ones the first.
+
+        Args:
+            by: gives the value: a function, or the name of a field.
+            ttl: as for `reduce`.
+        """
+        return self._rolling("min_by", Best(selector("by", by), largest=False), {"by": by}, ttl, name)
+
+    def max_by(
+        self,
+        by: Callable[[T], Any] | str,
+        *,
+        ttl: Duration | TimeToLive | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[T]:
+        """As `min_by`, with the largest value."""
+        return self._rolling("max_by", Best(selector("by", by), largest=True), {"by": by}, ttl, name)
+
+    def _rolling(
+        self,
+        kind: str,
+        reduce: Callable[[Any, Any], Any],
+        details: Mapping[str, object],
+        ttl: Duration | TimeToLive | None,
+        name: str | None,
+    ) -> KeyedResults[T]:
+        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        return self._results(kind, name, RollingSpec(self._key_by, reduce, lives), {**details, "ttl": ttl})
+
+    def _results(
+        self, kind: str, name: str | None, spec: Spec, details: Mapping[str, object]
+    ) -> KeyedResults[Any]:
+        sides = (LATE,) if "late_dropped" in spec.counters else ()
+        return KeyedResults(self._graph, self._step(kind, name, spec, details), sides)
+
+
+class KeyedResults(SideStreams[T]):
+    """What comes out of a keyed step, and on the side what came too late for it."""
+
+    @property
+    def late(self) -> Stream[Any]:
+        """
+        The elements that came too late; counted if nobody reads this.
+
+        Raises:
+            PipelineError: if the step does not wait for event time, so that nothing is late.
+        """
+        if not self._sides:
+            raise PipelineError(
+                f"step {self._output.step!r} does not wait for event time, so nothing is late for it"
+            )
+        return self.side(LATE)
+
+
+def _time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
+    if isinstance(ttl, TimeToLive):
+        return ttl
+    duration_ms(name, ttl)
+    return TimeToLive(ttl)

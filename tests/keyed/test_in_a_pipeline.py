@@ -1,0 +1,192 @@
+"""What a user types, and what is refused when it is typed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Change,
+    CheckpointError,
+    Checkpoints,
+    ManualClock,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Ranking,
+    Stream,
+    UserFunctionError,
+)
+from asyncstream.state import TimeToLive
+from asyncstream.testing import harness
+
+SECOND = 1_000
+
+
+def event(key: str, value: int) -> dict[str, Any]:
+    return {"key": key, "v": value}
+
+
+def test_of_each_key_the_first_passes() -> None:
+    with harness(lambda stream: stream.deduplicate("key")) as tested:
+        tested.push_all([event("a", 1), event("b", 2), event("a", 3)])
+        assert tested.collect() == [event("a", 1), event("b", 2)]
+
+
+def test_a_key_is_new_again_when_its_time_is_over_exactly() -> None:
+    with harness(lambda stream: stream.key_by("key").deduplicate(within=timedelta(seconds=10))) as tested:
+        tested.push(event("a", 1))
+        tested.advance_clock(9_999)
+        tested.restart()
+        tested.push(event("a", 2))
+        tested.advance_clock(10_000)
+        tested.push(event("a", 3))
+        tested.advance_clock(19_999)
+        tested.push(event("a", 4))
+        assert [one["v"] for one in tested.collect()] == [1, 3]
+
+
+def test_a_key_of_its_own_takes_the_place_of_the_streams() -> None:
+    with harness(lambda stream: stream.key_by("key").deduplicate("v")) as tested:
+        tested.push_all([event("a", 1), event("b", 1), event("a", 2)])
+        assert tested.collect() == [event("a", 1), event("a", 2)]
+
+
+def test_the_last_passes_whenever_it_is_another() -> None:
+    with harness(lambda stream: stream.deduplicate("key", keep="last", within=10)) as tested:
+        tested.push_all([event("a", 1), event("a", 1), event("a", 2), event("a", 1)])
+        assert [one["v"] for one in tested.collect()] == [1, 2, 1]
+
+
+def test_the_first_by_event_time_waits_for_the_watermark() -> None:
+    with harness(lambda stream: stream.deduplicate("key", by="event_time")) as tested:
+        tested.push(event("a", 1), at=30)
+        tested.push(event("a", 2), at=20)
+        tested.advance(19)
+        assert tested.collect() == []
+        tested.advance(20)
+        tested.push(event("b", 3), at=19)
+        assert tested.collect(timestamps=True) == [(event("a", 2), 20)]
+        assert tested.collect("late") == [event("b", 3)]
+
+
+def test_a_change_log_says_what_is_replaced() -> None:
+    with harness(lambda stream: stream.deduplicate("key", by="event_time", changes="all")) as tested:
+        tested.push(event("a", 1), at=30)
+        tested.push(event("a", 2), at=20)
+        kinds = [(change.kind, change.value["v"]) for change in tested.collect()]
+        assert kinds == [("+I", 1), ("-U", 1), ("+U", 2)]
+
+
+def test_the_top_is_told_whenever_it_changes() -> None:
+    with harness(lambda stream: stream.key_by("key").top(2, by="v")) as tested:
+        tested.push_all(event("a", value) for value in (1, 3, 0, 2))
+        told = tested.collect()
+    assert [[one["v"] for one in ranking.values] for ranking in told] == [[1], [3, 1], [3, 2]]
+    assert all(type(ranking) is Ranking and ranking.key == "a" for ranking in told)
+
+
+def test_changes_of_one_step_are_the_rows_of_the_next() -> None:
+    """The last price of each item, and of these the two smallest."""
+
+    def define(stream: Stream[Any]) -> Stream[Any]:
+        latest = stream.deduplicate("key", keep="last", changes="all")
+        return latest.key_by(lambda change: None).top(2, by="v", order="ascending", retracts=True)
+
+    with harness(define) as tested:
+        tested.push_all([event("a", 5), event("b", 7), event("c", 6), event("a", 9)])
+        assert [[one["key"] for one in ranking.values] for ranking in tested.collect()][-1] == ["c", "b"]
+        tested.push(event("c", 8))
+        assert [one["key"] for one in tested.collect()[-1].values] == ["b", "c"]
+
+
+def test_a_row_that_is_not_there_is_counted() -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).top(1, by="v", retracts=True)) as tested:
+        tested.push_all([Change("+I", event("a", 1)), Change("-D", event("a", 2))])
+        assert len(tested.collect()) == 1
+        assert next(iter(tested.metrics().values()))["not_there"] == 1
+
+
+def test_rolling_results_come_with_each_element() -> None:
+    with harness(lambda stream: stream.key_by(str.lower).reduce(lambda one, other: one + other)) as tested:
+        tested.push_all(["a", "b", "A", "a"])
+        assert tested.collect() == ["a", "b", "aA", "aAa"]
+    with harness(lambda stream: stream.key_by("key").max_by("v", ttl=10)) as tested:
+        tested.push_all([event("a", 2), event("a", 1), event("a", 3)])
+        tested.advance_clock(10_000)
+        tested.push(event("a", 0))
+        assert [one["v"] for one in tested.collect()] == [2, 2, 3, 0]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_was_seen_is_seen_after_a_restart_and_no_other_way_reads_it() -> None:
+    store, clock = MemoryStore(), ManualClock(0)
+
+    async def run(values: str, **options: Any) -> list[Any]:
+        out: list[Any] = []
+        made = Pipeline("firsts")
+        made.submissions(name="in").deduplicate(lambda value: value, name="first", **options).to(
+            out, name="out"
+        )
+        async with made.start(checkpoints=Checkpoints(store=store), clock=clock) as job:
+            for value in values:
+                await job.submit(value)
+            await job.drain()
+        return out
+
+    assert await run("abcab", within=60) == ["a", "b", "c"]
+    assert await run("cdbd", within=60) == ["d"]
+    with pytest.raises(CheckpointError, match="keep was 'first' and is 'last'"):
+        await run("a", keep="last")
+
+
+def test_what_cannot_be_folded_is_the_users_error() -> None:
+    async def later(one: Any, other: Any) -> Any:
+        return one
+
+    with (
+        harness(lambda stream: stream.key_by("key").reduce(lambda a, b: later(a, b))) as tested,
+        pytest.raises(UserFunctionError, match="ask a service in an async_map"),
+    ):
+        tested.push_all([event("a", 1), event("a", 2)])
+
+
+def test_event_time_is_needed_where_it_counts() -> None:
+    with (
+        harness(lambda stream: stream.deduplicate("key", keep="last", by="event_time")) as tested,
+        pytest.raises(UserFunctionError, match="deduplication by event time needs a timestamp"),
+    ):
+        tested.push(event("a", 1))
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda s: s.deduplicate("key", keep="any"), "keep: expected one of 'first', 'last', got 'any'"),
+    (lambda s: s.deduplicate("key", by="time"), "by: expected one of 'arrival', 'event_time'"),
+    (lambda s: s.deduplicate("key", within=0), "within: expected a positive duration, got 0"),
+    (lambda s: s.deduplicate("key", within="1h"), "within: expected a timedelta or a number"),
+    (lambda s: s.deduplicate("key", changes="some"), "changes: expected one of 'all', 'upserts', 'updates'"),
+    (lambda s: s.deduplicate(3), "key: expected a function, got 3"),
+    (lambda s: s.deduplicate("key").late, "does not wait for event time, so nothing is late"),
+    (lambda s: s.key_by("key").top(0, by="v"), "n: expected an integer of at least 1, got 0"),
+    (lambda s: s.key_by("key").top(1, by=None), "by: expected a function, got None"),
+    (lambda s: s.key_by("key").top(1, by="v", order="up"), "order: expected one of"),
+    (lambda s: s.key_by("key").top(1, by="v", skip=-1), "skip: expected an integer of at least 0"),
+    (lambda s: s.key_by("key").top(1, by="v", ranked=True), "ranked: expected changes= with it"),
+    (
+        lambda s: s.key_by("key").top(1, by="v", changes="updates"),
+        "changes: expected one of 'all', 'upserts'",
+    ),
+    (lambda s: s.key_by("key").top(1, by="v", ttl=TimeToLive), "ttl: expected a timedelta"),
+    (lambda s: s.key_by("key").reduce(3), "fn: expected a function, got 3"),
+    (lambda s: s.key_by("key").min_by(3), "by: expected a function, got 3"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_wrong_is_refused_when_it_is_typed(wrong: Any, message: str) -> None:
+    stream: Stream[Any] = Pipeline("p").source([event("a", 1)])
+    with pytest.raises(PipelineError, match=message):
+        wrong(stream.event_time("v", BoundedOutOfOrderness(1)))
