@@ -173,7 +173,8 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
     Args:
         name: of the argument.
         value: a function; the name of a field, which is a key of a mapping or an attribute of anything else;
-            or several names, as a tuple, for the tuple of their values.
+            or several names, as a tuple, for the tuple of their values. A name is taken as it is: "a.b" is
+            the field of that name, not a field of a field.
         yields: a generator function is one as well.
 
     Returns:

@@ -83,9 +83,13 @@ class MissingField(AsyncStreamError, KeyError, AttributeError):
     """
 
     def __init__(self, field: str, element: object) -> None:
-        there_are = ", ".join(map(repr, _field_names(element)))
+        names = _field_names(element)
+        there_are = ", ".join(map(repr, names)) or "none"
+        outer, dot, _ = field.partition(".")
+        within = "; a dot is part of a name: for a field within a field, give a function of the element"
         super().__init__(
-            f"no field {field!r} in a {type(element).__name__}; there are: {there_are or 'none'}"
+            f"no field {field!r} in a {type(element).__name__}; there are: {there_are}"
+            f"{within if dot and outer in names else ''}"
         )
         self.field = field
 

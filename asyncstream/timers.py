@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import MISSING, plain_namespace, same
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Tables
@@ -99,7 +100,12 @@ class TimerQueue:
         self.restored()
 
     def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
-        """Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there."""
+        """
+        Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there.
+
+        Raises:
+            ValueError: if the key would not be found again, see `state.keys`.
+        """
         table = self._table
         bucket = table.young.get(timestamp)
         if bucket is None:
@@ -109,11 +115,17 @@ class TimerQueue:
                 self._register_beside(timestamp, (key, namespace))
                 return
             if not table.has_older or not table.has_rows(timestamp):
+                if type(key) not in SOUND:
+                    check_key(key)
                 table.young[timestamp] = {(key, namespace): None}
                 heappush(self._heap, timestamp)
                 return
         elif not table.has_older:
-            bucket[key, namespace] = None
+            timer = (key, namespace)
+            if timer not in bucket:
+                if type(key) not in SOUND:
+                    check_key(key)
+                bucket[timer] = None
             return
         if table.peek(timestamp, (key, namespace)) is MISSING:
             table.put(timestamp, (key, namespace), None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncstream.async_wait.promise import PENDING, Passage, Promise, Routed
 from asyncstream.operators.results import FirstKeys
+from asyncstream.state.keys import SOUND, check_key
 
 __all__ = ("Lanes",)
 
@@ -31,13 +32,15 @@ class Lanes:
         """
         Whether the call may start at once; if not, it will be among the released.
 
-        Raises: what the user's key function does, or the hashing of its result.
+        Raises: what the user's key function does, the hashing of its result, or `check_key`.
         """
         promise.key = key = self._key_by(promise.value)
         lane = self._lanes.get(key)
         if lane is not None:
             lane.append(promise)
             return False
+        if type(key) not in SOUND:
+            check_key(key)
         self._lanes[key] = deque()
         return True
 

@@ -21,6 +21,7 @@ from asyncstream.operators.failures import FAILED, Failures, OnError, failure_co
 from asyncstream.operators.origins import compressed, spread
 from asyncstream.operators.results import KEY_ADVICE, Kinds, NotAValue, close_all, is_deferred, not_a_value
 from asyncstream.operators.spec import Spec
+from asyncstream.state.keys import check_key
 
 __all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
 
@@ -252,6 +253,7 @@ def _checked_key(key: Any) -> None:
     if is_deferred(key):
         raise not_a_value([key], KEY_ADVICE)
     hash(key)
+    check_key(key)
 
 
 class FlatMap(PerElement):

@@ -311,13 +311,15 @@ class Stream(Joining[T], Ending[T]):
     ) -> KeyedStream[Any, T]: ...
     def key_by(self, key: Any, *, on_error: OnError = "fail", name: str | None = None) -> KeyedStream[Any, T]:
         """
-        What follows happens per key: `key(element)`, which must be hashable.
+        What follows happens per key: `key(element)`, which must be hashable and equal itself, as NaN does
+        not.
 
         A key belongs to its element: each step that needs it asks for it again.
 
         Args:
             key: a function, or the name of a field; of several, as a tuple, the key is the tuple of their
-                values.
+                values. A name is taken as it is: "a.b" is the field of that name; for a field of a field
+                give a function, `lambda element: element["a"]["b"]`.
             on_error: what becomes of an element for which `key` raises, or gives what cannot be a key: as for
                 `map`. With "skip" and "route" a step of its own looks at each key first; it takes `name`.
         """

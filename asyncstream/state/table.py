@@ -38,6 +38,7 @@ from typing import Any, Final, cast
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.delta import Delta, SavedRows
 from asyncstream.state.detached import IMMUTABLE, detached
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     MISSING,
     NO_ROWS,
@@ -197,10 +198,17 @@ class Table:
         return value
 
     def put(self, namespace: Hashable, key: Hashable, value: Any) -> None:
-        """Have this value in a row."""
+        """
+        Have this value in a row.
+
+        Raises:
+            ValueError: if the key would not be found again, see `keys`.
+        """
         rows = self.young.get(namespace)
         if rows is None:
             rows = self.young[namespace] = {}
+        if key not in rows and type(key) not in SOUND:
+            check_key(key)
         rows[key] = value
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:

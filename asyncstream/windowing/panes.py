@@ -38,6 +38,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import OrderMatters, can_merge
@@ -158,6 +159,8 @@ class PaneWindowOperator(PlainWindowOperator):
                     if is_older:
                         held = table.take((start, end), key)
                     if held is MISSING:
+                        if type(key) not in SOUND:
+                            check_key(key)
                         held = create()
                         if numbers is not None:
                             held.append(next(numbers))

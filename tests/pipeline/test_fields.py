@@ -145,6 +145,17 @@ def test_missing_field_is_an_error_as_any_other() -> None:
     assert str(MissingField("x", {})) == "no field 'x' in a dict; there are: none"
 
 
+def test_dot_is_part_of_a_name() -> None:
+    elements = [{"a.b": 1, "a": {"b": 2}}, SimpleNamespace(**{"a.b": 3, "a": SimpleNamespace(b=4)})]
+    assert results(lambda stream: stream.map("a.b"), elements) == [1, 3]
+    keys = results(lambda stream: stream.key_by("a.b").count_window(1).aggregate(n=Count()), elements)
+    assert [result.key for result in keys] == [1, 3]
+    for element in ({"a": {"b": 2}}, SimpleNamespace(a=SimpleNamespace(b=4))):
+        with pytest.raises(UserFunctionError, match="a dot is part of a name: for a field within a field"):
+            results(lambda stream: stream.map("a.b"), [element])
+    assert "a dot is part" not in str(MissingField("x.y", {"a": 1}))
+
+
 def test_property_that_fails_is_no_missing_field() -> None:
     with pytest.raises(UserFunctionError, match="AttributeError: inside"):
         results(lambda stream: stream.map("id"), [WithProperty()])

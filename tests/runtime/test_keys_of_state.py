@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -10,8 +11,26 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from asyncstream import Checkpoints, KeyedProcessFunction, MemoryStore, NoWatermarks, Pipeline
+from asyncstream import (
+    Checkpoints,
+    KeyedProcessFunction,
+    KeyedStream,
+    MemoryStore,
+    NoWatermarks,
+    Pipeline,
+    Stream,
+    UserFunctionError,
+)
 from asyncstream.state import ValueDescriptor
+from asyncstream.windowing import (
+    Collect,
+    Count,
+    CountTrigger,
+    DynamicSessionWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
 
 
 class Point(NamedTuple):
@@ -77,3 +96,64 @@ async def test_key_finds_what_it_had(key: Any, codec: Literal["json", "pickle"])
         await job.drain()
     assert out == [(key, 2)]
     assert type(out[0][0]) is type(key)
+
+
+class SetsOnly(KeyedProcessFunction[Any, Any]):
+    """Writes what it never reads."""
+
+    def open(self, ctx: Any) -> None:
+        self.state = ctx.state(ValueDescriptor("last"))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.state.set(value)
+
+
+class TimersOnly(KeyedProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        ctx.register_event_timer(ctx.timestamp + 1)
+
+
+async def same(value: Any) -> Any:
+    return value
+
+
+STEPS: dict[str, Callable[[KeyedStream[Any, Any]], Stream[Any]]] = {
+    "process that only writes": lambda stream: stream.process(SetsOnly()),
+    "process with timers only": lambda stream: stream.process(TimersOnly()),
+    "tumbling": lambda stream: stream.window(TumblingWindows(1)).aggregate(n=Count()),
+    "sliding": lambda stream: stream.window(SlidingWindows(2, 1)).aggregate(n=Count()),
+    "in order": lambda stream: stream.window(SlidingWindows(2, 1)).aggregate(all=Collect("v")),
+    "sessions": lambda stream: stream.window(SessionWindows(1)).aggregate(n=Count()),
+    "dynamic sessions": lambda stream: stream.window(DynamicSessionWindows(lambda value: 1)).aggregate(
+        n=Count()
+    ),
+    "trigger": lambda stream: stream.window(TumblingWindows(1)).trigger(CountTrigger(2)).aggregate(n=Count()),
+    "count": lambda stream: stream.count_window(2).aggregate(n=Count()),
+    "policy": lambda stream: stream.policy_window(length=2, function=len),
+    "calls": lambda stream: stream.async_map(same, order="per_key", name="calls"),
+}
+
+
+@pytest.mark.parametrize("key", ["v", ("id", "v")], ids=repr)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_key_that_is_not_a_number_is_refused_at_its_first_element(step: str, key: Any) -> None:
+    elements = [{"id": 1, "v": value} for value in (1.0, 1.0, math.nan, 2.0)]
+    pipeline = Pipeline()
+    timed = pipeline.source(elements).event_time(lambda value: 1_000, NoWatermarks())
+    STEPS[step](timed.key_by(key)).to([])
+    with pytest.raises(UserFunctionError, match=r"a key must equal itself, got .*nan") as failure:
+        await pipeline.run()
+    assert failure.value.element is elements[2]
+
+
+@pytest.mark.parametrize("key", ["v", ("id", "v")], ids=repr)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_key_that_is_not_a_number_can_be_skipped(key: Any) -> None:
+    elements = [{"id": 1, "v": value} for value in (1.0, math.nan, 1.0)]
+    out = list[Any]()
+    pipeline = Pipeline()
+    timed = pipeline.source(elements).event_time(lambda value: 1_000, NoWatermarks())
+    timed.key_by(key, on_error="skip").window(TumblingWindows(1)).aggregate(n=Count()).to(out)
+    await pipeline.run()
+    assert [result.value for result in out] == [{"n": 2}]

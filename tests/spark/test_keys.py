@@ -80,9 +80,10 @@ def test_enums_and_plain_objects_are_keys() -> None:
         groups.of(type("thing", (), {})())
 
 
-def test_what_is_not_a_number_has_one_group() -> None:
-    nan = float("nan")
-    assert KeyGroups(1000).of(nan) == KeyGroups(1000).of(nan * 2)
+@pytest.mark.parametrize("key", [float("nan"), ("a", float("nan")), pd.NaT], ids=repr)
+def test_what_does_not_equal_itself_has_no_group(key: Any) -> None:
+    with pytest.raises(ValueError, match="a key must equal itself, got"):
+        KeyGroups(1000).of(key)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from zlib import crc32
 
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CodecError
+from asyncstream.state.keys import check_key
 
 __all__ = ("GROUPING", "KeyGroups", "group_of", "label_of")
 
@@ -48,12 +49,14 @@ class KeyGroups:
 
         Raises:
             TypeError: if the key cannot be hashed, or compared with one of another worker.
+            ValueError: if it does not equal itself.
             CodecError: if it has parts of a type that has no fixed bytes.
         """
         group = self._known.get(key)
         if group is None:
             if len(self._known) >= CACHED:
                 self._known.clear()
+            check_key(key)
             group = self._known[key] = _stable_hash(key) % self._count
         return group
 

@@ -25,6 +25,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import MISSING, Cell, Table
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.tables import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
 from asyncstream.windowing.policies.events import Event
@@ -307,7 +308,10 @@ class PolicyWindowOperator(Operator):
         keys = []
         for value in values:
             try:
-                keys.append(self._key_by(value))
+                key = self._key_by(value)
+                if type(key) not in SOUND:
+                    check_key(key)
+                keys.append(key)
             except BaseException as error:
                 raise self.blame(value, error) from error
         return keys

@@ -1,0 +1,66 @@
+"""
+Keys that would not be found again.
+
+A row is looked up by its key. What does not equal itself, NaN before all, is found only as the very object
+that it was when it was put: each element that brings one has a row of its own, and after a restore, which
+makes new objects, nothing finds any of these rows. So it is refused, when a table first meets it: to look at
+every key of every element would cost what many a key function costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from asyncstream.errors import safe_repr
+
+__all__ = ("SOUND", "check_key")
+
+SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
+"""Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
+
+
+_NUMBERS: Final = frozenset({float, complex, Decimal})
+
+_GROUPS: Final = (tuple, frozenset, list)
+"""They compare their parts by identity first, so that they equal themselves whatever is in them."""
+
+
+def check_key(key: Any) -> None:
+    """
+    Refuse a key that does not equal itself, or is made of parts that do not.
+
+    Raises:
+        ValueError: if it is one, such as NaN, NaT, or a tuple with one of them.
+    """
+    if not _equals_itself(key):
+        raise ValueError(
+            f"a key must equal itself, got {safe_repr(key)}: each of its kind would be a key of its own, and "
+            "what is kept for it lost when a job goes on from a checkpoint; have key_by give something else "
+            "in its place, such as None, or leave such elements out by a filter before it"
+        )
+
+
+def _equals_itself(value: Any) -> bool:
+    kind: Any = type(value)
+    if kind in SOUND:
+        return True
+    if kind in _NUMBERS:
+        return bool(value == value)
+    if isinstance(value, _GROUPS):
+        return all(map(_equals_itself, value))
+    if kind.__eq__ is not object.__eq__ and not all(map(_equals_itself, _attributes(value))):
+        return False
+    try:
+        return bool(value == value)
+    except TypeError:  # pandas' NA, which is neither equal to itself nor different
+        return False
+
+
+def _attributes(value: Any) -> Iterable[Any]:
+    """Those by which an object of a class that says itself what is equal is likely to be compared."""
+    if is_dataclass(value):
+        return (getattr(value, field.name) for field in fields(value) if field.compare)
+    return getattr(value, "__dict__", {}).values()
