@@ -31,7 +31,7 @@ was deleted; a timing wheel, which fires too late what callbacks register; sorte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
@@ -86,11 +86,13 @@ class TimerQueue:
 
     Args:
         table: where they are kept, made by `timer_table`; None: in one of its own.
+        coming: told the keys of timers that come into memory since they are due soon.
     """
 
-    __slots__ = ("_advancing", "_away", "_heap", "_merges", "_stale", "_table")
+    __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_stale", "_table")
 
-    def __init__(self, table: Table | None = None) -> None:
+    def __init__(self, table: Table | None = None, coming: Callable[[list[Any]], None] | None = None) -> None:
+        self._coming = coming
         self._table = timer_table("timers") if table is None else table
         self._heap: list[int] = []
         self._stale = 0
@@ -186,6 +188,31 @@ class TimerQueue:
         if self._stale > _SWEEP:
             self._sweep()
 
+    def pop(self, until: float) -> tuple[int, list[Any]] | None:
+        """
+        The earliest timestamp up to and including `until` that has timers, and their keys; they are gone
+        then.
+        """
+        heap, table = self._heap, self._table
+        if table.is_remote:
+            self._look_away()
+        while True:
+            if self._away <= until and (not heap or heap[0] >= self._away):
+                self._bring(until)
+            if not heap or heap[0] > until:
+                return None
+            timestamp = heappop(heap)
+            if table.has_older and timestamp in table:
+                table.adopt(timestamp)
+            bucket = table.young.pop(timestamp, None)
+            if bucket:
+                return timestamp, [key for key, _ in bucket]
+            self._stale -= self._stale > 0
+
+    def fill(self, timers: Sequence[tuple[int, Any]]) -> None:
+        """Have these timers, given by timestamp and key, in no order; `restored` is to follow."""
+        self._table.load_entries([(timestamp, (key, None), None) for timestamp, key in timers])
+
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
         heap = self._heap
@@ -226,9 +253,13 @@ class TimerQueue:
 
     def _bring(self, until: float) -> None:
         """Have some of the earliest timers in memory that are not."""
-        for timestamp in self._table.adopt_first(until):
+        brought = self._table.adopt_first(until)
+        for timestamp in brought:
             heappush(self._heap, timestamp)
         self._note_away()
+        if self._coming is not None:
+            young = self._table.young
+            self._coming([key for timestamp in brought for key, _ in young[timestamp]])
 
     def __len__(self) -> int:
         return len(self._table)

@@ -192,7 +192,8 @@ class Pipeline:
             snapshot: go on where an earlier job of this pipeline was stopped.
             checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
                 off. A path does as well: a checkpoint every ten seconds in that directory.
-            state: where process functions keep their state and timers; in memory by default. See `DiskState`.
+            state: where process functions and windows keep what they remember; in memory by default. See
+                `DiskState`.
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
             open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
                 seconds.

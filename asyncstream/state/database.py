@@ -37,10 +37,14 @@ class DiskState:
     Keeps what steps remember on disk, so that it may be larger than memory:
     `pipeline.start(state=DiskState("state"))`.
 
-    What was touched lately stays in memory, the rest is in RocksDB (extra `[disk]`). The directory, on a
-    disk of this machine, is a cache: it is emptied at each start, and what is to outlast the job goes into
-    checkpoints. Each job needs one of its own. Keys must compare by value, and keys and values be such that
-    pickle keeps them; a full disk or a lost directory fails the job.
+    What process functions and windows have touched lately stays in memory, the rest is in RocksDB (extra
+    `[disk]`). Policy windows and calls that are under way stay in memory. The directory, on a disk of this
+    machine, is a cache: it is emptied at each start, and what is to outlast the job goes into checkpoints.
+    Each job needs one of its own. Keys must compare by value, and keys, values, and what windows hold be such
+    that pickle keeps them; a full disk or a lost directory fails the job.
+
+    When a window that overlaps others fires, its results are put together in memory, for all of its keys;
+    those of tumbling windows and sessions need not be.
 
     Args:
         directory: where; made if it is not there.
@@ -112,8 +116,6 @@ class Database:
     def next_number(self) -> int:
         """Of a table that has none yet."""
         self._tables += 1
-        if self._tables > 0xFFFF:
-            self.fail("there are more than 65,535 tables")
         return self._tables
 
     def get_many(self, names: list[bytes]) -> list[bytes | None]:

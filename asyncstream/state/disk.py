@@ -5,7 +5,7 @@ Theory
 ------
 One database holds the old rows of all tables of a job. The name of an entry is
 
-    table       2 bytes, the number of the table in this process
+    table       4 bytes, the number of the table in this process
     namespace   a byte that says its kind, then: nothing for None; 8 bytes for an int, such that the earliest
                 comes first; 16 for a pair of them, a window; else 8, the number of the namespace
     hash        8 bytes, `hash(key)`
@@ -40,10 +40,13 @@ from asyncstream.state.rows import MISSING, SLICE, Entry, Rows
 
 __all__ = ("DiskRows",)
 
-_TABLE: Final = Struct(">H")
+_TABLE: Final = Struct(">I")
 _HASH: Final = Struct(">q")
 _INT: Final = Struct(">Q")
 _PAIR: Final = Struct(">QQ")
+
+_KIND: Final = _TABLE.size
+"""Where in a name the namespace begins, with its kind."""
 
 _ZERO: Final = 1 << 63
 """Added to an int, so that negative ones come before others."""
@@ -102,7 +105,7 @@ class DiskRows:
     # ------------------------------------------------------------------ one row
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
-        if type(namespace) is int and not self._low <= namespace <= self._high:
+        if not self._count or (type(namespace) is int and not self._low <= namespace <= self._high):
             self._stored.check()
             return MISSING
         try:
@@ -139,6 +142,18 @@ class DiskRows:
         return True
 
     # ------------------------------------------------------------------ many rows
+
+    def get_many(self, places: Sequence[tuple[Any, Any]]) -> list[Any]:
+        found: list[Any] = []
+        try:
+            self._stored.check()
+            names = [self._prefix_of(namespace) + _HASH.pack(hash(key)) for namespace, key in places]
+            for (_, key), data in zip(places, self._stored.get_many(names), strict=True):
+                row = None if data is None else _row_of(pickle.loads(data), key)
+                found.append(MISSING if row is None else row[2])
+        except Exception as error:
+            self._stored.fail(error)
+        return found
 
     def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
         """
@@ -219,13 +234,8 @@ class DiskRows:
         """Of these namespaces with keys, all different, how many have no row."""
         rest = iter(entries)
         count = 0
-        try:
-            while some := list(islice(rest, SLICE)):
-                names = [self._prefix_of(namespace) + _HASH.pack(hash(key)) for namespace, key in some]
-                for (_, key), data in zip(some, self._stored.get_many(names), strict=True):
-                    count += data is None or _row_of(pickle.loads(data), key) is None
-        except Exception as error:
-            self._stored.fail(error)
+        while some := list(islice(rest, SLICE)):
+            count += self.get_many(some).count(MISSING)
         return count
 
     # ------------------------------------------------------------------ namespaces
@@ -260,8 +270,13 @@ class DiskRows:
         if not self._count:
             return False
         prefix = self._prefix_of(namespace)
-        names = [name for name, _ in self._rows(prefix, _behind(prefix))]
-        self._delete(names, prefix, _behind(prefix))
+        names: list[bytes] = []
+        count = 0
+        for name, _ in self._rows(prefix, _behind(prefix)):
+            count += 1
+            if count <= _FEW + 1:
+                names.append(name)
+        self._delete(names, prefix, _behind(prefix), count)
         if names and namespace == self._low:
             self._low_is_exact = False
         return bool(names)
@@ -313,11 +328,23 @@ class DiskRows:
             found.setdefault(namespace, []).append(row)
             names.append(name)
         last = self._prefix + _INTS + _INT.pack(max(found) + _ZERO)
-        self._delete(names, begin, _behind(last))
+        self._delete(names, begin, _behind(last), len(names))
         self._low, self._low_is_exact = following, True
         for rows in found.values():
             rows.sort(key=itemgetter(1))
         return {namespace: {row[0]: row[2] for row in rows} for namespace, rows in found.items()}
+
+    def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
+        prefix = self._prefix_of(namespace)
+        gathered = _Gathered(self._stored)
+        for _, row in self._rows(prefix, _behind(prefix)):
+            gathered.add((namespace, row[0], row[2]), row[1])
+        for _, key, value in gathered.in_order():
+            yield key, value
+
+    def unordered(self) -> Iterator[Entry]:
+        for name, row in self._rows(self._prefix, _behind(self._prefix)):
+            yield self._namespace_of(name[: -_HASH.size], row), row[0], row[2]
 
     def entries(self) -> Iterator[Entry]:
         begin, end = self._prefix, _behind(self._prefix)
@@ -374,8 +401,14 @@ class DiskRows:
         except Exception as error:
             self._stored.fail(error)
 
-    def _delete(self, names: Sequence[bytes], begin: bytes, end: bytes) -> None:
-        """Have these rows no more, which are all from `begin` up to, and without, `end`."""
+    def _delete(self, names: Sequence[bytes], begin: bytes, end: bytes, count: int) -> None:
+        """
+        Have no row from `begin` up to, and without, `end`.
+
+        Args:
+            names: theirs; more than a few need not be all.
+            count: how many rows there are.
+        """
         try:
             if len(names) > _FEW:
                 self._stored.delete_range(begin, end)
@@ -383,7 +416,7 @@ class DiskRows:
                 self._stored.write((), names)
         except Exception as error:
             self._stored.fail(error)
-        self._count -= len(names)
+        self._count -= count
 
     def _prefix_of(self, namespace: Any) -> bytes:
         if namespace is None:
@@ -403,7 +436,7 @@ class DiskRows:
     def _namespace_of(self, prefix: bytes, row: Any) -> Any:
         if len(row) > 3:
             return row[3]
-        return None if prefix == self._own else _INT.unpack_from(prefix, 3)[0] - _ZERO
+        return None if prefix == self._own else _INT.unpack_from(prefix, _KIND + 1)[0] - _ZERO
 
 
 class _Gathered:
@@ -446,7 +479,7 @@ def _as_int(namespace: Any) -> int | None:
 
 
 def _int_in(name: bytes) -> int:
-    number: int = _INT.unpack_from(name, 3)[0]
+    number: int = _INT.unpack_from(name, _KIND + 1)[0]
     return number - _ZERO
 
 

@@ -101,6 +101,15 @@ class RemoteRows(OldRows, Protocol):
     def put(self, entries: Sequence[Entry]) -> None:
         """Put rows of any namespaces."""
 
+    def get_many(self, places: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """For each of these namespaces with keys the value, or `MISSING`."""
+
+    def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of a namespace, in order; they need not be in memory all at once."""
+
+    def unordered(self) -> Iterator[Entry]:
+        """All rows, in no order; they need not be in memory all at once."""
+
     def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
         """Of these namespaces with keys, all different, how many have no row."""
 

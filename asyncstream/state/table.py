@@ -189,6 +189,33 @@ class Table:
             self.rows(namespace)[key] = value
         return value
 
+    def fetch(self, places: Iterable[tuple[Any, Any]]) -> None:
+        """
+        Have these rows, by namespace and key, young if there are such and the oldest generation is elsewhere.
+
+        For loops over many elements: rows that are asked for together cost far less than one by one.
+        """
+        if self._remote is None or not self.has_older:
+            return
+        young, wanted = self.young, []
+        for namespace, key in dict.fromkeys(places):
+            if key not in young.get(namespace, NO_ROWS) and self.take_frozen(namespace, key) is MISSING:
+                wanted.append((namespace, key))
+        if wanted:
+            for (namespace, key), value in zip(wanted, self._remote.get_many(wanted), strict=True):
+                if value is not MISSING:
+                    self.put(namespace, key, value)
+
+    def take_frozen(self, namespace: Hashable, key: Hashable) -> Any:
+        """As `take`, if it is known that nothing older than frozen has the row."""
+        if self._frozen is None:
+            return MISSING
+        value = self._frozen_value(namespace, key)
+        if value is not MISSING:
+            value = detached(value)
+            self.put(namespace, key, value)
+        return value
+
     def peek(self, namespace: Hashable, key: Hashable) -> Any:
         """The value of a row, to be read only, or `MISSING`; nothing becomes young."""
         value = self.young.get(namespace, NO_ROWS).get(key, MISSING)
@@ -234,6 +261,32 @@ class Table:
         if not self.has_older:
             return self.young.get(namespace, NO_ROWS)
         return self._above(self._old.of(namespace), namespace)
+
+    def each(self, namespace: Hashable = None) -> Iterable[tuple[Any, Any]]:
+        """The same, of which not all need be in memory at once; nothing may change meanwhile."""
+        if self._remote is None or not self.has_older:
+            return self.whole(namespace).items()
+        return self._each_away(self._remote, namespace)
+
+    def _each_away(self, remote: RemoteRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
+        above = dict(self._above(NO_ROWS, namespace))
+        for key, value in remote.each(namespace):
+            yield key, above.pop(key, value)
+        yield from above.items()
+
+    def unordered(self) -> Iterator[Entry]:
+        """
+        (namespace, key, value) of every row, in no order, to be read only; not all need be in memory at once.
+        """
+        if self._remote is None or not self.has_older:
+            yield from self.items()
+            return
+        above = set(self._fresh())
+        for namespace, key in above:
+            yield namespace, key, self.peek(namespace, key)
+        for entry in self._remote.unordered():
+            if not above or entry[:2] not in above:
+                yield entry
 
     def _above(self, old: Rows, namespace: Hashable) -> Rows:
         """All rows of a namespace in their order, given those of the oldest generation."""

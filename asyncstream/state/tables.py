@@ -125,6 +125,7 @@ class Tables:
 
     __slots__ = (
         "_cells",
+        "_derived",
         "_listeners",
         "_new_old",
         "_notes",
@@ -135,6 +136,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
+        self._derived: list[Table] = []
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -159,6 +161,16 @@ class Tables:
                 pass
         return table
 
+    def declare_derived(self, table: Table) -> Table:
+        """
+        Keep this table, of what follows from the others: it may be larger than memory as those are, and no
+        cut and no snapshot has it, so the step makes it anew when it is restored.
+        """
+        self._derived.append(table)
+        self._settle_in(table)
+        table.forget_removals()
+        return table
+
     def go_on(self, tables: Tables, cells: Mapping[str, Any]) -> None:
         """
         Remember what the tables of a step that is made alike hold, which hold nothing then, and these cells.
@@ -181,7 +193,7 @@ class Tables:
             notes: deltas are asked for; otherwise no removals are noted.
         """
         self._new_old, self._notes = new_old, notes
-        for table in self._tables.values():
+        for table in (*self._tables.values(), *self._derived):
             self._settle_in(table)
 
     def _settle_in(self, table: Table) -> None:
@@ -192,12 +204,12 @@ class Tables:
 
     def leave(self) -> None:
         """What is kept elsewhere goes away."""
-        for table in self.every():
+        for table in self._all():
             table.leave()
 
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
-        return sum(table.weight() for table in self.every())
+        return sum(table.weight() for table in self._all())
 
     def forget(self, name: str) -> None:
         """If a snapshot was restored that held a table of this name, hold it no more."""
@@ -238,23 +250,29 @@ class Tables:
         """What has changed since the last cut; `merging` is to be run through before the next."""
         tables = self.every()
         deltas = {table.name: delta for table in tables if (delta := table.cut())}
+        for table in self._derived:
+            table.cut()
         for listener in self._listeners:
             listener()
         return Cut([table for table in tables if table.name in deltas], deltas, self._about())
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
-        for table in self.every():
+        for table in self._all():
             yield from table.merging()
 
     def merge(self) -> None:
         """Run through all of `merging`."""
-        for table in self.every():
+        for table in self._all():
             table.merge()
 
     def every(self) -> list[Table]:
         """All tables, those too that were restored and are not declared yet."""
         return [*self._tables.values(), *self._unclaimed.values()]
+
+    def _all(self) -> list[Table]:
+        """The same, and those that follow from others."""
+        return [*self.every(), *self._derived]
 
     def _about(self) -> dict[str, Any]:
         """A snapshot but for its tables; may share parts with the step."""

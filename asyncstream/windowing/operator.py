@@ -65,12 +65,12 @@ class WindowOperator(WindowStep):
         self._closes_with_input = plan.closes_with_input
         self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._anchor_ms: int | None = None
-        contents = partial(Table, "contents", namespace_of=window_from)
+        contents = partial(Table, "contents", namespace_of=window_from, may_be_away=True)
         if plan.aggregate is not None and not self._keeps_elements:
             contents = partial(contents, save=plan.aggregate.save, load=plan.aggregate.load)
         self._contents = self.tables.declare(contents())
         self._merging = self.tables.declare(
-            Table("merging", save=_saved_sessions, load=self._loaded_sessions)
+            Table("merging", save=_saved_sessions, load=self._loaded_sessions, may_be_away=True)
         )
         self._declare_cell("anchor_ms", RULES["anchor_ms"])
 

@@ -30,8 +30,9 @@ such element they become whole windows, of which those of a key that has fired a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -52,6 +53,9 @@ __all__ = ("PaneWindowOperator",)
 Element = tuple[Any, Any]
 
 _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
+
+_PART: Final = 1_000
+"""Keys of which the accumulators are in memory together, where not all are."""
 
 _SLICES_WITH_ROWS: Final = 4
 """As many as elements out of order alternate between."""
@@ -79,10 +83,11 @@ class PaneWindowOperator(PlainWindowOperator):
         self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else listed.add_order_free
         kept = self.tables
         save, load = (aggregate.save, aggregate.load) if is_disjoint else numbered(listed)
-        self._slices = kept.declare(Table("slices", save=save, load=load, namespace_of=tuple))
+        table = partial(Table, namespace_of=tuple, may_be_away=True)
+        self._slices = kept.declare(table("slices", save=save, load=load))
         save, load = listed.save, listed.load
-        self._open = kept.declare(Table("open", save=save, load=load, namespace_of=tuple))
-        self._done = kept.declare(Table("done", save=save, load=load, namespace_of=tuple))
+        self._open = kept.declare(table("open", save=save, load=load))
+        self._done = kept.declare(table("done", save=save, load=load))
         self._numbers = None if is_disjoint else count()
         self._fired_ms: float = MIN_TIMESTAMP
         self._in_order = not self._can_slice
@@ -125,8 +130,9 @@ class PaneWindowOperator(PlainWindowOperator):
         if self._is_unsure and values:
             self._make_whole()
         if not self._in_order:
+            key_by = self._fetched(values, timestamps) if self._slices.is_remote else self._key_by
             try:
-                self._add_to_slices(elements)
+                self._add_to_slices(elements, key_by)
                 return
             except OrderMatters as found:
                 self._emitter.flush()
@@ -135,8 +141,22 @@ class PaneWindowOperator(PlainWindowOperator):
                 elements = iter([*found.rest, *elements])
         self._add_in_order(elements)
 
-    def _add_to_slices(self, elements: Iterator[Element]) -> None:
-        key_by, add, create = self._key_by, self._add, self._aggregate.create
+    def _fetched(self, values: Sequence[Any], timestamps: Timestamps) -> Callable[[Any], Any]:
+        """Have the accumulators in slices of these elements in memory; gives their keys, one by one."""
+        keys, key_by = self._keys_ahead(values)
+        start, end, place = 0, 0, (0, 0)
+        places = []
+        for key, (_, timestamp) in zip(keys, pairs(values, timestamps), strict=False):
+            if type(timestamp) is not int:
+                break  # which is refused at its turn
+            if not start <= timestamp < end:
+                place = start, end = self._slicing.slice_at(timestamp)
+            places.append((place, key))
+        self._slices.fetch(places)
+        return key_by
+
+    def _add_to_slices(self, elements: Iterator[Element], key_by: Callable[[Any], Any]) -> None:
+        add, create = self._add, self._aggregate.create
         watermark, numbers, table = self._watermark, self._numbers, self._slices
         start, end, cells = _NOWHERE  # the slice that the last element went into
         is_older = False
@@ -153,7 +173,8 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     place = (start, end)
-                    cells, is_older = table.rows(place), table.has_older_rows(place)
+                    cells = table.rows(place)
+                    is_older = not table.is_remote and table.has_older_rows(place)  # or it was fetched
                 held = cells.get(key, MISSING)
                 if held is MISSING:
                     if is_older:
@@ -278,7 +299,7 @@ class PaneWindowOperator(PlainWindowOperator):
         """The accumulator of a key in such a window, which has no young one."""
         held = self._open.take(window, key)
         if held is MISSING:
-            held = self._done.get(window, key) if window in self._done else MISSING
+            held = self._done.get(window, key)
             if held is MISSING:
                 held = self._in_place.create()
             else:
@@ -311,10 +332,10 @@ class PaneWindowOperator(PlainWindowOperator):
             end, start = heappop(self._to_fire)
             window = (start, end)
             self._armed.discard(window)
-            if self._in_order:
-                self._emit(*window, self._open.whole(window).items(), self._in_place.result)
-            else:
-                self._emit(*window, self._to_emit(window).items(), self._aggregate.result)
+            cells = self._open.each(window) if self._in_order else self._to_emit(window)
+            result_of = self._in_place.result if self._in_order else self._aggregate.result
+            for some in _in_parts(cells) if self._slices.is_remote else (cells,):
+                self._emit(*window, some, result_of)
             if window in self._open:
                 if self._lateness_ms:
                     self._put_done(window, self._open.adopt(window))
@@ -379,18 +400,18 @@ class PaneWindowOperator(PlainWindowOperator):
             held = self._done.peek(window, key)
         return held
 
-    def _to_emit(self, window: Span) -> Rows:
+    def _to_emit(self, window: Span) -> Iterable[tuple[Any, Any]]:
         """
-        The accumulators, by key, for which a window is to fire, in the order of their first elements.
+        The keys, with accumulators, for which a window is to fire, in the order of their first elements.
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
         places = [place for place in self._slices_of(window) if place in self._slices]
         if window in self._open or window in self._done:
             keys = {**self._open.whole(window), **self._in_arrival_order(places)}
-            return {key: self._merged(window, key) for key in keys}
+            return {key: self._merged(window, key) for key in keys}.items()
         if len(places) == 1:
-            return self._slices.whole(places[0])
+            return self._slices.each(places[0])
         merge, create = self._aggregate.merge, self._aggregate.create
         found = self._in_arrival_order(places)
         own: set[Any] = set()  # keys whose accumulator is no longer that of a slice
@@ -404,7 +425,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 else:
                     own.add(key)
                     found[key] = merge(merge(create(), present), held)
-        return found
+        return found.items()
 
     def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with `MISSING`."""
@@ -508,3 +529,9 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _count_open(self) -> int:
         return len(self._slices) + len(self._open) + len(self._done)
+
+
+def _in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    rest = iter(cells)
+    while some := list(islice(rest, _PART)):
+        yield some

@@ -2,31 +2,36 @@
 Sessions with a fixed gap.
 
 Theory. Each key has its open sessions sorted by start; they never touch each other, and the last one takes
-nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at the
-time at which that would end. When a session grows its key stays where it is (deferred re-arm): once that time
-has come and the session's end has not, it is put down again, for that end. So growing costs no timer, and a
-time never comes too late: ends only grow. Of a session that has merged into another the key waits in vain.
+nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at a
+time at which the session would have ended once. When a session grows its key stays where it is (deferred
+re-arm): once that time has come and the session's end has not, it is put down again, for that end. So growing
+costs no timer, and a time never comes too late: ends only grow. Which session of its key a time is about need
+not be kept: it lies in the one that has grown over it, also if several have merged into that.
 
 Sessions that end at the same time fire in the order in which they got their present window, which is when
 `WindowOperator` registers its timer; `number` keeps that.
 
 Within the allowed lateness a session that has fired stays, and grows and merges like the others; its key
 waits in another calendar for the time of its clean-up.
+
+Calendars follow from the sessions and are not kept. Where sessions may be more than memory holds, the keys
+wait in tables like timers, which may be elsewhere too, and sessions are fetched many at a time.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from operator import attrgetter
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
-from asyncstream.operators.base import pairs
+from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
+from asyncstream.timers import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
@@ -41,10 +46,9 @@ class _Session:
 
     Attributes:
         armed: it has not fired.
-        due: the time at which its key waits in a calendar.
     """
 
-    __slots__ = ("armed", "due", "end", "held", "number", "start")
+    __slots__ = ("armed", "end", "held", "number", "start")
 
     def __init__(self, start: int, end: int, held: Any, number: int, armed: bool = False) -> None:
         self.start = start
@@ -52,43 +56,64 @@ class _Session:
         self.held = held
         self.number = number
         self.armed = armed
-        self.due = end
 
     def __deepcopy__(self, memo: Any) -> _Session:
-        copied = _Session(self.start, self.end, detached(self.held), self.number, self.armed)
-        copied.due = self.due
-        return copied
+        return _Session(self.start, self.end, detached(self.held), self.number, self.armed)
+
+    def __reduce__(self) -> Any:
+        return _Session, (self.start, self.end, self.held, self.number, self.armed)
+
+
+def _session_at(sessions: Any, time_ms: int) -> Any:
+    """The session that has, or had, its end here; None if there is none. `sessions` may be `MISSING`."""
+    if sessions is not MISSING:
+        for session in sessions:
+            if session.start <= time_ms <= session.end:
+                return session
+    return None
 
 
 _START = attrgetter("start")
 
 
 class _Calendar:
-    """Keys by the times at which something is to be done about them."""
+    """Keys by the times at which something is to be done about them; as a `TimerQueue`, in memory."""
 
-    __slots__ = ("_keys", "times")
+    __slots__ = ("_keys", "_times")
 
     def __init__(self) -> None:
-        self.times: list[int] = []
+        self._times: list[int] = []
         self._keys: dict[int, list[Any]] = {}
 
-    def add(self, time_ms: int, key: Any, session: _Session) -> None:
-        session.due = time_ms
+    def register(self, time_ms: int, key: Any) -> None:
         keys = self._keys.get(time_ms)
         if keys is None:
             self._keys[time_ms] = [key]
-            heappush(self.times, time_ms)
+            heappush(self._times, time_ms)
         else:
             keys.append(key)
 
-    def pop(self) -> tuple[int, list[Any]]:
-        """The earliest time, and the keys."""
-        time_ms = heappop(self.times)
-        return time_ms, self._keys.pop(time_ms)
+    def fill(self, keys: Iterable[tuple[int, Any]]) -> None:
+        for time_ms, key in keys:
+            self.register(time_ms, key)
+
+    def pop(self, until: float) -> tuple[int, Iterable[Any]] | None:
+        """The earliest time up to and including `until`, and its keys; they are gone then."""
+        if not self._times or self._times[0] > until:
+            return None
+        time_ms = heappop(self._times)
+        keys = self._keys.pop(time_ms)
+        return time_ms, keys if len(keys) == 1 else dict.fromkeys(keys)
+
+    def earliest(self) -> int | None:
+        return self._times[0] if self._times else None
 
     def clear(self) -> None:
-        self.times.clear()
+        self._times.clear()
         self._keys.clear()
+
+    def restored(self) -> None:
+        """It keeps nothing in a table."""
 
 
 class SessionWindowOperator(PlainWindowOperator):
@@ -106,15 +131,33 @@ class SessionWindowOperator(PlainWindowOperator):
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._aggregate = plan.aggregate
         self._gap_ms = plan.assigner.gap_ms
-        self._sessions = self.tables.declare(Table("sessions", save=self._saved, load=self._loaded))
+        self._sessions = self.tables.declare(
+            Table("sessions", save=self._saved, load=self._loaded, may_be_away=True)
+        )
+        self._open = 0
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
-        self._to_fire = _Calendar()
-        self._to_clean = _Calendar()
+        self._to_fire: _Calendar | TimerQueue = _Calendar()
+        self._to_clean: _Calendar | TimerQueue = _Calendar()
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if self._sessions.is_remote:
+            self._to_fire, self._to_clean = (
+                TimerQueue(self.tables.declare_derived(timer_table(name)), self._fetch)
+                for name in ("to fire", "to clean")
+            )
+
+    def _fetch(self, keys: Iterable[Any]) -> None:
+        """Have the sessions of these keys in memory, all of them together."""
+        self._sessions.fetch((None, key) for key in keys)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, add, sessions_of = self._key_by, self._aggregate.add, self._sessions.rows().get
-        gap, numbers = self._gap_ms, self._numbers
+        key_by, add = self._key_by, self._aggregate.add
+        if self._sessions.is_remote:
+            keys, key_by = self._keys_ahead(values)
+            self._fetch(keys)
+        gap, numbers, sessions_of = self._gap_ms, self._numbers, self._sessions.rows().get
         value: Any = None
         timestamp: Any = None
         try:
@@ -141,8 +184,9 @@ class SessionWindowOperator(PlainWindowOperator):
             check_timestamp(timestamp)
         start = MIN_TIMESTAMP if timestamp is None else timestamp
         end = min(start + self._gap_ms, MAX_TIMESTAMP)
-        if sessions is None and (found := self._sessions.take(None, key)) is not MISSING:
-            sessions = found
+        if sessions is None and not self._sessions.is_remote:  # or it would have been fetched
+            found = self._sessions.take(None, key)
+            sessions = None if found is MISSING else found
         touched = sessions and [one for one in sessions if one.start <= end and start <= one.end]
         if touched:
             session = self._merge(sessions, touched, start, end)  # type: ignore[arg-type]
@@ -151,6 +195,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         else:
             session = _Session(start, end, self._aggregate.create(), next(self._numbers))
+            self._open += 1
             if sessions:
                 insort(sessions, session, key=_START)
             else:
@@ -159,7 +204,7 @@ class SessionWindowOperator(PlainWindowOperator):
         if session.end - 1 > self._watermark:
             if not session.armed:
                 session.armed = True
-                self._to_fire.add(session.end, key, session)
+                self._to_fire.register(session.end, key)
             return
         if not touched:
             self._clean_later(key, session)
@@ -175,56 +220,58 @@ class SessionWindowOperator(PlainWindowOperator):
         for other in touched[1:]:
             session.held = self._aggregate.merge(session.held, other.held)
             sessions.remove(other)
+            self._open -= 1
         return session
 
     def _clean_later(self, key: Any, session: _Session) -> None:
         """Have a session that has fired let go at the end of its allowed lateness."""
-        self._to_clean.add(session.end - 1 + self._lateness_ms, key, session)
+        self._to_clean.register(session.end - 1 + self._lateness_ms, key)
 
     def _fire(self, watermark: float) -> None:
         table, result_of = self._sessions, self._aggregate.result
-        while self._to_fire.times and self._to_fire.times[0] - 1 <= watermark:
-            end, keys = self._to_fire.pop()
+        while (come := self._to_fire.pop(watermark + 1)) is not None:
+            end, keys = come
             due: dict[Any, int] = {}
             for key in keys:
-                sessions = table.peek(None, key)
-                for session in sessions if sessions is not MISSING else ():
-                    if session.due != end or not session.armed:
-                        continue
-                    if session.end == end:
-                        due[key] = session.number
-                    else:
-                        self._to_fire.add(session.end, key, session)
+                session = _session_at(table.peek(None, key), end)
+                if session is None or not session.armed:
+                    continue
+                if session.end == end:
+                    due[key] = session.number
+                else:
+                    self._to_fire.register(session.end, key)
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
-                session = next(session for session in sessions if session.end == end)
+                session = _session_at(sessions, end)
                 self._emit(session.start, end, [(key, session.held)], result_of)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)
                 else:
                     self._close(key, sessions, session)
-        while self._to_clean.times and self._to_clean.times[0] <= watermark:
-            when, keys = self._to_clean.pop()
+        while (come := self._to_clean.pop(watermark)) is not None:
+            when, keys = come
             for key in keys:
                 sessions = table.get(None, key)
-                for session in list(sessions) if sessions is not MISSING else ():
-                    if session.due != when or session.armed:
-                        continue
-                    if session.end - 1 + self._lateness_ms <= watermark:
-                        self._close(key, sessions, session)
-                    else:
-                        self._clean_later(key, session)  # it has grown since it fired
+                session = _session_at(sessions, when + 1 - self._lateness_ms)
+                if session is None or session.armed:
+                    continue
+                if session.end - 1 + self._lateness_ms <= watermark:
+                    self._close(key, sessions, session)
+                else:
+                    self._clean_later(key, session)  # it has grown since it fired
 
     def _close(self, key: Any, sessions: list[_Session], session: _Session) -> None:
+        self._open -= 1
         if len(sessions) > 1:
             sessions.remove(session)
         else:
             self._sessions.remove(None, key)
 
     def due_ms(self) -> int | None:
-        due = [end - 1 for end in self._to_fire.times[:1]]
-        return min([*due, *self._to_clean.times[:1]], default=None)
+        end, when = self._to_fire.earliest(), self._to_clean.earliest()
+        due = [] if end is None else [end - 1]
+        return min(due if when is None else [*due, when], default=None)
 
     # ------------------------------------------------------------------ state
 
@@ -235,14 +282,17 @@ class SessionWindowOperator(PlainWindowOperator):
     def rebuilding(self) -> Iterator[None]:
         self._to_fire.clear()
         self._to_clean.clear()
-        for number, (_, key, sessions) in enumerate(self._sessions.items()):
-            if number % SLICE == 0:
-                yield
-            for session in sessions:
-                if session.armed:
-                    self._to_fire.add(session.end, key, session)
-                else:
-                    self._clean_later(key, session)
+        self._open = 0
+        kept = self._sessions.unordered()
+        while some := list(islice(kept, SLICE)):
+            found = [(key, session) for _, key, sessions in some for session in sessions]
+            self._open += len(found)
+            late_ms = self._lateness_ms - 1
+            self._to_fire.fill([(one.end, key) for key, one in found if one.armed])
+            self._to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
+            yield
+        self._to_fire.restored()
+        self._to_clean.restored()
 
     def _saved(self, sessions: list[_Session]) -> list[list[Any]]:
         save = self._aggregate.save
@@ -264,4 +314,4 @@ class SessionWindowOperator(PlainWindowOperator):
         return as_sessions(found)
 
     def _count_open(self) -> int:
-        return sum(len(sessions) for _, _, sessions in self._sessions.items())
+        return self._open

@@ -6,12 +6,13 @@ emitted, and what process functions work with.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import InternalError
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import Emitter
@@ -181,6 +182,30 @@ class PlainWindowOperator(WindowStep):
             self._emitter.flush()
             raise self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error) from error
         self._emitter.extend(results, min(end_ms - 1, MAX_TIMESTAMP))
+
+    def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
+        """
+        The keys of elements, up to the first for which there is none, and what gives them again, one by one.
+
+        That raises for the first element without a key what its key function has raised.
+        """
+        keys: list[Any] = []
+        failure: BaseException | None = None
+        try:
+            for value in values:
+                key = self._key_by(value)
+                hash(key)
+                keys.append(key)
+        except BaseException as error:
+            failure = error
+        rest = iter(keys)
+
+        def next_key(value: Any) -> Any:
+            for key in rest:
+                return key
+            raise failure or InternalError("there are more elements than keys")
+
+        return keys, next_key
 
     def _failed(self, value: Any, timestamp: int | None, error: BaseException) -> BaseException:
         """The error to raise when the loop over a batch met `error` at this element."""

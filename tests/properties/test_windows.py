@@ -113,9 +113,9 @@ def chosen(plan: WindowPlan) -> Callable[[], Operator]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(scripts(), assigners(), LATENESS, st.booleans(), st.booleans())
+@given(scripts(), assigners(), LATENESS, st.booleans(), st.booleans(), st.booleans())
 def test_fast_operators_give_what_the_general_one_gives(
-    script: list[Step], assigner: WindowAssigner, lateness: int, ordered: bool, aside: bool
+    script: list[Step], assigner: WindowAssigner, lateness: int, ordered: bool, aside: bool, on_disk: bool
 ) -> None:
     plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=ORDERED if ordered else ORDER_FREE)
     event(type(chosen(plan)()).__name__)
@@ -124,7 +124,7 @@ def test_fast_operators_give_what_the_general_one_gives(
     expected = one.run(script)
     for makers in ((chosen(plan),), (chosen(plan), general(plan)), (general(plan), chosen(plan))):
         for batched in (False, True):
-            other = Harness(*makers, side=side)
+            other = Harness(*makers, side=side, on_disk=on_disk)
             assert other.run(script, batched) == expected
             left, right = one.operator.metrics(), other.operator.metrics()
             assert left["late_dropped"] == right["late_dropped"]
@@ -257,11 +257,14 @@ def test_values_whose_order_matters_are_taken_in_their_order(
         for makes in ((chosen(plan),), (general(plan), chosen(plan)), (chosen(plan), general(plan))):
             assert outcome(script, *makes) == expected
             assert outcome(script, *makes, batched=True) == expected
+        assert outcome(script, chosen(plan), batched=True, on_disk=True) == expected
 
 
-def outcome(script: list[Step], *makers: Callable[[], Operator], batched: bool = False) -> str:
+def outcome(
+    script: list[Step], *makers: Callable[[], Operator], batched: bool = False, on_disk: bool = False
+) -> str:
     """All that comes out, to the last digit; or what values of kinds that do not go together raise."""
-    run = Harness(*makers, codec=PickleCodec())  # which keeps fractions
+    run = Harness(*makers, codec=PickleCodec(), on_disk=on_disk)  # which keeps fractions
     try:
         return repr(run.run(script, batched))
     except UserFunctionError as error:
@@ -318,6 +321,8 @@ def test_no_element_vanishes_at_the_ends_of_time(
     expected = one.run(script)
     other = Harness(chosen(plan), side=("late",) if aside else ())
     assert other.run(script, batched=True) == expected
+    on_disk = Harness(chosen(plan), side=("late",) if aside else (), on_disk=True)
+    assert on_disk.run(script, batched=True) == expected
     everything = Harness(general(replace(plan, aggregate=Collect(itemgetter(1)))))
     records = everything.run(script)
     shown = {

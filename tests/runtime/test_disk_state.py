@@ -6,6 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,19 @@ from asyncstream import (
     Checkpoints,
     DiskState,
     KeyedProcessFunction,
+    KeyedStream,
     MemoryStore,
     Pipeline,
     PipelineError,
+    SessionWindows,
+    SlidingWindows,
     StateError,
+    Sum,
+    TumblingWindows,
 )
+from asyncstream.pipeline import WindowedStream
 from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.windowing import AfterWatermark, CountTrigger
 
 KEYS = 3_000
 
@@ -101,6 +110,56 @@ def test_gives_what_a_job_in_memory_gives(tmp_path: Path) -> None:
     assert out == in_memory()
     assert (metrics["state_entries"], metrics["event_timers"]) == (0, 0)
     assert not (tmp_path / "state" / "rows").exists()
+
+
+WINDOWS: dict[str, Callable[[KeyedStream[Any, Any]], WindowedStream[Any, Any]]] = {
+    "sessions": lambda keyed: keyed.window(SessionWindows(timedelta(milliseconds=40))),
+    "tumbling": lambda keyed: keyed.window(TumblingWindows(timedelta(milliseconds=900))),
+    "sliding": lambda keyed: keyed.window(
+        SlidingWindows(timedelta(milliseconds=900), timedelta(milliseconds=300))
+    ),
+    "counted": lambda keyed: keyed.window(SessionWindows(timedelta(milliseconds=40))).trigger(
+        AfterWatermark(early=CountTrigger(2))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_give_what_they_give_in_memory(tmp_path: Path, kind: str) -> None:
+    """Through two starts, the second from a checkpoint; late elements fire windows again."""
+    store = MemoryStore()
+    kept = Checkpoints(store=store, inline_bytes=2000)
+    some = [element for element in elements() if element[0] < 1000 and element[2] < 3]
+    some += [(key, 5, 1100) for key in range(0, KEYS, 50)]
+    some += [(key, 9, 30) for key in range(0, KEYS, 9)]
+
+    def pipeline(out: list[Any]) -> Pipeline:
+        found = Pipeline("windows")
+        timed = found.submissions(name="in").event_time(
+            lambda value: value[2], BoundedOutOfOrderness(0), name="times"
+        )
+        windows = WINDOWS[kind](timed.key_by(lambda value: value[0])).allowed_lateness(
+            timedelta(milliseconds=1400)
+        )
+        windows.aggregate(Sum(lambda value: value[1]), name="windows").to(out, name="out")
+        return found
+
+    async def run(part: list[Any], state: DiskState | None, out: list[Any], *, last: bool) -> None:
+        async with pipeline(out).start(checkpoints=kept if state else None, state=state) as job:
+            await give(job, part)
+            if state is not None:
+                tables = job._run.wiring.operators["windows"].tables
+                assert max(sum(1 for _ in table.old_rows()) for table in tables) > 300
+            if last:
+                await job.drain()
+
+    expected: list[Any] = []
+    asyncio.run(run(some, None, expected, last=True))
+    out: list[Any] = []
+    for start, end in ((0, 1300), (1300, len(some))):
+        state = DiskState(tmp_path / "state", young_rows=200)
+        asyncio.run(run(some[start:end], state, out, last=end == len(some)))
+    assert out == expected
 
 
 @pytest.mark.parametrize("later", ["disk", "memory"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import math
-import tempfile
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncstream.errors import InternalError
-from asyncstream.state import MISSING, Database, Delta, DiskRows, DiskState, Table, Tables
+from asyncstream.state import MISSING, Delta, DiskRows, Table, Tables
+from tests.on_disk import database
 
 NAMESPACES = st.sampled_from([None, 1, (0, 10)])
 KEYS = st.sampled_from("abc")
@@ -107,6 +105,14 @@ class Generations(RuleBasedStateMachine):
         if next(self.merging, "done") == "done":
             self.merging = None
 
+    @rule(places=st.lists(st.tuples(NAMESPACES, KEYS), max_size=4))
+    def fetch(self, places: list[Any]) -> None:
+        self.table.fetch(places)
+        if self.table.is_remote:
+            for namespace, key in places:
+                is_young = key in self.table.young.get(namespace, {})
+                assert is_young == (key in self.model.get(namespace, {}))
+
     @invariant()
     def is_a_dict_of_dicts(self) -> None:
         expected = plain(self.model)
@@ -115,6 +121,9 @@ class Generations(RuleBasedStateMachine):
         for namespace, rows in expected.items():
             for key, value in rows:
                 assert self.table.peek(namespace, key) == value
+            assert list(self.table.each(namespace)) == rows
+        every = [(namespace, *row) for namespace, rows in expected.items() for row in rows]
+        assert sorted(self.table.unordered(), key=repr) == sorted(every, key=repr)
 
 
 def contents(table: Table) -> dict[Any, list[tuple[str, list[int]]]]:
@@ -134,15 +143,6 @@ def plain(model: dict[Any, dict[str, list[int]]]) -> dict[Any, list[tuple[str, l
 
 
 TestGenerations = Generations.TestCase
-
-
-@cache
-def database() -> Database:
-    directory = tempfile.TemporaryDirectory()
-    found = Database(DiskState(directory.name + "/state"))
-    atexit.register(directory.cleanup)
-    atexit.register(found.close)
-    return found
 
 
 class GenerationsOnDisk(Generations):

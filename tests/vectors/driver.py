@@ -8,7 +8,7 @@ from typing import Any
 from asyncstream.clock import ManualClock
 from asyncstream.elements import MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.state import Database, DiskRows
+from tests.on_disk import bring_away, keep_on_disk
 from tests.vectors.cases import Case
 
 
@@ -54,12 +54,12 @@ class Log(Operator):
 
 
 def play(
-    case: Case, make: Callable[[], Operator], where: dict[str, Any], database: Database | None = None
+    case: Case, make: Callable[[], Operator], where: dict[str, Any], *, on_disk: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """
     The transcript of a case and the counts at its end; `where` is kept at the step that is played.
 
-    With a database all that is remembered goes there after each step.
+    All that is remembered goes to disk after each step, if `on_disk`.
     """
     records: list[dict[str, Any]] = []
     clock = ManualClock()
@@ -68,8 +68,8 @@ def play(
         operator = make()
         operator.out = Log("out", records, where)
         operator.side = {"aside": Log("side", records, where)}
-        if database is not None:
-            operator.tables.keep_old_in(lambda: DiskRows(database), notes=True)
+        if on_disk:
+            keep_on_disk(operator)
         operator.open(OperatorContext(clock=clock))
         return operator
 
@@ -90,10 +90,8 @@ def play(
             operator.restore(kept)
         else:
             records.append({"op": number, "probe": counts(operator)})
-        if database is not None:
-            operator.tables.cut()
-            for _ in operator.tables.merging():
-                pass
+        if on_disk:
+            bring_away(operator.tables)
     return records, counts(operator)
 
 

@@ -17,7 +17,6 @@ from asyncstream.operators.process import (
 )
 from asyncstream.state import (
     AggregatingDescriptor,
-    Database,
     ListDescriptor,
     MapDescriptor,
     ReducingDescriptor,
@@ -124,18 +123,21 @@ class StateOfAllKinds(KeyedProcessFunction[Any, Any]):
 def run(
     case: Case,
     function: Callable[[Rules, dict[str, Any]], StateOfAllKinds],
-    database: Database | None = None,
+    *,
+    on_disk: bool,
 ) -> tuple[Any, dict[str, int]]:
     where = {"op": -1, "cb": 0}
     rules = Rules(case.get("on_timer", []))
-    return play(
-        case, lambda: KeyedProcessOperator(lambda value: value[0], function(rules, where)), where, database
-    )
+
+    def make() -> KeyedProcessOperator:
+        return KeyedProcessOperator(lambda value: value[0], function(rules, where))
+
+    return play(case, make, where, on_disk=on_disk)
 
 
 @pytest.mark.parametrize("case", cases("flink_keyed_state.jsonl", "keyed_state"))
-@pytest.mark.parametrize("backend", ["memory", "disk"])
-def test_state_of_all_kinds_does_what_flinks_does(case: Case, backend: str, database: Database) -> None:
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_state_of_all_kinds_does_what_flinks_does(case: Case, on_disk: bool) -> None:
     def ttl(name: str) -> TimeToLive | None:
         duration_ms = case["ttl"].get(name)
         return TimeToLive(timedelta(milliseconds=duration_ms)) if duration_ms else None
@@ -143,7 +145,7 @@ def test_state_of_all_kinds_does_what_flinks_does(case: Case, backend: str, data
     records, final = run(
         case,
         lambda rules, where: StateOfAllKinds(rules, where, ttl, lambda a, b: a * 2 + b),
-        database if backend == "disk" else None,
+        on_disk=on_disk,
     )
     assert canonical(case, records) == canonical(case, case["expected"])
     expected = dict(case["final"])
@@ -153,12 +155,15 @@ def test_state_of_all_kinds_does_what_flinks_does(case: Case, backend: str, data
 
 
 @pytest.mark.parametrize("case", cases("flink_ttl.jsonl", "ttl"))
-def test_time_to_live_is_flinks(case: Case) -> None:
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_time_to_live_is_flinks(case: Case, on_disk: bool) -> None:
     if case["visibility"] == LEFT_OUT:
         pytest.skip("no mode reads what has expired")
     refresh: Literal["on_read", "on_write"] = "on_read" if "read" in case["update"] else "on_write"
     ttl = TimeToLive(timedelta(milliseconds=case["ttl"]), refresh=refresh)
     records, _ = run(
-        case, lambda rules, where: StateOfAllKinds(rules, where, lambda name: ttl, lambda a, b: a + b)
+        case,
+        lambda rules, where: StateOfAllKinds(rules, where, lambda name: ttl, lambda a, b: a + b),
+        on_disk=on_disk,
     )
     assert canonical(case, records) == canonical(case, case["expected"])

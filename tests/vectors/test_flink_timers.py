@@ -16,7 +16,7 @@ from asyncstream.operators.process import (
     KeyedProcessOperator,
     TimeDomain,
 )
-from asyncstream.state import Database, KeyedState, ValueDescriptor
+from asyncstream.state import KeyedState, ValueDescriptor
 from asyncstream.timers import TimerService
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
@@ -164,7 +164,7 @@ class Namespaced(Operator):
         }
 
 
-def run(case: Case, database: Database | None = None) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def run(case: Case, *, on_disk: bool) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The transcript of a case and the counts at its end."""
     where = {"op": -1, "cb": 0}
     rules = Rules(case["on_timer"])
@@ -174,18 +174,12 @@ def run(case: Case, database: Database | None = None) -> tuple[list[dict[str, An
             return KeyedProcessOperator(lambda value: value[0], Scripted(rules, where))
         return Namespaced(rules, where)
 
-    return play(case, make, where, database)
+    return play(case, make, where, on_disk=on_disk)
 
 
 @pytest.mark.parametrize("case", cases(FILE, "keyed_process", "internal_timers"))
-def test_does_what_flink_does(case: Case) -> None:
-    records, final = run(case)
-    assert canonical(case, records) == canonical(case, case["expected"])
-    assert final == case["final"]
-
-
-@pytest.mark.parametrize("case", cases(FILE, "keyed_process"))
-def test_does_the_same_with_its_state_on_disk(case: Case, database: Database) -> None:
-    records, final = run(case, database)
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_does_what_flink_does(case: Case, on_disk: bool) -> None:
+    records, final = run(case, on_disk=on_disk)
     assert canonical(case, records) == canonical(case, case["expected"])
     assert final == case["final"]

@@ -48,6 +48,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.merging import Merge
 from asyncstream.windowing.upgrade import contents_of
+from tests.on_disk import bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
 
@@ -231,7 +232,9 @@ def plan(case: Case, where: dict[str, Any]) -> WindowPlan:
     )
 
 
-def run(case: Case, path: str) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
+def run(
+    case: Case, path: str, *, on_disk: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
     """The transcript of a case, and the counts at its end unless it ended in an error."""
     records: list[dict[str, Any]] = []
     clock = ManualClock()
@@ -259,6 +262,8 @@ def run(case: Case, path: str) -> tuple[list[dict[str, Any]], dict[str, int] | N
         operator.out = Log("out", where)
         if case["side_output"]:
             operator.side = {"late": Log("side", where)}
+        if on_disk:
+            keep_on_disk(operator)
         operator.open(OperatorContext(clock=clock))
         where["operator"] = operator
         return operator
@@ -281,6 +286,8 @@ def run(case: Case, path: str) -> tuple[list[dict[str, Any]], dict[str, int] | N
                 operator.restore(kept)
             else:
                 records.append({"op": number, "probe": counts(operator, plan(case, where))})
+            if on_disk:
+                bring_away(operator.tables)
     except AsyncStreamError as error:
         records.append({"op": where["op"], "err": type(error).__name__})
         return records, None
@@ -309,8 +316,9 @@ def comparable_counts(found: dict[str, int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", ["general", "chosen"])
 @pytest.mark.parametrize("case", cases(FILE, "window"))
-def test_does_what_flink_does(case: Case, path: str) -> None:
-    records, final = run(case, path)
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_does_what_flink_does(case: Case, path: str, on_disk: bool) -> None:
+    records, final = run(case, path, on_disk=on_disk)
     expected = [comparable(record) for record in case["expected"]]
     assert canonical(case, [comparable(record) for record in records]) == canonical(case, expected)
     if final is not None:

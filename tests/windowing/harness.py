@@ -16,6 +16,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.windowing import WindowPlan
 from asyncstream.windowing.upgrade import Pane, contents_of
+from tests.on_disk import bring_away, keep_on_disk
 
 Step = tuple[Any, ...]
 
@@ -50,7 +51,11 @@ class Harness:
     """
 
     def __init__(
-        self, *makers: Callable[[], Operator], side: Iterable[str] = ("late",), codec: Codec | None = None
+        self,
+        *makers: Callable[[], Operator],
+        side: Iterable[str] = ("late",),
+        codec: Codec | None = None,
+        on_disk: bool = False,
     ) -> None:
         self.records: list[Any] = []
         self.clock = ManualClock()
@@ -58,6 +63,7 @@ class Harness:
         self._side = tuple(side)
         self._makers = makers
         self._restarts = 0
+        self._on_disk = on_disk
         self._codec = JsonCodec() if codec is None else codec
         self.operator = self._opened()
 
@@ -65,6 +71,8 @@ class Harness:
         operator = self._makers[self._restarts % len(self._makers)]()
         operator.out = Recorder("out", self.records)
         operator.side = {tag: Recorder(tag, self.records) for tag in self._side}
+        if self._on_disk:
+            keep_on_disk(operator)
         operator.open(OperatorContext(name="windows", clock=self.clock, wake_at=self.woken.append))
         return operator
 
@@ -87,7 +95,11 @@ class Harness:
         self.operator.restore(self._codec.decode(kept))
 
     def run(self, script: Iterable[Step], batched: bool = False) -> list[Any]:
-        """Run the steps, adjacent elements in one batch if `batched`; gives the records."""
+        """
+        Run the steps, adjacent elements in one batch if `batched`; gives the records.
+
+        On disk, all that is remembered is brought there after each.
+        """
         values: list[Any] = []
         timestamps: list[int | None] = []
 
@@ -110,6 +122,8 @@ class Harness:
                 self.time(arguments[0])
             elif kind == "restart":
                 self.restart()
+            if self._on_disk:
+                bring_away(self.operator.tables)
         flush()
         return self.records
 

@@ -181,14 +181,17 @@ class Run(Harness):
 
 
 @pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @settings(max_examples=60, deadline=None)
 @given(program=programs(), lateness=st.sampled_from([0, 3, 8]))
-def test_cuts_and_crashes_leave_results_as_they_are(name: str, program: list[Step], lateness: int) -> None:
-    def run() -> Run:
+def test_cuts_and_crashes_leave_results_as_they_are(
+    name: str, on_disk: bool, program: list[Step], lateness: int
+) -> None:
+    def run(*, on_disk: bool) -> Run:
         plan = PLANS[name](lateness)
-        return Run(lambda: window_operator(itemgetter(0), plan))
+        return Run(lambda: window_operator(itemgetter(0), plan), on_disk=on_disk)
 
-    calm, eventful = run(), run()
+    calm, eventful = run(on_disk=False), run(on_disk=on_disk)
     expected = calm.perform([step for step in program if step[0] in ("el", "wm")])
     assert eventful.perform(program) == expected
     assert eventful.operator.metrics() == calm.operator.metrics()

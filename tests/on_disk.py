@@ -1,0 +1,32 @@
+"""A place on disk for what operators and tables of tests remember; one for all, since opening costs."""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from functools import cache
+
+from asyncstream.operators.base import Operator
+from asyncstream.state import Database, DiskRows, DiskState, Tables
+
+__all__ = ("bring_away", "database", "keep_on_disk")
+
+
+@cache
+def database() -> Database:
+    directory = tempfile.TemporaryDirectory()
+    found = Database(DiskState(directory.name + "/state"))
+    atexit.register(directory.cleanup)
+    atexit.register(found.close)
+    return found
+
+
+def keep_on_disk(operator: Operator) -> None:
+    """Have the oldest generation of all that an operator, which is not open yet, remembers there."""
+    operator.tables.keep_old_in(lambda: DiskRows(database()), notes=True)
+
+
+def bring_away(tables: Tables) -> None:
+    """Have all rows there."""
+    tables.cut()
+    tables.merge()
