@@ -9,7 +9,7 @@ A map of the package, in reading order:
     calls         guards around a call: retry, rate limit, circuit breaker, cache, batching
     eventtime     timestamps and watermarks
     state         keyed state; with `timers`, what process functions and windows are made of
-    keyed         one of many, the first of many, rolling results
+    keyed         one of many, the first of many, rolling results, patterns
     windowing     windows, triggers, evictors, aggregates; and Storm's window policies
     joins         several streams in one step
     connectors    sources and sinks
@@ -73,11 +73,11 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
 )
 from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from asyncstream.keyed import Change, Ranking
+from asyncstream.keyed import Change, Match, Pattern, Ranking
 from asyncstream.operators.call_context import CallContext, call_context
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
-from asyncstream.pipeline import AsyncResults, KeyedResults, KeyedStream, Pipeline, Stream
+from asyncstream.pipeline import AsyncResults, KeyedResults, KeyedStream, PatternMatches, Pipeline, Stream
 from asyncstream.runtime.aio import (
     CheckpointStatus,
     DryRun,
@@ -173,6 +173,7 @@ __all__ = (
     "KeyedStream",
     "Last",
     "ManualClock",
+    "Match",
     "Max",
     "Mean",
     "MemoryStore",
@@ -183,6 +184,8 @@ __all__ = (
     "OutputOrder",
     "ParquetSink",
     "ParquetSource",
+    "Pattern",
+    "PatternMatches",
     "Pipeline",
     "PipelineError",
     "Published",

@@ -1,5 +1,5 @@
 """
-Keyed operators that are neither windows nor joins: one of many, the first of many, and rolling results.
+Keyed operators that are neither windows nor joins: one of many, the first of many, rolling results, patterns.
 """
 
 from asyncstream.keyed.base import LATE
@@ -15,6 +15,8 @@ from asyncstream.keyed.changes import (
     change_log,
 )
 from asyncstream.keyed.deduplicate import By, DeduplicateSpec, Keep
+from asyncstream.keyed.matching import TIMED_OUT, MatchingSpec, Skip
+from asyncstream.keyed.pattern import Match, Pattern
 from asyncstream.keyed.rolling import Best, RollingSpec
 from asyncstream.keyed.top import Ranking, Ranks, TopSpec
 
@@ -22,6 +24,7 @@ __all__ = (
     "DELETE",
     "INSERT",
     "LATE",
+    "TIMED_OUT",
     "UPDATE_AFTER",
     "UPDATE_BEFORE",
     "Best",
@@ -32,9 +35,13 @@ __all__ = (
     "Changes",
     "DeduplicateSpec",
     "Keep",
+    "Match",
+    "MatchingSpec",
+    "Pattern",
     "Ranking",
     "Ranks",
     "RollingSpec",
+    "Skip",
     "TopSpec",
     "change_log",
 )

@@ -3,7 +3,7 @@
 from asyncstream.pipeline.ending import StreamEnd
 from asyncstream.pipeline.joined import Broadcast, Connected, ConnectedToBroadcast, Several
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
-from asyncstream.pipeline.per_key import KeyedResults
+from asyncstream.pipeline.per_key import KeyedResults, PatternMatches
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
 from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 
@@ -14,6 +14,7 @@ __all__ = (
     "ConnectedToBroadcast",
     "KeyedResults",
     "KeyedStream",
+    "PatternMatches",
     "Pipeline",
     "PolicyResults",
     "Several",

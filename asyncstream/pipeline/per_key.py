@@ -1,5 +1,5 @@
 """
-What a stream with keys can do without windows: one of many, the first of many, rolling results.
+What a stream with keys can do without windows: one of many, the first of many, rolling results, patterns.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from asyncstream.arguments import Duration, Fields, choice, count, duration_ms, 
 from asyncstream.errors import PipelineError
 from asyncstream.keyed import (
     LATE,
+    TIMED_OUT,
     Best,
     By,
     Change,
     Changes,
     DeduplicateSpec,
     Keep,
+    Match,
+    MatchingSpec,
+    Pattern,
     Ranking,
     Ranks,
     RollingSpec,
+    Skip,
     TopSpec,
     change_log,
 )
@@ -28,7 +33,7 @@ from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.plan import Graph, Output
 from asyncstream.state import TimeToLive
 
-__all__ = ("KeyedResults", "PerKey")
+__all__ = ("KeyedResults", "PatternMatches", "PerKey")
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -217,6 +222,28 @@ class PerKey(Stream[T], Generic[K, T]):
         """As `min_by`, with the largest value."""
         return self._rolling("max_by", Best(selector("by", by), largest=True), {"by": by}, ttl, name)
 
+    def pattern(
+        self, pattern: Pattern[T], *, skip: Skip = "none", name: str | None = None
+    ) -> PatternMatches[Match[K, T]]:
+        """
+        Find elements of a key that follow each other as a pattern says.
+
+        Elements are looked at in the order of their event time, once the watermark has passed them, those of
+        one time as they came. What the watermark has reached before it came goes to `.late`.
+
+        Args:
+            pattern: made with `Pattern.begin`.
+            skip: "none": every match is given, also those that share elements; "past_last_event": with a
+                match, all that has begun before its end is given up, and of several matches with the same end
+                only the first is given.
+        """
+        if not isinstance(pattern, Pattern):
+            raise refuse("pattern", "a Pattern", pattern, "begin one with Pattern.begin(name, condition)")
+        spec = MatchingSpec(self._key_by, pattern, choice("skip", skip, ("none", "past_last_event")))
+        stages = ", ".join(stage.name for stage in pattern.stages)
+        output = self._step("pattern", name, spec, {"stages": stages, "skip": skip})
+        return PatternMatches(self._graph, output, (LATE, TIMED_OUT))
+
     def _rolling(
         self,
         kind: str,
@@ -251,6 +278,15 @@ class KeyedResults(SideStreams[T]):
                 f"step {self._output.step!r} does not wait for event time, so nothing is late for it"
             )
         return self.side(LATE)
+
+
+class PatternMatches(KeyedResults[T]):
+    """What comes out of a pattern: matches, and on the side what began like one and did not become one."""
+
+    @property
+    def timed_out(self) -> Stream[Any]:
+        """Beginnings, each as a `Match`, whose time was over before they were whole; also counted."""
+        return self.side(TIMED_OUT)
 
 
 def _time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:

@@ -1,4 +1,4 @@
-"""De-duplication, the first n and rolling results on Spark: as embedded, within a key."""
+"""De-duplication, the first n, rolling results and patterns on Spark: as embedded, within a key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import Pipeline, Stream
+from asyncstream import Pattern, Pipeline, Stream
 from tests.spark.cluster import frame, run_stream, stream
 from tests.spark.test_contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark
 from tests.spark.test_keyed import on_stand_in
@@ -24,7 +24,13 @@ def tables(timed: Stream[Any]) -> dict[str, Stream[Any]]:
     keyed = timed.key_by(key_of)
     latest = keyed.deduplicate(keep="last", by="event_time", changes="all", name="latest")
     earliest = timed.deduplicate(("key", "v"), by="event_time", name="earliest")
+    small: Pattern[Any] = Pattern.begin("small", lambda row: row["v"] % 3 == 0)
+    pattern = small.followed_by("large", lambda row: row["v"] % 5 == 0).times(1, 2).within(6)
+    matches = keyed.pattern(pattern, name="matches")
     return {
+        "matches": matches,
+        "timed_out": matches.timed_out,
+        "too_late": matches.late,
         "first": keyed.deduplicate(within=3600, name="first"),
         "earliest": earliest,
         "late": earliest.late,

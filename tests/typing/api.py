@@ -45,8 +45,11 @@ from asyncstream import (
     KeyedResults,
     KeyedStream,
     ManualClock,
+    Match,
     MemoryStore,
     OutputOrder,
+    Pattern,
+    PatternMatches,
     Pipeline,
     Published,
     PunctuatedWatermarks,
@@ -294,6 +297,10 @@ def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> 
     assert_type(keyed.top(3, by=lambda flight: flight.carrier), KeyedResults[Ranking[str, Any]])
     assert_type(keyed.top(3, by="seats", changes="upserts"), KeyedResults[Change[Any]])
     assert_type(keyed.reduce(lambda one, other: one), KeyedResults[Flight])
+    late: Pattern[Flight] = Pattern.begin("first", lambda flight: flight.number == 1)
+    matches = keyed.pattern(late.next("second", "number").at_least(2).within(5), skip="past_last_event")
+    assert_type(matches, PatternMatches[Match[str, Flight]])
+    assert_type(matches.timed_out, Stream[Any])
     assert_type(keyed.min_by("seats", ttl=timedelta(hours=1)), KeyedResults[Flight])
 
 

@@ -1,0 +1,156 @@
+"""
+Matches of a pattern in the elements of each key, in the order of event time.
+
+Elements wait until the watermark has passed, so that they are matched in their order, those of one time as
+they came. What is too late for that goes to `late`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.eventtime import check_timestamp
+from asyncstream.keyed.base import TimedStep
+from asyncstream.keyed.nfa import Automaton, Run
+from asyncstream.keyed.pattern import Match, Pattern
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.state.schema import Schema
+
+__all__ = ("TIMED_OUT", "Matching", "MatchingSpec", "Skip")
+
+TIMED_OUT: Final = "timed_out"
+"""Tag of the output for what began and did not become a match in time."""
+
+Skip: TypeAlias = Literal["none", "past_last_event"]
+"""
+What a match means for others of its key: nothing; or whatever began before its end is given up. Of several
+with the same last element the first is given then.
+"""
+
+_check = partial(check_timestamp, "a pattern")
+
+
+class Matching(TimedStep):
+    """
+    Emits each match when the watermark reaches its last element, with that element's timestamp.
+
+    What has begun and cannot be a match in time any more goes to `timed_out`, with the time at which it was
+    over; not what was a match already and might have become a longer one.
+    Snapshot holds: elements that wait for the watermark, what has begun, and timers.
+    """
+
+    def __init__(self, key_by: KeyBy, pattern: Pattern[Any], skip: Skip) -> None:
+        super().__init__(key_by)
+        self._automaton = Automaton(pattern)
+        self._skips = skip == "past_last_event"
+        self._timed_out = 0
+        self._declare_counter("timed_out")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._waiting = self._state.state(ListDescriptor[Any]("waiting"))
+        self._runs = self._state.state(ValueDescriptor[Any]("runs"))
+
+    def metrics(self) -> dict[str, int]:
+        return {**super().metrics(), "timed_out": self._timed_out}
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        at_ms, state = _check(timestamp), self._state
+        if at_ms <= self._timers.watermark:
+            self._leave_out(value, timestamp)
+            return
+        state.namespace = at_ms
+        self._waiting.add(value)
+        state.namespace = None
+        self._timers.event.register(at_ms, state.key)
+
+    def _on_timer(self, timestamp: int, key: Any) -> None:
+        state = self._state
+        state.namespace = timestamp
+        values = self._waiting.get()
+        self._waiting.clear()
+        state.namespace = None
+        kept = self._runs.get()
+        runs = self._time_out([Run(*run) for run in kept or ()], timestamp)
+        for value in values:
+            try:
+                runs, matches = self._automaton.advance(runs, value, timestamp)
+            except BaseException as error:
+                self._out.flush()
+                raise self.blame(value, error) from error
+            if matches and self._skips:
+                runs, matches = [], matches[:1]
+            for match in matches:
+                self._out(self._shown(match))
+        if runs:
+            self._runs.set([tuple(run) for run in runs])
+            ends_ms = self._automaton.ends_ms(runs[0])
+            if ends_ms is not None:
+                self._timers.event.register(min(ends_ms, MAX_TIMESTAMP), key)
+        elif kept is not None:
+            self._runs.clear()
+
+    def _time_out(self, runs: list[Run], at_ms: int) -> list[Run]:
+        """Those of the runs that are not over; the others are told."""
+        going: list[Run] = []
+        for run in runs:
+            if not self._automaton.is_timed_out(run, at_ms):
+                going.append(run)
+            elif not self._automaton.is_match(run):
+                self._timed_out += 1
+                if TIMED_OUT in self.side:
+                    self._out.aside(TIMED_OUT, self._shown(run), at_ms)
+        return going
+
+    def _shown(self, run: Run) -> Match[Any, Any]:
+        return Match(self._state.key, self._automaton.elements(run), run.start_ms, run.end_ms)
+
+
+@dataclass(frozen=True)
+class MatchingSpec(Spec):
+    """
+    Finds a pattern in the elements of each key.
+
+    Attributes:
+        key_by: gives the key of an element.
+        pattern: what matches look like.
+        skip: what a match means for others.
+    """
+
+    key_by: KeyBy
+    pattern: Pattern[Any]
+    skip: Skip = "none"
+
+    def build(self) -> Matching:
+        return Matching(self.key_by, self.pattern, self.skip)
+
+    @property
+    def operator(self) -> type[Matching]:
+        return Matching
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)
+
+    @property
+    def schema(self) -> Schema:
+        stages = [
+            [
+                stage.name,
+                "next" if stage.strict else "followed_by",
+                stage.least,
+                stage.most,
+                stage.consecutive,
+            ]
+            for stage in self.pattern.stages
+        ]
+        return Schema(form={"stages": stages}, settings={"within": self.pattern.within_ms, "skip": self.skip})
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return ("late_dropped", "timed_out")

@@ -1,0 +1,156 @@
+"""
+Patterns: what a sequence of elements has to look like.
+
+    Pattern.begin("small", lambda card: card["amount"] < 1)
+        .followed_by("large", lambda card: card["amount"] > 500)
+        .within(timedelta(minutes=5))
+
+A pattern is a value: each method gives a new one, and one may be used for any number of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from asyncstream.arguments import Duration, count, duration_ms, function, refuse, selector, text
+from asyncstream.errors import PipelineError
+
+__all__ = ("Given", "Match", "Pattern", "Stage")
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+Given: TypeAlias = Callable[[Any, Mapping[str, Sequence[Any]]], object]
+"""A condition on an element and on what was taken before it, by stage."""
+
+
+class Match(NamedTuple, Generic[K, T]):
+    """
+    Elements that look like a pattern; from `.timed_out`, like the beginning of one.
+
+    Attributes:
+        key: whose they are.
+        elements: by stage, each a list in the order of event time.
+        start_ms: of the first of them, milliseconds since the epoch.
+        end_ms: of the last of them.
+    """
+
+    key: K
+    elements: dict[str, list[T]]
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """
+    One stage of a pattern: elements that meet one condition.
+
+    Attributes:
+        name: of the stage.
+        where: the condition on an element; None: on what was taken before as well.
+        given: that condition; None: there is `where`.
+        strict: no other element comes between it and the stage before.
+        least, most: how many elements; None: any number.
+        consecutive: no other element comes between these.
+    """
+
+    name: str
+    where: Callable[[Any], object] | None
+    given: Given | None
+    strict: bool = False
+    least: int = 1
+    most: int | None = 1
+    consecutive: bool = False
+
+
+@dataclass(frozen=True)
+class Pattern(Generic[T]):
+    """
+    A sequence of conditions; begin one with `Pattern.begin`.
+
+    Attributes:
+        stages: in their order, at least one.
+        within_ms: how long a match may be: less than this lies between the first and the last element.
+    """
+
+    stages: tuple[Stage, ...]
+    within_ms: int | None = None
+
+    @classmethod
+    def begin(
+        cls, name: str, where: Callable[[T], object] | str | None = None, *, given: Given | None = None
+    ) -> Pattern[T]:
+        """
+        A pattern of one stage: an element for which `where` is true.
+
+        Args:
+            name: of the stage, under which a `Match` has its elements.
+            where: a function of the element, or the name of a field.
+            given: instead of it, a function of the element and of those taken before, by stage:
+                `lambda trade, taken: trade["price"] > taken["first"][-1]["price"]`.
+        """
+        return cls((_stage(name, where, given, strict=True),))
+
+    def next(
+        self, name: str, where: Callable[[T], object] | str | None = None, *, given: Given | None = None
+    ) -> Pattern[T]:
+        """Then, as the very next element of the key, one for which `where` is true."""
+        return self._then(_stage(name, where, given, strict=True))
+
+    def followed_by(
+        self, name: str, where: Callable[[T], object] | str | None = None, *, given: Given | None = None
+    ) -> Pattern[T]:
+        """Then the next element for which `where` is true; others may come between."""
+        return self._then(_stage(name, where, given, strict=False))
+
+    def times(self, least: int, most: int | None = None, *, consecutive: bool = False) -> Pattern[T]:
+        """
+        The last stage takes several elements.
+
+        Args:
+            least: so many, at least 1.
+            most: up to so many: with each number there is a match. None: exactly `least`.
+            consecutive: no other element may come between them.
+        """
+        least = count("least of times", least)
+        most = least if most is None else count("most of times", most, least=least)
+        return self._repeated(least, most, consecutive)
+
+    def at_least(self, least: int, *, consecutive: bool = False) -> Pattern[T]:
+        """The last stage takes `least` elements or more; with each number there is a match."""
+        return self._repeated(count("least of at_least", least), None, consecutive)
+
+    def within(self, duration: Duration) -> Pattern[T]:
+        """
+        The last element comes less than this after the first.
+
+        Without it, what has begun is remembered for ever.
+
+        Args:
+            duration: in event time; a `timedelta` or seconds.
+        """
+        return replace(self, within_ms=duration_ms("within", duration))
+
+    def _then(self, stage: Stage) -> Pattern[T]:
+        if any(stage.name == other.name for other in self.stages):
+            raise PipelineError(f"stages of a pattern need names of their own, got {stage.name!r} twice")
+        return replace(self, stages=(*self.stages, stage))
+
+    def _repeated(self, least: int, most: int | None, consecutive: bool) -> Pattern[T]:
+        last = self.stages[-1]
+        if (last.least, last.most) != (1, 1):
+            raise PipelineError(f"stage {last.name!r} has been told how many elements it takes; say it once")
+        last = replace(last, least=least, most=most, consecutive=consecutive)
+        return replace(self, stages=(*self.stages[:-1], last))
+
+
+def _stage(name: str, where: Any, given: Given | None, *, strict: bool) -> Stage:
+    text("name of a stage", name)
+    if (where is None) == (given is None):
+        raise refuse(f"stage {name!r}", "either where or given", (where, given))
+    if given is not None:
+        return Stage(name, None, function("given", given), strict)
+    return Stage(name, selector("where", where), None, strict)

@@ -1,0 +1,280 @@
+"""Patterns: contiguity, repetition, time and skipping, by example and against a search of all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import Match, Pattern, PatternMatches, Pipeline, PipelineError, Stream, UserFunctionError
+from asyncstream.keyed import MatchingSpec
+from asyncstream.testing import harness
+from tests.keyed.rig import ADVANCES, Rig, Steps, key_of, steps
+
+
+def letter(wanted: str) -> Any:
+    return lambda event: event[0] == wanted
+
+
+def abc() -> Pattern[str]:
+    return Pattern.begin("a", letter("a")).followed_by("b", letter("b"))
+
+
+def found(pattern: Pattern[str], events: str, **options: Any) -> list[str]:
+    """The matches in events of one key, a second from one to the next, as "a1 b2"."""
+
+    def define(stream: Stream[Any]) -> Stream[Any]:
+        return stream.key_by(lambda _: 0).pattern(pattern, **options)
+
+    with harness(define) as tested:
+        for second, event in enumerate(events.split()):
+            tested.push(event, at=second * 1_000)
+        tested.end()
+        return [" ".join(e for stage in m.elements.values() for e in stage) for m in tested.collect()]
+
+
+A, B, C = letter("a"), letter("b"), letter("c")
+BEGIN: Pattern[str] = Pattern.begin("a", A)
+
+EXAMPLES: list[tuple[Pattern[str], str, list[str]]] = [
+    (BEGIN.next("b", B), "a1 b1 a2 c1 b2", ["a1 b1"]),
+    (BEGIN.followed_by("b", B), "a1 c1 b1 b2", ["a1 b1"]),
+    (BEGIN.followed_by("b", B), "a1 a2 b1", ["a1 b1", "a2 b1"]),
+    (BEGIN.times(2), "a1 c1 a2 a3", ["a1 a2", "a2 a3"]),
+    (BEGIN.times(2, consecutive=True), "a1 c1 a2 a3", ["a2 a3"]),
+    (BEGIN.times(1, 2), "a1 a2", ["a1", "a1 a2", "a2"]),
+    (BEGIN.followed_by("b", B).at_least(1).followed_by("c", C), "a1 b1 b2 c1", ["a1 b1 b2 c1", "a1 b1 c1"]),
+    (BEGIN.followed_by("b", B).at_least(2).next("c", C), "a1 b1 b2 b3 c1", ["a1 b1 b2 b3 c1"]),
+    (BEGIN.followed_by("b", B).at_least(1).followed_by("c", C), "a1 b1 x b2 c1", ["a1 b1 b2 c1", "a1 b1 c1"]),
+    (BEGIN.within(2).followed_by("b", B), "a1 c1 b1", []),
+    (BEGIN.within(2.001).followed_by("b", B), "a1 c1 b1", ["a1 b1"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "events", "expected"), EXAMPLES)
+def test_matches_are(pattern: Pattern[str], events: str, expected: list[str]) -> None:
+    assert found(pattern, events) == expected
+
+
+def test_nothing_that_began_before_the_end_of_a_match_counts_if_it_skips() -> None:
+    pattern = BEGIN.at_least(1).followed_by("b", B)
+    of_b1, of_b2 = ["a1 a2 b1", "a1 b1", "a2 b1"], ["a1 a2 a3 b2", "a2 a3 b2", "a3 b2"]
+    assert found(pattern, "a1 a2 b1 a3 b2") == [*of_b1, *of_b2]
+    assert found(pattern, "a1 a2 b1 a3 b2", skip="past_last_event") == ["a1 a2 b1", "a3 b2"]
+
+
+def test_a_condition_may_look_at_what_was_taken() -> None:
+    rises: Pattern[str] = Pattern.begin("low", lambda event: True).next(
+        "high", given=lambda event, taken: event > taken["low"][-1]
+    )
+    assert found(rises, "1 3 2 5") == ["1 3", "2 5"]
+
+
+def test_elements_are_matched_in_the_order_of_event_time() -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(abc())) as tested:
+        tested.push("b1", at=20)
+        tested.push("a1", at=10)
+        tested.push("b2", at=20)
+        tested.advance(19)
+        assert tested.collect() == []
+        tested.restart()
+        tested.advance(20)
+        assert tested.collect(timestamps=True) == [(Match(0, {"a": ["a1"], "b": ["b1"]}, 10, 20), 20)]
+        tested.push("a2", at=20)
+        assert tested.collect("late") == ["a2"]
+
+
+def test_what_is_not_whole_in_time_is_told_once_and_at_that_time() -> None:
+    pattern = abc().within(0.05).times(2)
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(pattern)) as tested:
+        tested.push("a1", at=10)
+        tested.push("b1", at=59)
+        tested.advance(59)
+        tested.restart()
+        tested.push("b2", at=60)
+        tested.advance(59)
+        assert tested.collect("timed_out") == []
+        tested.advance(100)
+        assert tested.collect() == []
+        beginning = Match(0, {"a": ["a1"], "b": ["b1"]}, 10, 59)
+        assert tested.collect("timed_out", timestamps=True) == [(beginning, 60)]
+        assert next(iter(tested.metrics().values()))["timed_out"] == 1
+        assert next(iter(tested.metrics().values()))["state_entries"] == 0
+
+
+def test_a_match_that_could_have_grown_did_not_time_out() -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(BEGIN.at_least(1).within(5))) as tested:
+        tested.push("a1", at=0)
+        tested.end()
+        assert len(tested.collect()) == 1
+        assert tested.collect("timed_out") == []
+
+
+def test_a_time_that_has_become_longer_holds_for_what_has_begun() -> None:
+    """A beginning outlives the timer that was set for it."""
+    short = MatchingSpec(lambda _: 0, abc().within(1)).build
+    long = MatchingSpec(lambda _: 0, abc().within(100)).build
+    with harness(short) as tested, harness(long) as after:
+        tested.push("a1", at=0)
+        tested.advance(0)
+        after.restore(tested.snapshot())
+        after.advance(1_000)
+        after.push("b1", at=50_000)
+        after.advance(50_000)
+        assert len(after.collect()) == 1
+        after.push("a2", at=60_000)
+        after.advance(160_000)
+        assert len(after.collect("timed_out")) == 1
+
+
+def test_a_condition_that_fails_names_the_element() -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(Pattern.begin("a", "missing"))) as tested:
+        tested.push("a1", at=0)
+        with pytest.raises(UserFunctionError, match="'a1'"):
+            tested.advance(0)
+
+
+async def later(event: Any) -> bool:
+    return True
+
+
+def test_a_condition_that_gives_a_coroutine_is_refused() -> None:
+    pattern: Pattern[Any] = Pattern.begin("a", lambda event: later(event))
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(pattern)) as tested:
+        tested.push("a1", at=0)
+        with pytest.raises(UserFunctionError, match="a condition is a plain function"):
+            tested.advance(0)
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda s: s.pattern([1]), "pattern: expected a Pattern, got"),
+    (lambda s: s.pattern(BEGIN, skip="all"), "skip: expected one of 'none', 'past_last_event'"),
+    (lambda s: BEGIN.next("a", A), "need names of their own, got 'a' twice"),
+    (lambda s: BEGIN.next("b"), "stage 'b': expected either where or given"),
+    (lambda s: BEGIN.next("b", B, given=B), "stage 'b': expected either where or given"),
+    (lambda s: BEGIN.next("", B), "name of a stage: expected a non-empty text"),
+    (lambda s: BEGIN.next("b", later), "where: expected a plain function"),
+    (lambda s: BEGIN.times(0), "least of times: expected an integer of at least 1"),
+    (lambda s: BEGIN.times(3, 2), "most of times: expected an integer of at least 3"),
+    (lambda s: BEGIN.times(3).at_least(1), "stage 'a' has been told how many"),
+    (lambda s: BEGIN.within(0), "within: expected a positive duration"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_wrong_is_refused_when_it_is_typed(wrong: Any, message: str) -> None:
+    stream: Stream[str] = Pipeline("p").source(["a"])
+    with pytest.raises(PipelineError, match=message):
+        wrong(stream.key_by(str.upper))
+
+
+def test_side_outputs_have_names() -> None:
+    stream: Stream[str] = Pipeline("p").source(["a"])
+    matches = stream.key_by(str.upper).pattern(BEGIN)
+    assert isinstance(matches, PatternMatches)
+    with pytest.raises(PipelineError, match="tag: expected one of 'late', 'timed_out'"):
+        matches.side("other")
+
+
+# ---------------------------------------------------------------------- against a search of all sequences
+
+STAGES = st.tuples(
+    st.integers(0, 2),  # what the stage wants: values below or equal to it
+    st.booleans(),  # strict
+    st.sampled_from([(1, 1), (2, 2), (1, 2), (1, None), (2, None)]),
+    st.booleans(),  # consecutive
+)
+
+
+def pattern_of(drawn: list[Any], within: float | None) -> Pattern[Any]:
+    pattern: Pattern[Any] | None = None
+    for number, (wanted, strict, (least, most), consecutive) in enumerate(drawn):
+        name, where = f"s{number}", _wants(wanted)
+        if pattern is None:
+            pattern = Pattern.begin(name, where)
+        else:
+            pattern = pattern.next(name, where) if strict else pattern.followed_by(name, where)
+        if (least, most) != (1, 1):
+            pattern = (
+                pattern.at_least(least, consecutive=consecutive)
+                if most is None
+                else pattern.times(least, most, consecutive=consecutive)
+            )
+    assert pattern is not None
+    return pattern if within is None else pattern.within(within)
+
+
+def _wants(wanted: int) -> Any:
+    return lambda element: element[1] <= wanted
+
+
+def sequences(pattern: Pattern[Any], events: list[Any], taken: list[tuple[int, int]]) -> Iterator[Any]:
+    """All matches that go on from what was taken: (position, stage) each."""
+    stages, last = pattern.stages, taken[-1] if taken else None
+    if last is not None:
+        count = sum(stage == last[1] for _, stage in taken)
+        if last[1] == len(stages) - 1 and count >= stages[last[1]].least:
+            yield taken
+        targets = []
+        if stages[last[1]].most is None or count < (stages[last[1]].most or 0):
+            targets.append((last[1], stages[last[1]].consecutive))
+        if count >= stages[last[1]].least and last[1] + 1 < len(stages):
+            targets.append((last[1] + 1, stages[last[1] + 1].strict))
+    for position in range(0 if last is None else last[0] + 1, len(events)):
+        if last is None:
+            wanted = [(0, False)]
+        else:
+            first_ms = events[taken[0][0]][2]
+            if pattern.within_ms is not None and events[position][2] - first_ms >= pattern.within_ms:
+                return
+            wanted = targets
+        for stage, strict in wanted:
+            where = stages[stage].where
+            assert where is not None
+            if not where(events[position]):
+                continue
+            between = events[last[0] + 1 : position] if last is not None else []
+            if not (between if strict else any(map(where, between))):
+                yield from sequences(pattern, events, [*taken, (position, stage)])
+
+
+@given(
+    steps(ADVANCES),
+    st.lists(STAGES, min_size=1, max_size=3),
+    st.sampled_from([None, 0.004, 0.012]),
+    st.booleans(),
+)
+def test_matches_are_those_that_a_search_finds(
+    script: Steps, drawn: Any, within: float | None, skips: bool
+) -> None:
+    pattern = pattern_of(drawn, within)
+    script = script[:24]
+    spec = MatchingSpec(key_of, pattern, "past_last_event" if skips else "none")
+    rig = Rig(spec, lambda match: match.key, sides=["late", "timed_out"]).play(script).end()
+    late = [element for element, _ in rig.aside["late"]]
+    elements = [step[1] for step in script if step[0] == "el"]
+    for element in late:
+        elements.reverse()
+        elements.remove(element)
+        elements.reverse()
+    for key in "abc":
+        events = sorted((one for one in elements if one[0] == key), key=lambda one: one[2])
+        expected = sorted(sequences(pattern, events, []), key=lambda taken: (taken[-1][0], taken))
+        if skips:
+            expected = list(_skipping(expected))
+        shown = [[events[position] for position, _ in taken] for taken in expected]
+        matches = [match for match, _ in rig.seen.get(key, [])]
+        assert [[e for stage in match.elements.values() for e in stage] for match in matches] == shown
+        assert [(match.start_ms, match.end_ms) for match in matches] == [(m[0][2], m[-1][2]) for m in shown]
+
+
+def _skipping(matches: list[Any]) -> Iterator[Any]:
+    """Without those that began before the end of one that was given."""
+    end = -1
+    for taken in matches:
+        if taken[0][0] > end:
+            end = taken[-1][0]
+            yield taken
