@@ -250,7 +250,21 @@ class Writer:
     keep: int
     ahead: Ahead
 
-    def check_follows(self, last: Lease | None, what: str) -> None:
+    def fences(self, last: Lease | None, fence: int) -> bool:
+        """
+        Whether a fence of this job is to be put up where another one wrote last.
+
+        Args:
+            last: what that one wrote down; None: nothing.
+            fence: the largest number that was put up there since; 0: none.
+        """
+        return (
+            last is not None
+            and last.place == self.lease.place
+            and max(last.number, fence) < self.lease.number
+        )
+
+    def check_follows(self, last: Lease | None, what: str, fence: int = 0) -> None:
         """
         See whether this job may write where another one wrote last.
 
@@ -260,6 +274,7 @@ class Writer:
         Args:
             last: what the other one wrote down; None: nothing.
             what: where, for the message.
+            fence: the number that a job of the same store has put up since, see `TransactionalSink.fence`.
 
         Raises:
             SinkBroken: if a later job of the same store writes there.
@@ -271,6 +286,8 @@ class Writer:
             # also of one that has ended: what this job knows of the store is older than what it left
             if last.number > self.lease.number:
                 raise SinkBroken(f"{what} was taken over by {last.holder}; this job writes nothing more")
+            if fence > self.lease.number:
+                raise SinkBroken(f"{what} was taken over by a later job; this one writes nothing more")
             return
         if last.released:
             return
@@ -320,7 +337,8 @@ class TransactionalSink(Sink[T]):
     with `ahead_of_checkpoint`, unless `writer.ahead` says what to do with them.
 
     One job at a time writes. A sink that is shared by many processes writes down whose it is
-    (`writer.lease`), and looks at it with everything that it makes safe: `Writer.check_follows`.
+    (`writer.lease`), and looks at it with everything that it makes safe: `Writer.check_follows`. A start
+    first puts up its number everywhere (`fence`), then chooses, asks, and takes over.
 
     What `write`, `prepare` or `commit` could not bring to the disk may be gone, also if trying again works: a
     sink that cannot be sure raises `SinkBroken`, which ends the job.
@@ -335,10 +353,23 @@ class TransactionalSink(Sink[T]):
     In a job without checkpoints none of these is called: `open`, `write`, `flush` and `close` do it all.
 
     Attributes:
-        writer: whom it writes for; set before `can_recover` and `recover`, None without checkpoints.
+        writer: whom it writes for; set before `fence`, `can_recover` and `recover`, None without checkpoints.
     """
 
     writer: Writer | None = None
+
+    async def fence(self) -> None:
+        """
+        Keep out the jobs that `writer` follows in its store: from now on none of them changes anything here.
+
+        Called before it is even decided which checkpoint to go on from. A job that was stopped, and has been
+        followed, may wake up at any time: if it could still commit here, or go back to an earlier checkpoint,
+        after its follower has decided, other sinks would be where this one cannot go any more. What was
+        written stays as it is, also if the start is refused in the end; `recover` takes the sink over.
+
+        Does nothing unless it is overridden: enough where a follower can always go to its checkpoint,
+        whatever those before it do until it takes over.
+        """
 
     async def can_recover(self, position: Any) -> None:
         """

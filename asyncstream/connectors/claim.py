@@ -22,12 +22,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
+from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import Writer
-from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Claim", "Record")
+__all__ = ("Claim", "Record", "fenced")
 
 _COPIED = 1 << 20
 """Bytes that are copied in one go."""
@@ -43,16 +44,22 @@ class Record:
         base: bytes that were there before.
         lease: of the job that writes it, as JSON; None: of a sink that was used without a job.
         closed: its length when it was closed; None while it is written, and after a crash.
+        fence: the number of a later job of the same store that is about to take over; 0: there is none.
     """
 
     run: str
     base: int
     lease: str | None = None
     closed: int | None = None
+    fence: int = 0
 
     def holder(self) -> Lease | None:
         """The lease of the job that writes it, or wrote it last."""
         return None if self.lease is None else Lease.from_json(self.lease)
+
+    def is_of(self, other: Record) -> bool:
+        """Whether it belongs to the same job as `other`, and none has put up its fence between them."""
+        return (self.lease, self.fence) == (other.lease, other.fence)
 
     def is_left(self) -> bool:
         """Whether it is certain that nobody writes it any more."""
@@ -106,8 +113,21 @@ class Claim:
                 raise SinkError(f"{self._path} is being taken over by another process at this moment")
             yield
 
+    def fence(self, writer: Writer) -> None:
+        """Have jobs that `writer` follows in its store write nothing more; all else stays as it is."""
+        if self.read() is None:  # nobody has written here who could come back
+            return
+        with self.taking():
+            record = self.read()
+            if record is not None and writer.fences(record.holder(), record.fence):
+                self._put(replace(record, fence=writer.lease.number))
+
     def write(self, record: Record) -> None:
         """Write down whose it is now; in `taking`."""
+        self._put(record)
+        self._record = record
+
+    def _put(self, record: Record) -> None:
         data = json.dumps(asdict(record)).encode()
         # in place: another file of this name would have another lock
         with open(self._beside, "rb+") as file:
@@ -115,7 +135,6 @@ class Claim:
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
-        self._record = record
 
     def check_record(self) -> None:
         """
@@ -125,12 +144,13 @@ class Claim:
             SinkBroken: if not.
         """
         found = self.read()
-        if self._record is not None and (found is None or found.lease != self._record.lease):
-            last = None if found is None else found.holder()
-            raise SinkBroken(
-                f"{self._path} was taken over by {'another job' if last is None else last.holder}: this one "
-                "writes nothing more"
-            )
+        if self._record is None or (found is not None and found.is_of(self._record)):
+            return
+        last = None if found is None or found.fence else found.holder()
+        raise SinkBroken(
+            f"{self._path} was taken over by {'another job' if last is None else last.holder}: this one "
+            "writes nothing more"
+        )
 
     def check_ours(self, file: BinaryIO) -> None:
         """
@@ -154,7 +174,7 @@ class Claim:
             return
         with suppress(OSError, SinkError), self.taking():
             found = self.read()
-            if found is not None and found.lease == record.lease:
+            if found is not None and found.is_of(record):
                 lease = record.holder()
                 given_back = None if lease is None else lease.given_back().to_json().decode()
                 self.write(replace(record, lease=given_back, closed=closed))
@@ -182,3 +202,16 @@ class Claim:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(copy)
+
+
+async def fenced(claim: Claim, writer: Writer) -> None:
+    """
+    `TransactionalSink.fence` for a sink with such a claim.
+
+    Raises:
+        SinkError: if the record cannot be written, or another process takes the file over at this moment.
+    """
+    try:
+        await aside(lambda: claim.fence(writer))
+    except OSError as error:
+        raise SinkError(f"cannot write the record of {claim.file}: {describe_error(error)}") from error

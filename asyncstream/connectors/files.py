@@ -19,7 +19,7 @@ import orjson
 from asyncstream.arguments import choice
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.claim import Claim, Record
+from asyncstream.connectors.claim import Claim, Record, fenced
 from asyncstream.connectors.identity import difference, fingerprint
 from asyncstream.connectors.lines import (
     BOM,
@@ -76,6 +76,10 @@ class _FileSink(TransactionalSink[T]):
         self._settle(self._existing)
         self._write_head()
 
+    async def fence(self) -> None:
+        if self.writer is not None:
+            await fenced(self._claim, self.writer)
+
     async def can_recover(self, position: dict[str, Any] | None) -> None:
         self._plan(position)
 
@@ -90,7 +94,7 @@ class _FileSink(TransactionalSink[T]):
         """
         record = self._claim.read()
         if self.writer is not None and record is not None:
-            self.writer.check_follows(record.holder(), self._path)
+            self.writer.check_follows(record.holder(), self._path, record.fence)
         try:
             size = os.path.getsize(self._path)
         except OSError:

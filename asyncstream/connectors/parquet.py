@@ -28,7 +28,7 @@ from asyncstream.arguments import choice, count, refuse
 from asyncstream.connectors.arrow import Tables, parquet
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.claim import Claim, Record
+from asyncstream.connectors.claim import Claim, Record, fenced
 from asyncstream.connectors.lines import AnyPath, column_names, file_path
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
@@ -134,6 +134,10 @@ class ParquetSink(TransactionalSink[Any]):
 
     # ------------------------------------------------------------------ going on
 
+    async def fence(self) -> None:
+        if self.writer is not None:
+            await fenced(self._claim, self.writer)
+
     async def can_recover(self, position: dict[str, Any] | None) -> None:
         self._plan(position)
 
@@ -146,7 +150,7 @@ class ParquetSink(TransactionalSink[Any]):
         """
         record = self._claim.read()
         if self.writer is not None and record is not None:
-            self.writer.check_follows(record.holder(), self._path)
+            self.writer.check_follows(record.holder(), self._path, record.fence)
         if os.path.exists(self._path) and not os.path.isdir(self._path):
             raise SinkError(
                 f"{self._path} is a file, and a job with checkpoints writes a directory of that name: move it"

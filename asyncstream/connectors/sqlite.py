@@ -316,6 +316,24 @@ class SqliteSink(TransactionalSink[Any]):
         self._has_epochs = False
         await self._connect(self._make)
 
+    async def fence(self) -> None:
+        writer = self.writer
+        if writer is None:
+            return
+
+        def put_up() -> None:
+            if not os.path.exists(self._path):
+                return
+            with closing(sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                self._staging.fence(connection, writer)
+                connection.execute("COMMIT")
+
+        try:
+            await aside(put_up)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot write to {self._path}: {describe_error(error)}") from error
+
     async def can_recover(self, position: int | None) -> None:
         def look() -> None:
             # what is not there yet is as good as empty

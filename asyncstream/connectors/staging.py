@@ -13,7 +13,8 @@ how far back that reaches. What was taken back is *void*: no later start may go 
 which was that of a checkpoint whose results are no longer there. Tables made `WITHOUT ROWID` have no undo.
 
 Whose table it is stands in the row that says how far rows were moved, and every transaction looks at it
-first: a process that was stopped and followed by another finds out before it changes anything.
+first: a process that was stopped and followed by another finds out before it changes anything. The number of
+a follower that is still deciding where to go on from stands there, too: `fence`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Staging:
             SinkError: if it cannot, or somebody else writes to it.
         """
         if writer is not None:
-            writer.check_follows(self._last_lease(connection), self._what)
+            writer.check_follows(self._last_lease(connection), self._what, self._fence(connection))
         moved, floor = self._moved(connection)
         target = position or 0
         if target > self._last(connection):
@@ -102,6 +103,14 @@ class Staging:
                 "cannot take them out: empty the table yourself, and delete its row in asyncstream_sinks"
             )
 
+    def fence(self, connection: sqlite3.Connection, writer: Writer) -> None:
+        """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
+        if writer.fences(self._last_lease(connection), self._fence(connection)):
+            self._make_fence(connection)
+            connection.execute(
+                f"UPDATE {_SINKS} SET fence = ? WHERE name = ?", (writer.lease.number, self._name)
+            )
+
     def begin(self) -> None:
         """Another run begins: the table is not its own yet."""
         self._lease, self._keep = None, 1
@@ -118,7 +127,9 @@ class Staging:
         target = max(target, self._moved(connection)[0])
         if writer is not None:
             self._lease, self._keep = writer.lease.to_json().decode(), writer.keep
-        connection.execute(f"UPDATE {_SINKS} SET lease = ? WHERE name = ?", (self._lease, self._name))
+        connection.execute(
+            f"UPDATE {_SINKS} SET lease = ?, fence = 0 WHERE name = ?", (self._lease, self._name)
+        )
         self._log_changes(connection)
         self.commit(connection, target)
         last = self._last(connection)
@@ -142,7 +153,12 @@ class Staging:
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN lease TEXT")
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
             connection.execute(f"UPDATE {_SINKS} SET floor = moved")
+        self._make_fence(connection)
         connection.execute(f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)", (self._name,))
+
+    def _make_fence(self, connection: sqlite3.Connection) -> None:
+        if "fence" not in _columns_of(connection, _SINKS):
+            connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN fence INTEGER NOT NULL DEFAULT 0")
 
     def _take_back(self, connection: sqlite3.Connection, position: int) -> None:
         """Take out of the table what was moved into it behind `position`."""
@@ -173,9 +189,11 @@ class Staging:
         Raises:
             SinkBroken: if not.
         """
-        query = f"SELECT lease FROM {_SINKS} WHERE name = ?"
-        if self._lease is not None and connection.execute(query, (self._name,)).fetchone() != (self._lease,):
-            last = self._last_lease(connection)
+        if self._lease is None:
+            return
+        query = f"SELECT lease, fence FROM {_SINKS} WHERE name = ?"
+        if connection.execute(query, (self._name,)).fetchone() != (self._lease, 0):
+            last = None if self._fence(connection) else self._last_lease(connection)
             raise SinkBroken(
                 f"{self._what} was taken over by {'another job' if last is None else last.holder}: this one "
                 "writes nothing more"
@@ -186,7 +204,7 @@ class Staging:
         if self._lease is not None:
             given_back = Lease.from_json(self._lease).given_back().to_json().decode()
             connection.execute(
-                f"UPDATE {_SINKS} SET lease = ? WHERE name = ? AND lease = ?",
+                f"UPDATE {_SINKS} SET lease = ? WHERE name = ? AND lease = ? AND fence = 0",
                 (given_back, self._name, self._lease),
             )
 
@@ -289,6 +307,13 @@ class Staging:
         query = f"SELECT lease FROM {_SINKS} WHERE name = ?"
         found = connection.execute(query, (self._name,)).fetchone()
         return None if found is None or found[0] is None else Lease.from_json(found[0])
+
+    def _fence(self, connection: sqlite3.Connection) -> int:
+        """The number of a later job that is about to take over; 0: there is none."""
+        if "fence" not in _columns_of(connection, _SINKS):
+            return 0
+        found = connection.execute(f"SELECT fence FROM {_SINKS} WHERE name = ?", (self._name,)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def _last(self, connection: sqlite3.Connection) -> int:
         """The largest number that any staged row has ever had."""

@@ -215,6 +215,49 @@ async def test_sink_that_was_followed_cannot_damage_what_its_follower_writes(pat
 
 
 @KINDS
+async def test_nothing_changes_behind_a_fence_until_its_job_takes_over(path: Path, kind: str) -> None:
+    writing, starting, new = (for_lease(MAKE[kind](path), number) for number in (1, 2, 3))
+    await new.fence()  # there is nothing to be kept out of
+    assert list(path.parent.iterdir()) == []
+    await writing.recover(None)
+    await writing.write([ROW] * 2, None)
+    position = await writing.prepare(1)
+    await starting.fence()
+    await starting.can_recover(position)
+    await new.fence()
+    await starting.fence()  # it comes too late
+    before = content(path)
+    for work in (writing.prepare(2), writing.commit(1)):
+        with pytest.raises(SinkBroken, match="taken over by another job"):
+            await work
+    for work in (starting.can_recover(position), starting.recover(None)):
+        with pytest.raises(SinkBroken, match="taken over by a later job"):
+            await work
+    await starting.close()
+    assert content(path) == before
+    await new.can_recover(position)
+    await writing.close()
+    await new.recover(position)
+    await new.write([ROW], None)
+    await new.commit(await new.prepare(2) and 2)
+    await new.close()
+    assert content(path) == HEAD[kind] + 3 * LINE[kind]
+
+
+@KINDS
+async def test_start_that_was_refused_is_in_the_way_of_nobody(path: Path, kind: str) -> None:
+    position = await lives(for_lease(MAKE[kind](path), 1), None, 1, 0)
+    await for_lease(MAKE[kind](path), 2).fence()
+    await lives(for_lease(MAKE[kind](path), 3), position, 1, 0)
+    await for_lease(MAKE[kind](path), 4).fence()
+    await for_lease(MAKE[kind](path), 1, "elsewhere").fence()
+    other = for_lease(MAKE[kind](path), 1, "elsewhere")
+    await other.can_recover(position)
+    await other.recover(position)
+    await other.close()
+
+
+@KINDS
 async def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path, kind: str) -> None:
     first, second = for_lease(MAKE[kind](path), 1, "here"), for_lease(MAKE[kind](path), 9, "there")
     await first.recover(None)

@@ -508,6 +508,87 @@ async def test_job_that_was_followed_by_one_that_has_ended_does_not_come_back(pa
     assert rows(path) == [(1, "x1")]
 
 
+async def test_nothing_changes_behind_a_fence_until_its_job_takes_over(path: Path) -> None:
+    writing, starting, new = sink(path), sink(path), sink(path)
+    for number, one in enumerate((writing, starting, new), 1):
+        one.writer = Writer(lease_of(number), 3, "refuse")
+    await new.fence()  # there is nothing to be kept out of
+    assert not path.exists()  # noqa: ASYNC240
+    await writing.recover(None)
+    await write(writing, 1)
+    position = await writing.prepare(1)
+    await starting.fence()
+    await starting.can_recover(position)
+    await new.fence()
+    await starting.fence()  # it comes too late
+    for work in (write(writing, 2), writing.prepare(2), writing.commit(1)):
+        with pytest.raises(SinkBroken, match="taken over by another job"):
+            await work
+    for work in (starting.can_recover(position), starting.recover(None)):
+        with pytest.raises(SinkBroken, match="taken over by a later job"):
+            await work
+    await starting.close()
+    await writing.close()
+    assert rows(path) == []
+    await new.recover(position)
+    await epochs(new, [value(3)])
+    await new.close()
+    assert rows(path) == [(1, "x1"), (3, "x3")]
+
+
+async def test_follower_can_go_where_it_has_decided_to(path: Path) -> None:
+    """
+    A job was stopped just before its two sinks were to commit, and wakes up when its follower, which goes
+    back to the earliest checkpoint that is kept, has taken over the first of them: if the other committed
+    now, it could not go back so far any more, and there would be no checkpoint that both can go to.
+    """
+    paths = (path, path.with_name("other.db"))
+    old = [sink(one) for one in paths]
+    for one in old:
+        one.writer = Writer(lease_of(1), 2, "refuse")
+        await one.recover(None)
+    positions = []
+    for epoch in (1, 2, 3):
+        for one in old:
+            await write(one, epoch)
+        positions.append([await one.prepare(epoch) for one in old])
+        for one in old if epoch < 3 else ():
+            await one.commit(epoch)
+    new = [sink(one) for one in paths]
+    for one in new:
+        one.writer = Writer(lease_of(2), 2, "refuse")
+        await one.fence()
+    position = positions[0]
+    for one, kept in zip(new, position, strict=True):
+        await one.can_recover(kept)
+    await new[0].recover(position[0])
+    with pytest.raises(SinkBroken, match="taken over"):
+        await old[1].commit(3)
+    await new[1].recover(position[1])
+    for one in (*old, *new):
+        await one.close()
+    assert [rows(one) for one in paths] == 2 * [[(1, "x1")]]
+
+
+async def test_table_of_an_earlier_version_gets_a_fence(path: Path) -> None:
+    old, new, other = sink(path), sink(path), sink(path)
+    old.writer = Writer(lease_of(1), 3, "refuse")
+    new.writer = Writer(lease_of(2), 3, "refuse")
+    other.writer = Writer(lease_of(7, "elsewhere"), 3, "allow_behind")
+    await old.recover(None)
+    await old.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE asyncstream_sinks DROP COLUMN fence")
+    await other.fence()  # that is no matter of another store
+    await new.can_recover(None)
+    await new.fence()
+    with pytest.raises(SinkBroken, match="taken over by a later job"):
+        await old.can_recover(None)
+    await other.can_recover(None)
+    await new.recover(None)
+    await new.close()
+
+
 async def test_job_with_another_store_is_refused_until_the_first_has_ended(path: Path) -> None:
     first, second = sink(path), sink(path)
     first.writer = Writer(lease_of(1, "here"), 3, "refuse")

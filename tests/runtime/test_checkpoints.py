@@ -34,7 +34,7 @@ from asyncstream.checkpoint.format import unpack_info
 from asyncstream.codec import JsonCodec
 from asyncstream.elements import Timestamps
 from asyncstream.errors import LeaseHeld, LeaseLost, SinkError
-from asyncstream.lease import Lease
+from asyncstream.lease import Holder, Lease
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import Log, LoggedSink, sleeping
 
@@ -906,6 +906,46 @@ async def test_checkpoints_of_another_pipeline_are_refused_unless_it_was_renamed
         for _ in range(2):
             await named("clicks", ledger).run(checkpoints=Checkpoints(store=store, pipeline_was="orders"))
         assert ledger.rows == [1, 2]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_fences_are_up_before_it_is_decided_where_to_go_on_from() -> None:
+    told: list[str] = []
+
+    class Telling(Ledger):
+        async def fence(self) -> None:
+            assert self.writer is not None
+            told.append(f"fence {self.writer.lease.number}")
+
+        async def can_recover(self, position: Any) -> None:
+            told.append("asked")
+
+        async def recover(self, position: Any) -> None:
+            told.append("taken over")
+            await super().recover(position)
+
+    class Read(MemoryStore):
+        async def acquire(self, holder: Holder, seconds: float) -> Lease:
+            told.append("lease")
+            return await super().acquire(holder, seconds)
+
+        async def read(self, what: int | str) -> bytes:
+            told.append("read")
+            return await super().read(what)
+
+    def both() -> Pipeline:
+        pipeline = Pipeline()
+        source = pipeline.source([1, 2], name="s")
+        source.to(first, name="first")
+        source.to(second, name="second")
+        return pipeline
+
+    first, second, store = Telling(), Telling(), Read()
+    await both().run(checkpoints=Checkpoints(store=store))
+    told.clear()
+    await both().run(checkpoints=Checkpoints(store=store))
+    assert told[:4] == ["lease", "fence 2", "fence 2", "read"]
+    assert [what for what in told if what != "read"][3:] == ["asked"] * 2 + ["taken over"] * 2
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

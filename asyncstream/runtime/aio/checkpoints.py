@@ -56,7 +56,7 @@ from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.numbering import position_in
-from asyncstream.runtime.aio.recovery import choose, transactional_sinks
+from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import Wiring
@@ -161,6 +161,7 @@ class Checkpointer:
             driver.source.writer = writer
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
+        await fence(wiring, writer)
         found = await choose(
             self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.tables.rows
         )

@@ -1,10 +1,15 @@
 """
 Finds the checkpoint to go on from, and asks all concerned before anything is changed.
 
-Recovery has two phases. First the store is read, the newest whole checkpoint that the settings allow is
-chosen, its state is matched with the steps, and every sink and source is asked whether it can go on from
-there. Only when all agree, they do it. So a start that is refused leaves everything as it was, and can be
-tried again with other settings, or with a checkpoint that was mended from a backup.
+Recovery has three phases. First the number of the job's lease is put up in every sink (`fence`), so that a
+job that was stopped and followed changes nothing there any more, whenever it wakes up. Then the store is
+read, the newest whole checkpoint that the settings allow is chosen, its state is matched with the steps, and
+every sink and source is asked whether it can go on from there. Only when all agree, they do it. So a start
+that is refused leaves everything as it was but for those numbers, and can be tried again with other settings,
+or with a checkpoint that was mended from a backup.
+
+Sources need no fence: they write nothing down but what they have accepted, which whoever opens them next
+still finds, and they forget only what no checkpoint needs that the store still had when they were told so.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from asyncstream.runtime.aio.wiring import Wiring
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "survey", "transactional_sinks")
+__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "fence", "survey", "transactional_sinks")
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,19 @@ def transactional_sinks(wiring: Wiring) -> Iterator[tuple[str, SinkOperator, Tra
     for name, operator in wiring.sinks.items():
         if isinstance(operator.sink, TransactionalSink):
             yield name, operator, operator.sink
+
+
+async def fence(wiring: Wiring, writer: Writer) -> None:
+    """
+    Keep the jobs that `writer` follows out of all sinks that take part in checkpoints.
+
+    Raises:
+        SinkError: if a sink cannot do that.
+    """
+    for name, _, sink in transactional_sinks(wiring):
+        sink.writer = writer
+        with naming(name, SinkError):
+            await sink.fence()
 
 
 async def choose(

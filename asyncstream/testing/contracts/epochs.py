@@ -5,6 +5,7 @@ What a transactional sink promises (`asyncstream.connectors.base.TransactionalSi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -105,9 +106,14 @@ class TransactionalContract(SinkContract):
 
     async def _begin(self, sink: TransactionalSink[Any]) -> Any:
         """A job begins, with a checkpoint before anything is written; gives its position."""
-        await sink.can_recover(None)
-        await sink.recover(None)
+        await self._start(sink, None)
         return await self._epoch(sink, 0)
+
+    async def _start(self, sink: TransactionalSink[Any], position: Any) -> None:
+        """A start, as a job makes it."""
+        await sink.fence()
+        await sink.can_recover(position)
+        await sink.recover(position)
 
     async def _run(self, folder: Path, lease: int, *epochs: int, ahead: Ahead = "refuse") -> list[Any]:
         """A job from its beginning to its end, with a write in each epoch; gives their positions."""
@@ -122,8 +128,7 @@ class TransactionalContract(SinkContract):
         """Another job goes on from a checkpoint, finds what had been written by then, and writes the rest."""
         position, writes = saved
         sink = self._sink(folder, lease)
-        await sink.can_recover(position)
-        await sink.recover(position)
+        await self._start(sink, position)
         await self._see(f"after a recovery {what}", folder, *range(writes))
         await self._epoch(sink, 10, *range(writes, last))
         await sink.flush()
@@ -295,6 +300,32 @@ class TransactionalContract(SinkContract):
         await self._see("when the follower has ended", folder, 0, 1, 2)
         expect(refused, "write(), prepare() and commit() of a job that was followed raised no SinkError")
 
+    async def a_follower_goes_where_it_has_decided_to(self, folder: Path) -> None:
+        """Whatever the job before still does between a follower's `can_recover` and its `recover`."""
+        old, new = self._alive(folder, 1), self._alive(folder, 2)
+        try:
+            await self._begin(old)
+            position = await self._epoch(old, 1, 0)
+            await self._epoch(old, 2, 1)
+            await new.fence()
+            await new.can_recover(position)
+            with suppress(SinkError):  # it may be refused, or not
+                for epoch in range(3, 3 + KEEP):
+                    await self._epoch(old, epoch, 7)
+            try:
+                await new.recover(position)
+            except SinkError as error:
+                raise ContractBroken(
+                    "between can_recover() and recover() a job that was followed could still commit, so that "
+                    f"its follower was refused: {error}; fence() is to keep it out"
+                ) from error
+            await old.close()
+            await self._epoch(new, 9, 2)
+            await new.close()
+        finally:
+            _end(old, new)
+        await self._see("when the follower has ended", folder, 0, 2)
+
     async def who_was_followed_before_it_began_is_refused(self, folder: Path) -> None:
         """A process that is stopped between `can_recover` and `recover`, and followed, finds that out."""
         old, new = self._alive(folder, 1), self._alive(folder, 2)
@@ -340,6 +371,7 @@ class TransactionalContract(SinkContract):
 OF_FENCES = frozenset(
     {
         "who_was_followed_writes_nothing_more",
+        "a_follower_goes_where_it_has_decided_to",
         "who_was_followed_before_it_began_is_refused",
         "a_job_with_another_store_is_refused_while_the_first_goes_on",
     }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncstream import DirectoryStore, JsonLinesSink, PipelineError, Sink, Source, SourceBatch
+from asyncstream import DirectoryStore, JsonLinesSink, PipelineError, Sink, Source, SourceBatch, SqliteSink
 from asyncstream.elements import Timestamps
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing import Check, ContractBroken, sink_contract, source_contract, store_contract, verify
@@ -283,6 +285,24 @@ async def test_sink_that_breaks_a_promise_is_found_out(
 ) -> None:
     checks = sink_contract(lambda folder: make(folder / "out.jsonl"), lines, ELEMENTS)
     assert complaint in await broken(checks, name, tmp_path)
+
+
+class HasNoFence(SqliteSink):
+    async def fence(self) -> None:
+        pass
+
+
+async def test_sink_that_lets_a_job_commit_behind_its_followers_back_is_found_out(tmp_path: Path) -> None:
+    def rows(folder: Path) -> list[Any]:
+        with closing(sqlite3.connect(folder / "out.db")) as database:
+            return [{"n": n} for (n,) in database.execute("SELECT n FROM t ORDER BY rowid")]
+
+    def make(folder: Path) -> Sink[Any]:
+        return HasNoFence(folder / "out.db", "t", columns=["n"])
+
+    checks = sink_contract(make, rows, [{"n": number} for number in range(40)])
+    told = await broken(checks, "a_follower_goes_where_it_has_decided_to", tmp_path)
+    assert "fence() is to keep it out" in told
 
 
 async def test_sink_without_an_order_says_so(tmp_path: Path) -> None:
