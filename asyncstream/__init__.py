@@ -13,6 +13,7 @@ A map of the package, in reading order:
     windowing     windows, triggers, evictors, aggregates; and Storm's window policies
     joins         several streams in one step
     connectors    sources and sinks
+    lookup        rows for elements, of tables that change
     plan          what to run: a graph of named steps
     checkpoint    what is kept of a running pipeline, where, and for how long
     runtime       who drives it: asyncio, or Spark
@@ -74,10 +75,19 @@ from asyncstream.eventtime import (
 )
 from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from asyncstream.keyed import Change, Match, Pattern, Ranking
+from asyncstream.lookup import LookupTable
 from asyncstream.operators.call_context import CallContext, call_context
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
-from asyncstream.pipeline import AsyncResults, KeyedResults, KeyedStream, PatternMatches, Pipeline, Stream
+from asyncstream.pipeline import (
+    AsyncResults,
+    KeyedResults,
+    KeyedStream,
+    PatternMatches,
+    Pipeline,
+    Stream,
+    StreamTable,
+)
 from asyncstream.runtime.aio import (
     CheckpointStatus,
     DryRun,
@@ -172,6 +182,7 @@ __all__ = (
     "KeyedResults",
     "KeyedStream",
     "Last",
+    "LookupTable",
     "ManualClock",
     "Match",
     "Max",
@@ -212,6 +223,7 @@ __all__ = (
     "StepRecovery",
     "StepStatus",
     "Stream",
+    "StreamTable",
     "Subscription",
     "Sum",
     "SystemClock",

@@ -25,7 +25,7 @@ FLOORS = (
     ("async_wait", "calls", "keyed", "windowing"),
     ("joins",),
     ("connectors",),
-    ("plan", "checkpoint"),
+    ("plan", "checkpoint", "lookup"),
     ("runtime.aio", "runtime.spark"),
     ("pipeline", "telemetry"),
     ("testing", "web"),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from asyncstream.operators.base import Operator
 
-__all__ = ("Gate", "Intake")
+__all__ = ("Attended", "Gate", "Intake")
 
 
 class Gate:
@@ -47,11 +47,19 @@ def _not_told() -> None:
     """For intakes that emit nothing."""
 
 
-class Intake(Operator):
+class Attended(Operator):
+    """Has work in the event loop: its driver awaits `start` after `open`, and `stop` before `close`."""
+
+    async def start(self) -> None:
+        """Make ready what needs the event loop."""
+
+    async def stop(self) -> None:
+        """End every task of this operator; returns when none is left."""
+
+
+class Intake(Attended):
     """
     An operator with an inbox: the first of a stage.
-
-    Its driver awaits `start` after `open`, and `stop` before `close`.
 
     Attributes:
         limit: how many elements may wait before those who feed it are held.
@@ -81,17 +89,11 @@ class Intake(Operator):
         """Whether nothing is still to be emitted or written, of what has not settled to stay."""
         return not self.waiting()
 
-    async def start(self) -> None:
-        """Make ready what needs the event loop."""
-
     def settle(self) -> None:
         """Start no call any more, and emit the results of those that run; the rest stays for a snapshot."""
 
     def halt(self) -> None:
         """Start and emit nothing more; what is held stays for a snapshot."""
-
-    async def stop(self) -> None:
-        """End every task of this operator; returns when none is left."""
 
     def _hold_if_full(self) -> None:
         if not self._holding and self.waiting() >= self.limit:

@@ -141,6 +141,11 @@ class Spec:
         """It must know where elements come from."""
         return False
 
+    @property
+    def needs_loop(self) -> str | None:
+        """What it does in an event loop that lasts as long as the job, in words; None: nothing."""
+        return None
+
     # ------------------------------------------------------------------ what it remembers and counts
 
     @property

@@ -6,6 +6,7 @@ from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStrea
 from asyncstream.pipeline.per_key import KeyedResults, PatternMatches
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
 from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
+from asyncstream.pipeline.tabling import StreamTable
 
 __all__ = (
     "AsyncResults",
@@ -22,6 +23,7 @@ __all__ = (
     "SourceStream",
     "Stream",
     "StreamEnd",
+    "StreamTable",
     "WindowResults",
     "WindowedStream",
 )

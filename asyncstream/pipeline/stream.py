@@ -36,14 +36,13 @@ from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
+from asyncstream.pipeline.tabling import Tabling
 from asyncstream.plan import Graph, Input, OperatorStep, Output
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
-    from asyncstream.keyed import By, Change, Changes, Keep
     from asyncstream.pipeline.keyed import Extent, KeyedStream, PolicyResults, WindowedStream
-    from asyncstream.pipeline.per_key import KeyedResults
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
@@ -54,7 +53,7 @@ U = TypeVar("U")
 K = TypeVar("K")
 
 
-class Stream(Joining[T], Ending[T]):
+class Stream(Joining[T], Tabling[T], Ending[T]):
     """
     Elements of type T on their way.
 
@@ -331,37 +330,6 @@ class Stream(Joining[T], Ending[T]):
         elif name is not None:
             raise refuse("name", "none, for key_by adds no step unless it is given on_error", name)
         return KeyedStream(self._graph, output, fn)
-
-    @overload
-    def deduplicate(
-        self,
-        key: Callable[[T], object] | Fields,
-        *,
-        keep: Keep = "first",
-        by: By = "arrival",
-        within: Duration | None = None,
-        changes: None = None,
-        name: str | None = None,
-    ) -> KeyedResults[T]: ...
-    @overload
-    def deduplicate(
-        self,
-        key: Callable[[T], object] | Fields,
-        *,
-        keep: Keep = "first",
-        by: By = "arrival",
-        within: Duration | None = None,
-        changes: Changes,
-        name: str | None = None,
-    ) -> KeyedResults[Change[T]]: ...
-    def deduplicate(self, key: Any, **options: Any) -> KeyedResults[Any]:
-        """
-        Keep one element of each key; see `KeyedStream.deduplicate`.
-
-        Args:
-            key: what makes elements the same, as for `key_by`.
-        """
-        return self.key_by(key).deduplicate(**options)
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
         """Group all elements by windows, whatever their key."""

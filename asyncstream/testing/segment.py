@@ -19,7 +19,7 @@ from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.elements import MIN_TIMESTAMP, Control, EndOfInput, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import CheckpointError, PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.operators.flow import Intake
+from asyncstream.operators.flow import Attended
 from asyncstream.pipeline import Stream
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring
 from asyncstream.state.schema import Schema, adapted
@@ -177,7 +177,7 @@ def parts_of_stream(
     for step in graph:
         if isinstance(step, OperatorStep):
             operators[step.name] = operator = step.spec.build()
-            if isinstance(operator, Intake):
+            if isinstance(operator, Attended):
                 raise PipelineError(
                     f"step {step.name!r}: a harness drives what is done at once, this one waits for calls; "
                     "run a whole pipeline on virtual time instead (asyncstream.testing.run_virtual)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import Pattern, Pipeline, Stream
+from asyncstream import LookupTable, Pattern, Pipeline, PipelineError, Stream
 from tests.spark.cluster import frame, run_stream, stream
 from tests.spark.test_contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark
 from tests.spark.test_keyed import on_stand_in
@@ -48,6 +48,34 @@ def test_gives_what_the_embedded_engine_gives_on_the_stand_in(seed: int) -> None
     found = sorted(on_stand_in(batches, tables))
     assert found == embedded(batches, tables)
     assert {line.split(":")[0] for line in found} == set(tables(Pipeline().source([])))
+
+
+def test_a_stream_is_a_table_on_the_stand_in() -> None:
+    """Of one stream the rows come with the elements; what each sees is what came in earlier micro-batches."""
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        rows, events = timed.branch(lambda row: row["v"] < 20, name="parted")
+        looked = events.lookup(rows.as_table("key"), on="key", name="looked")
+        return {"looked": looked, "events": events}
+
+    first, second = batches_of(1, count=2)
+    batches = [[row for row in first if row["v"] < 20], [row for row in second if row["v"] >= 20]]
+    found = sorted(on_stand_in(batches, define))
+    assert found == embedded(batches, define)
+    assert len(found) == 80
+
+
+async def planes() -> Any:
+    return {}
+
+
+def test_a_table_that_is_read_in_the_background_is_refused() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        table = LookupTable.from_call(planes, every=60)
+        return {"looked": timed.lookup(table, on="key", name="look"), "all": timed.map(dict)}
+
+    with pytest.raises(PipelineError, match=r"step 'look' looks things up in a table .* run this embedded"):
+        on_stand_in([], define)
 
 
 @pytest.mark.timeout(400)

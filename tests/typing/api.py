@@ -44,6 +44,7 @@ from asyncstream import (
     KeyedProcessFunction,
     KeyedResults,
     KeyedStream,
+    LookupTable,
     ManualClock,
     Match,
     MemoryStore,
@@ -65,6 +66,7 @@ from asyncstream import (
     StepRecovery,
     StepStatus,
     Stream,
+    StreamTable,
     Subscription,
     SystemClock,
     ThreadedJob,
@@ -297,6 +299,11 @@ def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> 
     assert_type(keyed.top(3, by=lambda flight: flight.carrier), KeyedResults[Ranking[str, Any]])
     assert_type(keyed.top(3, by="seats", changes="upserts"), KeyedResults[Change[Any]])
     assert_type(keyed.reduce(lambda one, other: one), KeyedResults[Flight])
+    planes = keyed.as_table(deleted="gone")
+    assert_type(planes, StreamTable[Flight])
+    assert_type(flights.lookup(planes, on="carrier"), Stream[tuple[Flight, Any]])
+    read = LookupTable.from_file("planes.csv", key="tailnum", every=60)
+    assert_type(flights.lookup(read, "number", into=lambda flight, row: flight.carrier), Stream[str])
     late: Pattern[Flight] = Pattern.begin("first", lambda flight: flight.number == 1)
     matches = keyed.pattern(late.next("second", "number").at_least(2).within(5), skip="past_last_event")
     assert_type(matches, PatternMatches[Match[str, Flight]])

@@ -45,7 +45,7 @@ from asyncstream.errors import (
     describe_error,
 )
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.flow import Intake
+from asyncstream.operators.flow import Attended
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
@@ -249,8 +249,8 @@ class Run:
                         name in self._tracking,
                     )
                 )
-                if name in self.wiring.intakes:
-                    await self.wiring.intakes[name].start()
+                if isinstance(operator, Attended):
+                    await operator.start()
         for name, driver in self.wiring.sources.items():
             self._opened.append(driver)
             with self._opening(name, SourceError):
@@ -588,7 +588,7 @@ class Run:
     async def _close_operator(self, operator: Operator) -> None:
         with _naming_function(operator.context.name, "when it was closed"):
             try:
-                if isinstance(operator, Intake):
+                if isinstance(operator, Attended):
                     await operator.stop()
             finally:
                 operator.close()

@@ -26,6 +26,11 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
         PipelineError: naming the step and the reason.
     """
     for step in graph:
+        if isinstance(step, OperatorStep) and step.spec.needs_loop is not None:
+            raise PipelineError(
+                f"step {step.name!r} {step.spec.needs_loop}, which takes an event loop that lasts as long as "
+                "the job; a task on Spark has none: run this embedded, or look up in a stream (as_table)"
+            )
         if isinstance(step, OperatorStep) and step.is_keyed:
             _check_keys(step)
         if isinstance(step, OperatorStep) and step.spec.event_time is not None:

@@ -1,0 +1,137 @@
+"""
+Lookups in a table that is read whole, and read again in the background.
+
+    start ──▶ read ──▶ rows ──▶ elements
+               ▲                   │ every so often, by the clock
+               └───── a task ◀─────┘ the rows of before are used until it has ended
+
+The rows are no state: they are read when the job starts, before the first element, also after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.elements import Timestamps
+from asyncstream.errors import describe_error
+from asyncstream.lookup.base import Answers
+from asyncstream.lookup.rows import MISSED, Joined
+from asyncstream.lookup.table import LookupTable
+from asyncstream.operators.flow import Attended
+from asyncstream.operators.spec import Spec
+
+__all__ = ("ReadLookup", "ReadLookupSpec")
+
+_log = logging.getLogger("asyncstream.lookup")
+
+
+class ReadLookup(Attended):
+    """
+    Emits each element with its row, at once and in order; passes all else on.
+
+    It does not start before the table has been read. Then it never waits for it: while it is read again, and
+    if that fails, the rows of before are used. A failure is in the log and in `failed_reads`.
+    Snapshot holds: nothing.
+    """
+
+    def __init__(self, table: LookupTable[Any], joined: Joined) -> None:
+        super().__init__()
+        self._table = table
+        self._rows: Mapping[Any, Any] = {}
+        self._answers = Answers(self, joined)
+        self._reads = 0
+        self._failed_reads = 0
+        self._due_ms = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._is_open = False
+
+    async def start(self) -> None:
+        self._is_open = True
+        await self._table.open()
+        self._rows = await self._table.read()
+        self._reads += 1
+        self._wait()
+
+    async def stop(self) -> None:
+        self._due_ms = 0
+        if self._reading is not None:
+            await end_tasks([self._reading], self.context.patience)
+        if self._is_open:
+            self._is_open = False
+            await self._table.close()
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._answers.give(values, timestamps, self._rows.get)
+
+    def advance_clock(self, now_ms: int) -> None:
+        if self._reading is None and 0 < self._due_ms <= now_ms:
+            self._reading = asyncio.get_running_loop().create_task(self._read_again())
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "table_rows": len(self._rows),
+            "reads": self._reads,
+            "failed_reads": self._failed_reads,
+            "missed": self._answers.missed,
+        }
+
+    def _wait(self) -> None:
+        """Ask to be woken when the next reading is due."""
+        if self._table.every_ms is not None:
+            self._due_ms = self.context.clock.now_ms() + self._table.every_ms
+            self.context.wake_at(self._due_ms)
+
+    async def _read_again(self) -> None:
+        try:
+            self._rows = await self._table.read()
+            self._reads += 1
+        except Exception as error:
+            self._failed_reads += 1
+            _log.warning(
+                "step %r: reading %s again failed, and the rows of before are used: %s",
+                self.context.name,
+                self._table.shown,
+                describe_error(error),
+                exc_info=error,
+            )
+        finally:
+            self._reading = None
+        self._wait()
+
+
+@dataclass(frozen=True)
+class ReadLookupSpec(Spec):
+    """
+    Looks elements up in a table that is read whole.
+
+    Attributes:
+        table: which.
+        joined: what is asked, and what is made of the answer.
+    """
+
+    table: LookupTable[Any]
+    joined: Joined
+
+    def build(self) -> ReadLookup:
+        return ReadLookup(self.table, self.joined)
+
+    @property
+    def operator(self) -> type[ReadLookup]:
+        return ReadLookup
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return (MISSED,) if self.joined.asks else ()
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        return ("reads", "failed_reads", "missed")
+
+    @property
+    def needs_loop(self) -> str | None:
+        return "looks things up in a table that is read again in the background"

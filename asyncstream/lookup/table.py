@@ -1,0 +1,201 @@
+"""
+Tables that are read whole, and read again every so often: from a file, a database, or a function of yours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from asyncstream.arguments import Duration, Fields, duration_ms, refuse, selector, text
+from asyncstream.connectors.arrow import parquet
+from asyncstream.errors import PipelineError
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.sharing import hold, release
+
+__all__ = ("LookupTable",)
+
+R = TypeVar("R")
+
+Rows = Iterable[Any]
+
+
+@dataclass(frozen=True)
+class LookupTable(Generic[R]):
+    """
+    A table for `stream.lookup`; each step that looks things up in it reads it for itself.
+
+    It is read before the first element is looked at, and again in the background; meanwhile, and if that
+    fails, the rows that are there are used.
+
+    Attributes:
+        load: gives all rows, or a mapping of keys to rows.
+        key: gives the key of a row; None: `load` gives a mapping.
+        every_ms: how long after one reading the next begins, in processing time; None: it is read once.
+        shown: where it comes from, in words.
+    """
+
+    load: Callable[[], Awaitable[Any]] | AsyncFunction[None, Any]
+    key: Callable[[Any], Any] | None
+    every_ms: int | None
+    shown: str
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, key: Callable[[Any], Any] | Fields, *, every: Duration | None = None
+    ) -> LookupTable[dict[str, Any]]:
+        """
+        The rows of a CSV file (values are texts), of JSON lines or of a Parquet file, each a dict.
+
+        Args:
+            path: ends in .csv, .jsonl, .ndjson or .parquet.
+            key: of a row: a function, the name of a field, or several.
+            every: how long after one reading the next begins, a `timedelta` or seconds; None: there is one.
+        """
+        if not isinstance(path, str | Path):
+            raise refuse("path", "a path", path)
+        found = _READERS.get(Path(path).suffix.lower())
+        if found is None:
+            raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
+        if found is _parquet_rows:
+            parquet()
+        return _table(_in_thread(partial(found, Path(path))), key, every, str(path))
+
+    @classmethod
+    def from_sqlite(
+        cls,
+        path: str | Path,
+        query: str,
+        key: Callable[[Any], Any] | Fields,
+        *,
+        parameters: Sequence[Any] = (),
+        every: Duration | None = None,
+    ) -> LookupTable[dict[str, Any]]:
+        """
+        The rows of a query to an SQLite database, each a dict by the names of its columns.
+
+        Args:
+            path: of the database, which is opened for each reading, to be read only.
+            query: a SELECT.
+            key, every: as for `from_file`.
+            parameters: of the query.
+        """
+        if not isinstance(path, str | Path):
+            raise refuse("path", "a path", path)
+        read = partial(_query_rows, Path(path), text("query", query), tuple(parameters))
+        return _table(_in_thread(read), key, every, str(path))
+
+    @classmethod
+    def from_call(
+        cls,
+        load: Callable[[], Awaitable[Any]] | AsyncFunction[None, Any],
+        key: Callable[[Any], Any] | Fields | None = None,
+        *,
+        every: Duration | None = None,
+    ) -> LookupTable[Any]:
+        """
+        What a call gives: all rows, or a mapping of keys to rows.
+
+        Args:
+            load: an `async def` without arguments; or an `AsyncFunction`, which is called with None, such as
+                an `HttpLookup` of an endpoint that gives everything. Guards go around it: `retry(load)`.
+            key: as for `from_file`; None: `load` gives a mapping.
+            every: as for `from_file`.
+        """
+        if not callable(load) and not isinstance(load, AsyncFunction):
+            raise refuse("load", "an async def without arguments, or an AsyncFunction", load)
+        return _table(load, key, every, getattr(load, "__name__", type(load).__name__))
+
+    async def open(self) -> None:
+        """Make ready what is called."""
+        if isinstance(self.load, AsyncFunction):
+            await hold(self.load)
+
+    async def close(self) -> None:
+        """It is not called any more."""
+        if isinstance(self.load, AsyncFunction):
+            await release(self.load)
+
+    async def read(self) -> Mapping[Any, Any]:
+        """
+        All rows by their keys; of several with one key the last.
+
+        Raises:
+            TypeError: if what was loaded is no table.
+        """
+        found = await (self.load.invoke(None) if isinstance(self.load, AsyncFunction) else self.load())
+        if self.key is None:
+            if not isinstance(found, Mapping):
+                raise TypeError(
+                    f"a table without key= is a mapping of keys to rows, got {type(found).__name__}"
+                )
+            return dict(found)
+        if isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
+            raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}")
+        key = self.key
+        return {key(row): row for row in found}
+
+
+def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTable[Any]:
+    return LookupTable(
+        load,
+        None if key is None else selector("key", key),
+        None if every is None else duration_ms("every", every),
+        shown,
+    )
+
+
+def _in_thread(read: Callable[[], Rows]) -> Callable[[], Awaitable[Rows]]:
+    async def load() -> Rows:
+        return await asyncio.to_thread(read)
+
+    return load
+
+
+def _csv_rows(path: Path) -> Rows:
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.DictReader(lines)
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"{path}: line {reader.line_num} has not as many values as the first")
+            rows.append(row)
+        return rows
+
+
+def _json_rows(path: Path) -> Rows:
+    with path.open("rb") as lines:
+        return [orjson.loads(line) for line in lines if line.strip()]
+
+
+def _parquet_rows(path: Path) -> Rows:
+    rows: Rows = parquet().read_table(path).to_pylist()
+    return rows
+
+
+def _query_rows(path: Path, query: str, parameters: tuple[Any, ...]) -> Rows:
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as database:
+        found = database.execute(query, parameters)
+        if found.description is None:
+            raise PipelineError(f"query: expected a SELECT, got {query!r}")
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {
+    ".csv": _csv_rows,
+    ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
+    ".parquet": _parquet_rows,
+}

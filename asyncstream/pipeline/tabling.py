@@ -1,0 +1,200 @@
+"""
+The methods of a stream that have to do with tables: look things up in one, be one, keep one of each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+
+from asyncstream.arguments import Duration, Fields, choice, function, refuse, selector
+from asyncstream.async_wait import AsyncWaitOptions
+from asyncstream.errors import PipelineError
+from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.spec import Spec
+from asyncstream.plan import Graph, Output
+
+if TYPE_CHECKING:
+    from asyncstream.keyed import By, Change, Changes, Keep
+    from asyncstream.pipeline.per_key import KeyedResults
+    from asyncstream.pipeline.stream import Stream
+
+__all__ = ("StreamTable", "Tabling")
+
+T = TypeVar("T")
+R = TypeVar("R")
+U = TypeVar("U")
+
+
+class StreamTable(Generic[R]):
+    """
+    A stream that is kept as a table: of each key the row that came last. Made by `stream.as_table`.
+
+    Args:
+        stream: its elements are the rows.
+        key: gives the key of a row.
+        deleted: whether a row takes away that of its key.
+    """
+
+    def __init__(
+        self, stream: Stream[Any], key: Callable[[Any], Any], deleted: Callable[[Any], object] | None
+    ) -> None:
+        self.stream = stream
+        self.key = key
+        self.deleted = deleted
+
+
+class Tabling(Generic[T]):
+    """The methods of a stream that have to do with tables."""
+
+    _graph: Graph
+    _output: Output
+
+    def as_table(
+        self,
+        key: Callable[[T], Any] | Fields | None = None,
+        *,
+        deleted: Callable[[T], object] | str | None = None,
+    ) -> StreamTable[T]:
+        """
+        Keep this stream as a table, for `lookup`: of each key the element that came last.
+
+        The elements may be `Change`s, as a change log has them: rows are then what they are about.
+
+        Args:
+            key: of a row: a function, the name of a field, or several; None: the key of the stream.
+            deleted: whether an element says that the row of its key is gone: a function, or the name of a
+                field.
+        """
+        stream = cast("Stream[Any]", self)
+        key_by = stream._key() if key is None else selector("key", key)
+        if key_by is None:
+            raise refuse("key", "the key of a row, for this stream has none", key, "e.g. as_table('id')")
+        return StreamTable(stream, key_by, None if deleted is None else selector("deleted", deleted))
+
+    @overload
+    def lookup(
+        self,
+        table: StreamTable[R] | LookupTable[R],
+        on: Callable[[T], Any] | Fields | None = None,
+        *,
+        into: None = None,
+        how: How = "left",
+        missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> Stream[tuple[T, Any]]: ...
+    @overload
+    def lookup(
+        self,
+        table: StreamTable[R] | LookupTable[R],
+        on: Callable[[T], Any] | Fields | None = None,
+        *,
+        into: Callable[[T, Any], U],
+        how: How = "left",
+        missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> Stream[U]: ...
+    def lookup(
+        self,
+        table: StreamTable[Any] | LookupTable[Any],
+        on: Callable[[T], Any] | Fields | None = None,
+        *,
+        into: Callable[[T, Any], Any] | None = None,
+        how: How = "left",
+        missing: Callable[[T], Awaitable[Any]] | AsyncFunction[T, Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> Stream[Any]:
+        """
+        Each element with its row of a table, or None.
+
+        In a table that is read (`LookupTable`) every row is there before the first element is looked at. In a
+        stream (`as_table`) there is what came before the element; where both are of one time, it is chance
+        which comes first, and a join by time is what you want.
+
+        Args:
+            table: a `LookupTable`, or another stream's `as_table(...)`.
+            on: the key of an element's row: a function, the name of a field, or several; None: the key of the
+                stream.
+            into: makes one of an element and its row; None: a pair of the two.
+            how: "left": an element without a row is given with None; "inner": it is left out, and counted.
+            missing: asks for a row that is not in the table, of the element: an `async def` that gives the
+                row, or None. What has been asked for comes when the answer is there; the others do not wait.
+            options: of these calls, as for `async_map`; not `on_error="route"`, nor `on_timeout="route"`.
+        """
+        from asyncstream.pipeline.stream import Stream  # which has the methods of this class
+
+        stream = cast("Stream[Any]", self)
+        key_by = stream._key() if on is None else selector("on", on)
+        if key_by is None:
+            raise refuse("on", "the key of an element's row, for this stream has no key", on)
+        if into is not None:
+            function("into", into)
+        joined = Joined(key_by, into, choice("how", how, ("left", "inner")), missing is not None)
+        if missing is not None and not isinstance(missing, AsyncFunction) and not callable(missing):
+            raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)
+        spec, shown, outputs = _spec_of(stream, table, joined)
+        details = {"table": shown, "on": on, "into": into, "how": how}
+        found: Stream[Any] = Stream(self._graph, stream._step("lookup", name, spec, details, outputs))
+        if missing is None:
+            if options:
+                raise refuse("lookup", "no options of calls without missing=", sorted(options))
+            return found
+        for option in ("on_error", "on_timeout"):
+            if options.get(option) == "route":
+                raise refuse(option, "'fail' or 'skip'", "route", "have missing= give None instead")
+        missed: Stream[Any] = Stream(self._graph, Output(found._output.step, MISSED))
+        asked = missed.async_flat_map(
+            Asked(missing, joined), name=None if name is None else f"{name}.missing", **options
+        )
+        return found.union(asked, name=None if name is None else f"{name}.all")
+
+    @overload
+    def deduplicate(
+        self,
+        key: Callable[[T], object] | Fields,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: None = None,
+        name: str | None = None,
+    ) -> KeyedResults[T]: ...
+    @overload
+    def deduplicate(
+        self,
+        key: Callable[[T], object] | Fields,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: Changes,
+        name: str | None = None,
+    ) -> KeyedResults[Change[T]]: ...
+    def deduplicate(self, key: Any, **options: Any) -> KeyedResults[Any]:
+        """
+        Keep one element of each key; see `KeyedStream.deduplicate`.
+
+        Args:
+            key: what makes elements the same, as for `key_by`.
+        """
+        return cast("Stream[Any]", self).key_by(key).deduplicate(**options)
+
+
+def _spec_of(stream: Stream[Any], table: object, joined: Joined) -> tuple[Spec, str, tuple[Output, ...]]:
+    """The spec of a lookup, what the table is in words, and what the step reads."""
+    if isinstance(table, LookupTable):
+        return ReadLookupSpec(table, joined), table.shown, (stream._output,)
+    if not isinstance(table, StreamTable):
+        raise refuse("table", "a LookupTable, or a stream's as_table(...)", table)
+    rows = table.stream
+    if rows._graph is not stream._graph:
+        raise PipelineError(f"lookup: {rows!r} belongs to another pipeline")
+    return (
+        StreamLookupSpec(joined, table.key, table.deleted),
+        str(rows._output),
+        (stream._output, rows._output),
+    )

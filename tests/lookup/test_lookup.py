@@ -1,0 +1,433 @@
+"""Lookups in tables that change: read again in the background, or streams."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import (
+    AsyncFunction,
+    AsyncStreamError,
+    Change,
+    Checkpoints,
+    JsonLinesSource,
+    LookupTable,
+    ManualClock,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Stream,
+    UserFunctionError,
+)
+from asyncstream.lookup import How, Joined, StreamLookupSpec
+from asyncstream.operators.base import OperatorContext
+from asyncstream.testing import harness
+from tests.operators.recorder import Recorder
+
+PLANES = [{"id": "1", "maker": "Airbus"}, {"id": "2", "maker": "Boeing"}]
+
+virtual = pytest.mark.usefixtures("virtual_time", "tidy")
+
+
+def maker(event: Any, row: Any) -> Any:
+    return event, None if row is None else row["maker"]
+
+
+async def run(events: Any, table: Any, **options: Any) -> list[Any]:
+    out: list[Any] = []
+    made = Pipeline("lookups")
+    made.source(events).lookup(table, on=lambda event: event, into=maker, **options).to(out)
+    await made.run()
+    return out
+
+
+def write_csv(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, PLANES[0])
+        writer.writeheader()
+        writer.writerows(PLANES)
+
+
+def write_json(path: Path) -> None:
+    path.write_text("\n".join(map(json.dumps, PLANES)) + "\n\n")
+
+
+def write_parquet(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(PLANES), path)
+
+
+WRITERS = {"csv": write_csv, "jsonl": write_json, "ndjson": write_json, "parquet": write_parquet}
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+async def test_the_rows_of_a_file_are_there_before_the_first_element(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"planes.{ending}"
+    WRITERS[ending](path)
+    table = LookupTable.from_file(path, key="id")
+    assert await run(["1", "3", "2"], table) == [("1", "Airbus"), ("3", None), ("2", "Boeing")]
+    assert await run(["1", "3", "2"], table, how="inner") == [("1", "Airbus"), ("2", "Boeing")]
+
+
+async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "planes #1.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table planes (id, maker, year)")
+        database.executemany(
+            "insert into planes values (?, ?, ?)", [("1", "Airbus", 10), ("2", "Boeing", 20)]
+        )
+    query = "select id, maker from planes where year > ?"
+    table = LookupTable.from_sqlite(path, query, key="id", parameters=[15])
+    assert await run(["1", "2"], table) == [("1", None), ("2", "Boeing")]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (lambda folder: LookupTable.from_file(folder / "no.csv", "id"), "No such file"),
+        (lambda folder: LookupTable.from_file(_short_csv(folder), "id"), "line 3 has not as many values"),
+        (lambda folder: LookupTable.from_sqlite(folder / "no.db", "select 1", "id"), "unable to open"),
+        (lambda folder: LookupTable.from_call(_listed), "a mapping of keys to rows, got list"),
+        (lambda folder: LookupTable.from_call(_mapped, "id"), "a list of rows, got dict"),
+        (lambda folder: LookupTable.from_call(_listed, "name"), "name"),
+    ],
+)
+async def test_what_cannot_be_read_at_the_start_fails_the_job(
+    tmp_path: Path, table: Callable[[Path], Any], message: str
+) -> None:
+    with pytest.raises(AsyncStreamError, match=message):
+        await run(["1"], table(tmp_path))
+
+
+def _short_csv(folder: Path) -> Path:
+    path = folder / "short.csv"
+    path.write_text("id,maker\n1,Airbus\n2\n")
+    return path
+
+
+async def _listed() -> Any:
+    return PLANES
+
+
+async def _mapped() -> Any:
+    return {"1": PLANES[0]}
+
+
+class Service(AsyncFunction[None, Any]):
+    """Gives the rows that it has; is slow, or fails, if it is told so."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {"1": {"maker": "first"}}
+        self.calls, self.opened, self.closed = 0, 0, 0
+        self.error: Exception | None = None
+        self.slow: asyncio.Event | None = None
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    async def invoke(self, value: None) -> Any:
+        self.calls += 1
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.error is not None:
+            raise self.error
+        return dict(self.rows)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def settled() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@virtual
+async def test_a_table_is_read_again_behind_the_elements(caplog: pytest.LogCaptureFixture) -> None:
+    """Old rows are served while it is read, and when that fails; the failure is said and does not last."""
+    service, clock, out = Service(), ManualClock(0), list[Any]()
+    made = Pipeline("lookups")
+    table = LookupTable.from_call(service, every=60)
+    made.submissions(name="in").lookup(table, on=lambda event: event, into=maker, name="planes").to(out)
+
+    async def ask() -> Any:
+        await job.submit("1")
+        await settled()
+        return out[-1][1]
+
+    async with made.start(clock=clock) as job:
+        assert await ask() == "first"
+        service.rows = {"1": {"maker": "second"}}
+        service.slow = asyncio.Event()
+        clock.set_ms(59_999)
+        await settled()
+        assert service.calls == 1
+        clock.set_ms(60_001)
+        await settled()
+        assert service.calls == 2
+        assert await ask() == "first"
+        clock.set_ms(200_000)
+        await settled()
+        assert service.calls == 2, "one reading at a time"
+        service.slow.set()
+        await settled()
+        assert await ask() == "second"
+        service.error = ConnectionError("service is away")
+        with caplog.at_level(logging.WARNING, "asyncstream.lookup"):
+            clock.set_ms(260_001)
+            await settled()
+        assert "step 'planes': reading Service again failed" in caplog.text
+        assert "service is away" in caplog.text
+        assert await ask() == "second"
+        service.error, service.rows = None, {"1": {"maker": "third"}}
+        clock.set_ms(320_002)
+        await settled()
+        assert await ask() == "third"
+        assert job.metrics()["planes"] == {"table_rows": 1, "reads": 3, "failed_reads": 1, "missed": 0}
+        service.slow = asyncio.Event()
+        clock.set_ms(400_000)
+        await settled()
+        await job.drain()
+    assert (service.opened, service.closed) == (1, 1)
+
+
+@virtual
+async def test_no_element_is_looked_at_before_the_table_is_there() -> None:
+    service, out = Service(), list[Any]()
+    service.slow = asyncio.Event()
+    made = Pipeline("lookups")
+    made.source(["1"]).lookup(LookupTable.from_call(service), on=str, into=maker).to(out)
+    running = asyncio.create_task(made.run())
+    await settled()
+    assert service.calls == 1
+    assert out == []
+    service.slow.set()
+    await running
+    assert out == [("1", "first")]
+
+
+def test_a_harness_does_not_drive_what_reads_in_the_background() -> None:
+    with pytest.raises(PipelineError, match="this one waits for calls"):
+        harness(lambda stream: stream.lookup(LookupTable.from_call(_mapped), on=str))
+
+
+@virtual
+async def test_what_is_missing_is_asked_for_and_the_others_do_not_wait() -> None:
+    asked = asyncio.Event()
+
+    async def ask(event: str) -> Any:
+        await asked.wait()
+        return None if event == "9" else {"maker": f"asked for {event}"}
+
+    ways: list[tuple[How, list[Any]]] = [("left", [("9", None)]), ("inner", [])]
+    for how, nines in ways:
+        asked.clear()
+        out: list[Any] = []
+        made = Pipeline("lookups")
+        table = LookupTable.from_call(Service())
+        looked = made.source(["7", "1", "9", "1"]).lookup(
+            table,
+            on=lambda event: event,
+            into=maker,
+            how=how,
+            missing=ask,
+            name="planes",
+        )
+        looked.to(out)
+        async with made.start() as job:
+            await settled()
+            assert out == [("1", "first"), ("1", "first")]
+            asked.set()
+            await job.drain()
+        assert sorted(out[2:]) == sorted([("7", "asked for 7"), *nines])
+
+
+@virtual
+async def test_what_is_asked_for_is_asked_for_again_after_a_restart() -> None:
+    store, never, out = MemoryStore(), asyncio.Event(), list[Any]()
+
+    def define(ask: Any) -> Pipeline:
+        made = Pipeline("lookups")
+        table = LookupTable.from_call(Service())
+        looked = made.submissions(name="in").lookup(table, on=str, into=maker, missing=ask, name="planes")
+        looked.to(out, name="out")
+        return made
+
+    async def waits(event: str) -> Any:
+        await never.wait()
+
+    async def answers(event: str) -> Any:
+        return {"maker": "asked"}
+
+    async with define(waits).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit("7")
+        await settled()
+        await job.stop(0)
+    async with define(answers).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.drain()
+    assert out == [("7", "asked")]
+
+
+# ---------------------------------------------------------------------- streams
+
+
+def test_a_stream_is_a_table_of_its_last_rows() -> None:
+    def define(events: Stream[Any], planes: Stream[Any]) -> Stream[Any]:
+        table = planes.as_table("id", deleted=lambda row: row["maker"] is None)
+        return events.lookup(table, on=lambda event: event, into=maker)
+
+    with harness(define) as tested:
+        tested.push("1")
+        tested.push({"id": "1", "maker": "Airbus"}, input=1)
+        tested.push("1")
+        tested.restart()
+        tested.push("1")
+        tested.push({"id": "1", "maker": "Boeing"}, input=1)
+        tested.push("1")
+        tested.push({"id": "1", "maker": None}, input=1)
+        tested.push("1")
+        assert [row for _, row in tested.collect()] == [None, "Airbus", "Airbus", "Boeing", None]
+
+
+def test_a_change_log_is_a_table() -> None:
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        return events.lookup(rows.as_table(lambda row: row[0]), on=lambda event: event)
+
+    with harness(define) as tested:
+        for change in (Change("+I", ("a", 1)), Change("-U", ("a", 1)), Change("+U", ("a", 2))):
+            tested.push(change, input=1)
+            tested.push("a")
+        tested.push(Change("-D", ("a", 2)), input=1)
+        tested.push("a")
+        assert [row and row[1] for _, row in tested.collect()] == [1, 1, 2, None]
+
+
+def test_only_elements_move_time() -> None:
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        return events.lookup(rows.as_table(lambda row: row), on=lambda event: event)
+
+    with harness(define) as tested:
+        tested.advance(50, input=1)
+        tested.push("a", at=10)
+        tested.advance(20)
+        tested.set_idle(True, input=1)
+        assert tested.watermark == 20
+        assert not tested.is_idle
+        assert tested.collect(timestamps=True) == [(("a", None), 10)]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("event"), st.sampled_from("abc")),
+        st.tuples(st.just("row"), st.sampled_from("abc"), st.integers(0, 9)),
+        st.tuples(st.just("cut")),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_a_lookup_is_that_of_a_dict(script: list[Any]) -> None:
+    spec = StreamLookupSpec(Joined(lambda event: event), lambda row: row[0], lambda row: row[1] == 0)
+
+    def opened() -> Any:
+        operator = spec.build()
+        operator.out = recorder
+        operator.open(OperatorContext())
+        return operator
+
+    recorder, rows, expected = Recorder(), dict[str, Any](), list[Any]()
+    operator = opened()
+    for kind, *arguments in script:
+        if kind == "event":
+            operator.process(arguments[0], None)
+            expected.append((arguments[0], rows.get(arguments[0])))
+        elif kind == "row":
+            operator.port(1).process(tuple(arguments), None)
+            rows[arguments[0]] = tuple(arguments)
+            if arguments[1] == 0:
+                del rows[arguments[0]]
+        elif kind == "cut":
+            operator.tables.cut()
+            operator.tables.merge()
+        else:
+            kept = operator.snapshot()
+            operator = opened()
+            operator.restore(kept)
+    assert recorder.values() == expected
+
+
+async def test_a_file_may_be_the_table_and_a_stream_at_once(tmp_path: Path) -> None:
+    write_json(tmp_path / "planes.jsonl")
+    made, out = Pipeline("lookups"), list[Any]()
+    planes = made.source(JsonLinesSource(tmp_path / "planes.jsonl"))
+    planes.lookup(planes.as_table("id"), on="id", into=lambda one, row: (one["id"], row is None)).to(out)
+    await made.run()
+    assert [event for event, _ in out] == ["1", "2"]
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_a_key_that_is_none_blames_the_element() -> None:
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        return events.lookup(rows.as_table("id"), on="id")
+
+    with harness(define) as tested:
+        with pytest.raises(UserFunctionError, match=r"\{'no': 1\}"):
+            tested.push({"no": 1})
+        with pytest.raises(UserFunctionError, match=r"\{'id': \[\]\}"):
+            tested.push({"id": []}, input=1)
+
+
+READ = LookupTable.from_call(_mapped)
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda s: s.lookup({"a": 1}, "id"), "table: expected a LookupTable, or a stream's as_table"),
+    (lambda s: s.lookup(READ), "on: expected the key of an element's row"),
+    (lambda s: s.lookup(READ, 3), "on: expected a function, got 3"),
+    (lambda s: s.lookup(READ, "id", how="right"), "how: expected one of 'left', 'inner'"),
+    (lambda s: s.lookup(READ, "id", into=3), "into: expected a function"),
+    (lambda s: s.lookup(READ, "id", into=_mapped), "into: expected a plain function"),
+    (lambda s: s.lookup(READ, "id", missing=3), "missing: expected an async def of one element"),
+    (lambda s: s.lookup(READ, "id", concurrency=3), "no options of calls without missing="),
+    (
+        lambda s: s.lookup(READ, "id", missing=_mapped, on_error="route"),
+        "expected 'fail' or 'skip'",
+    ),
+    (lambda s: s.lookup(Pipeline("q").source([1]).as_table("id"), "id"), "belongs to another pipeline"),
+    (lambda s: s.as_table(), "key: expected the key of a row"),
+    (lambda s: s.as_table("id", deleted=3), "deleted: expected a function"),
+    (lambda s: LookupTable.from_file("planes.txt", "id"), r"path: expected a file that ends in \.csv"),
+    (lambda s: LookupTable.from_file(3, "id"), "path: expected a path"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_file("planes.csv", "id", every=0), "every: expected a positive duration"),
+    (lambda s: LookupTable.from_sqlite("planes.db", "", "id"), "query: expected a non-empty text"),
+    (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_wrong_is_refused_when_it_is_typed(wrong: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        wrong(Pipeline("p").source(["a"]))
+
+
+def test_a_lookup_in_a_stream_takes_the_keys_of_both() -> None:
+    made = Pipeline("p")
+    rows = made.source([{"id": 1}]).key_by("id")
+    looked = made.source([{"id": 1}]).key_by("id").lookup(rows.as_table(), name="look")
+    assert len(looked._graph["look"].inputs) == 2
