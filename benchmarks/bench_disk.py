@@ -1,12 +1,13 @@
 """
-State that is larger than memory: ten million keys of a process function, on disk, under a limit of memory.
+State that is larger than memory: ten million keys on disk, under a limit of memory.
 
-    python -m benchmarks.bench_disk --disk DIRECTORY [--keys N] [--limit MB] [--checkpoints]
+    python -m benchmarks.bench_disk --disk DIRECTORY [--sessions] [--keys N] [--limit MB] [--checkpoints]
 
-Each key has a value and an event timer. First all keys come once; then events of which nine in ten are of one
-key in a hundred; then event time passes all timers. What the timers find is compared with what was put in,
-so a row that was lost or doubled is found out. The limit is on the memory that the process has in use
-(resident, as `ru_maxrss` says): of address space, RocksDB's threads and files take much that is never used.
+Each key has a value and an event timer of a process function; or a session. First all keys come once; then
+events of which nine in ten are of one key in a hundred; then event time passes all timers, or ends. What they
+find is compared with what was put in, so a row that was lost or doubled is found out. The limit is on the
+memory that the process has in use (resident, as `ru_maxrss` says): of address space, RocksDB's threads and
+files take much that is never used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -29,6 +31,8 @@ from asyncstream import (
     DiskState,
     KeyedProcessFunction,
     Pipeline,
+    SessionWindows,
+    Sum,
 )
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.state import ValueDescriptor
@@ -51,7 +55,7 @@ class Tally:
 
     Attributes:
         added: how much was added to all keys.
-        fired, found: timers, and what they found in all.
+        fired, found: timers or sessions, and what they found in all.
         marks: when a phase ended, by its name: seconds, and seconds of CPU.
     """
 
@@ -95,10 +99,15 @@ class Adds(KeyedProcessFunction[tuple[int, int, int], Any]):
 
 
 class Events(Source[tuple[int, int, int]]):
-    """The three phases; not read again after a crash."""
+    """
+    The three phases; not read again after a crash.
 
-    def __init__(self, tally: Tally, keys: int, events: int) -> None:
-        self._tally, self._keys, self._events = tally, keys, events
+    Args:
+        moves: event time moves on with each element, not in the last phase only.
+    """
+
+    def __init__(self, tally: Tally, keys: int, events: int, *, moves: bool) -> None:
+        self._tally, self._keys, self._events, self._moves = tally, keys, events, moves
         self._batches = self._all()
 
     async def read(self) -> SourceBatch[tuple[int, int, int]] | None:
@@ -113,31 +122,52 @@ class Events(Source[tuple[int, int, int]]):
         for start in range(0, keys, BATCH):
             some = range(start, min(start + BATCH, keys))
             tally.added += len(some)
-            yield SourceBatch([(key, 1, 0) for key in some])
+            yield SourceBatch([(key, 1, key if self._moves else 0) for key in some])
         tally.mark("loaded")
         hot = max(keys // HOT_PART, 1)
-        for _ in range(0, self._events, BATCH):
+        for number in range(0, self._events, BATCH):
+            at = keys + number if self._moves else 0
             batch = [
-                (random.randrange(hot) if random.random() < HOT_SHARE else random.randrange(keys), 2, 0)
+                (random.randrange(hot) if random.random() < HOT_SHARE else random.randrange(keys), 2, at)
                 for _ in range(BATCH)
             ]
             tally.added += 2 * BATCH
             yield SourceBatch(batch)
         tally.mark("touched")
-        for at in range(keys, 2 * keys + BATCH, BATCH):
-            yield SourceBatch([(0, 0, at)])
+        begin, end = keys, 2 * keys
+        if self._moves:
+            begin, end = gap_ms(keys, self._events), gap_ms(keys, self._events) + keys + self._events
+        for at in range(begin, end + BATCH, BATCH):
+            yield SourceBatch([(-1, 0, at)])
         tally.mark("fired")
 
 
-def run(directory: Path, keys: int, events: int, *, checkpoints: bool, young_rows: int) -> Tally:
+def gap_ms(keys: int, events: int) -> int:
+    """Of sessions: so long that none ends before the last phase."""
+    return 2 * (keys + events)
+
+
+def run(
+    directory: Path, keys: int, events: int, *, sessions: bool, checkpoints: bool, young_rows: int
+) -> Tally:
     """One run; what it found is right."""
     tally = Tally()
     pipeline = Pipeline("state")
-    timed = pipeline.source(Events(tally, keys, events), name="events").event_time(
+    timed = pipeline.source(Events(tally, keys, events, moves=sessions), name="events").event_time(
         lambda value: value[2], BoundedOutOfOrderness(0), name="times"
     )
-    adds = timed.key_by(lambda value: value[0]).process(Adds(tally, keys), name="adds")
-    adds.to([], name="out")
+    keyed = timed.key_by(lambda value: value[0])
+    if sessions:
+
+        def count(result: Any) -> None:
+            if result.key >= 0:
+                tally.fired += 1
+                tally.found += result.value
+
+        windows = keyed.window(SessionWindows(timedelta(milliseconds=gap_ms(keys, events))))
+        windows.aggregate(Sum(lambda value: value[1]), name="adds").to(count, name="out")
+    else:
+        keyed.process(Adds(tally, keys), name="adds").to([], name="out")
     kept = Checkpoints(store=DirectoryStore(directory / "checkpoints"), every=10) if checkpoints else None
     state = DiskState(directory / "state", young_rows=young_rows)
     asyncio.run(pipeline.run(state=state, checkpoints=kept))
@@ -148,7 +178,9 @@ def run(directory: Path, keys: int, events: int, *, checkpoints: bool, young_row
 def main(*, quick: bool = False) -> None:
     """As one of the benchmarks: a small one, on a disk that `tempfile` finds."""
     with TemporaryDirectory() as directory:
-        report(Path(directory), 100_000 if quick else 1_000_000, 500_000, checkpoints=False)
+        for sessions in (False, True):
+            keys = 100_000 if quick else 1_000_000
+            report(Path(directory) / str(sessions), keys, 500_000, sessions=sessions)
 
 
 def report(
@@ -156,12 +188,13 @@ def report(
     keys: int,
     events: int,
     *,
-    checkpoints: bool,
+    sessions: bool = False,
+    checkpoints: bool = False,
     young_rows: int = 200_000,
     limit: int = LIMIT_MB,
 ) -> None:
     """Run, and print the figures."""
-    tally = run(directory, keys, events, checkpoints=checkpoints, young_rows=young_rows)
+    tally = run(directory, keys, events, sessions=sessions, checkpoints=checkpoints, young_rows=young_rows)
     print(f"\n{keys:,} keys, exact")
     print("           per second   CPU us each")
     phases = (("load", "begin", "loaded", keys), ("touch", "loaded", "touched", events))
@@ -180,12 +213,14 @@ if __name__ == "__main__":
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--limit", type=int, default=LIMIT_MB)
     parser.add_argument("--young", type=int, default=200_000, help="rows that stay in memory")
+    parser.add_argument("--sessions", action="store_true", help="rather than a process function")
     parser.add_argument("--checkpoints", action="store_true")
     options = parser.parse_args()
     report(
         options.disk,
         options.keys,
         options.events,
+        sessions=options.sessions,
         checkpoints=options.checkpoints,
         young_rows=options.young,
         limit=options.limit,
