@@ -73,7 +73,12 @@ from asyncstream.eventtime import (
     PunctuatedWatermarks,
     WatermarkStrategy,
 )
-from asyncstream.joins import BroadcastContext, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from asyncstream.joins import (
+    BroadcastContext,
+    CoGrouped,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+)
 from asyncstream.keyed import Change, Match, Pattern, Ranking
 from asyncstream.lookup import LookupTable
 from asyncstream.operators.call_context import CallContext, call_context
@@ -145,6 +150,7 @@ __all__ = (
     "CheckpointStatus",
     "Checkpoints",
     "Clock",
+    "CoGrouped",
     "CodecError",
     "Collect",
     "Count",

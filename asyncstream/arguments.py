@@ -30,6 +30,7 @@ __all__ = (
     "plain_methods",
     "refuse",
     "selector",
+    "signed_ms",
     "text",
 )
 
@@ -74,6 +75,17 @@ def duration_ms(name: str, value: object, *, zero: bool = False) -> int:
     if abs(exact - rounded) > 1e-6 + 1e-15 * exact or (rounded == 0 and not zero):
         raise refuse(name, "a whole number of milliseconds", value)
     return rounded
+
+
+def signed_ms(name: str, value: object) -> int:
+    """As `duration_ms`, of a length of time that may be negative or 0."""
+    if isinstance(value, timedelta):
+        is_negative = value < timedelta()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        is_negative = value < 0
+    else:
+        raise refuse(name, "a timedelta or a number of seconds", value)
+    return -duration_ms(name, -value, zero=True) if is_negative else duration_ms(name, value, zero=True)
 
 
 def instant_ms(value: object) -> int:

@@ -37,6 +37,7 @@ from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import Timer, TimerService
 
 __all__ = (
+    "BURST",
     "Emitter",
     "KeyedContext",
     "KeyedFunction",

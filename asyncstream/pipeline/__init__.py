@@ -1,7 +1,8 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
+from asyncstream.pipeline.connected import Broadcast, Connected, ConnectedToBroadcast, Several
 from asyncstream.pipeline.ending import StreamEnd
-from asyncstream.pipeline.joined import Broadcast, Connected, ConnectedToBroadcast, Several
+from asyncstream.pipeline.joined import AsOf, CoGroup, Join, Joined
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.per_key import KeyedResults, PatternMatches
 from asyncstream.pipeline.pipeline import Pipeline, SourceStream
@@ -9,11 +10,15 @@ from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 from asyncstream.pipeline.tabling import StreamTable
 
 __all__ = (
+    "AsOf",
     "AsyncResults",
     "Broadcast",
+    "CoGroup",
     "Connected",
     "ConnectedToBroadcast",
     "KeyedResults",
+    "Join",
+    "Joined",
     "KeyedStream",
     "PatternMatches",
     "Pipeline",

@@ -1,167 +1,216 @@
 """
-Streams that were brought together, waiting to be told what to make of their elements.
+Two keyed streams, waiting to be told which of their elements belong together.
+
+    orders.key_by("id").join(payments.key_by("order"), how="left").within(0, timedelta(hours=1))
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.arguments import plain_methods, refuse
+from asyncstream.arguments import Duration, choice, duration_ms, refuse, signed_ms
 from asyncstream.errors import PipelineError
 from asyncstream.joins import (
-    BroadcastSpec,
-    CoProcessSpec,
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
+    LATE_LEFT,
+    LATE_RIGHT,
+    AsOfSpec,
+    CoGrouped,
+    How,
+    IntervalJoinSpec,
+    Made,
+    WindowJoinSpec,
 )
-from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
-from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.stream import SideStreams, Stream, no_key
+from asyncstream.pipeline.connected import check_together
+from asyncstream.pipeline.keyed import described
+from asyncstream.pipeline.stream import Stream
+from asyncstream.plan import Output
+from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
-__all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "check_together", "connected")
+__all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "as_of", "bounds_ms")
 
 T = TypeVar("T")
-U = TypeVar("U")
-Out = TypeVar("Out")
+L = TypeVar("L")
+R = TypeVar("R")
+
+Inclusive: TypeAlias = Literal["both", "before", "after", "neither"]
+"""Which of two bounds are inside."""
 
 
-class Broadcast(Generic[T]):
-    """A stream whose elements are for all keys of the one that it is connected with."""
+class Joined(Stream[T]):
+    """What comes out of a join: its results, and on the side what came too late."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream: Stream[T] = stream
+    @property
+    def late_left(self) -> Stream[Any]:
+        """The elements of the left stream that came too late; counted if nothing reads this."""
+        return Stream(self._graph, Output(self._output.step, LATE_LEFT))
+
+    @property
+    def late_right(self) -> Stream[Any]:
+        """The elements of the right stream that came too late; counted if nothing reads this."""
+        return Stream(self._graph, Output(self._output.step, LATE_RIGHT))
 
 
-class Several(Generic[T]):
-    """More than two streams for one function."""
+class AsOf(Stream[tuple[L, R | None]], Generic[L, R]):
+    """What comes out of a temporal join."""
 
-    def __init__(self, streams: Sequence[Stream[Any]], keys: tuple[KeyBy, ...]) -> None:
-        self._streams = streams
-        self._keys = keys
+    @property
+    def late(self) -> Stream[L]:
+        """The elements that came too late to know what was valid; counted if nothing reads this."""
+        return Stream(self._graph, Output(self._output.step, LATE))
 
-    def process(
+
+class _Two:
+    """Two keyed streams."""
+
+    def __init__(self, what: str, left: Any, right: Any) -> None:
+        check_together(what, left, right)
+        keys = []
+        for side, stream in (("first", left), ("second", right)):
+            if stream._key() is None:
+                raise PipelineError(
+                    f"{what}: expected keyed streams, the {side} has no key; put .key_by(...) before"
+                )
+            keys.append(stream._key())
+        self._left: Stream[Any] = left
+        self._outputs = (left._output, right._output)
+        self._key_of: tuple[KeyBy, KeyBy] = (keys[0], keys[1])
+
+    def _windows(
         self,
-        function: KeyedCoProcessFunction[Any, Any, Out],
-        *,
-        on_error: OnError = "fail",
-        name: str | None = None,
-    ) -> SideStreams[Out]:
-        """
-        Your own state machine for each key of all these streams, with state, timers and side outputs.
+        kind: str,
+        made: Made,
+        assigner: WindowAssigner,
+        trigger: Trigger | None,
+        evictor: Evictor | None,
+        allowed_lateness: Duration,
+        name: str | None,
+    ) -> Joined[Any]:
+        lateness_ms = duration_ms("allowed_lateness", allowed_lateness, zero=True)
+        plan = WindowPlan(assigner, trigger, evictor, lateness_ms)
+        details = {
+            "how": made if kind == "join" else None,
+            "window": described(assigner),
+            "trigger": described(trigger),
+            "evictor": described(evictor),
+            "allowed_lateness": timedelta(milliseconds=lateness_ms) if lateness_ms else None,
+        }
+        spec = WindowJoinSpec(self._key_of, plan, made)
+        return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
 
-        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
+
+class Join(_Two, Generic[L, R]):
+    """Two keyed streams whose elements are to be paired."""
+
+    def __init__(self, left: Any, right: Any, how: How) -> None:
+        super().__init__("join", left, right)
+        self._how: How = choice("how", how, ("inner", "left", "right", "full"))
+
+    def within(
+        self,
+        before: Duration,
+        after: Duration,
+        *,
+        inclusive: Inclusive = "both",
+        name: str | None = None,
+    ) -> Joined[tuple[L, R]]:
+        """
+        Pairs whose right element is from `before` its left one to `after` it: an interval join.
+
+        A pair comes when its second element does, and carries the later of their timestamps. An element is
+        kept until the watermark says that nothing can match it any more. One without a partner, if `how` asks
+        for it, is emitted then, and carries that time, so that it is not late for what follows.
 
         Args:
-            function: one object serves all keys, of this step alone; what belongs to a key is kept in state.
-            on_error: what becomes of an element on which the function raises, as for `map`; what it had
-                changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
+            before: how much earlier than the left element the right one may be: a `timedelta` or seconds.
+                Negative: it must be later by at least this.
+            after: how much later it may be. Negative: it must be earlier by at least this.
+            inclusive: which of the two bounds are inside.
+
+        Raises:
+            PipelineError: if the interval ends before it begins: `before` and `after` together are negative.
         """
-        if not isinstance(function, KeyedCoProcessFunction):
-            raise refuse("function", "a KeyedCoProcessFunction", function)
-        plain_methods("function", function, KeyedCoProcessFunction)
-        own = type(function).process_input is not KeyedCoProcessFunction.process_input
-        if len(self._streams) > 2 and not own:
-            raise PipelineError(
-                f"function: expected one that overrides process_input, for {len(self._streams)} streams; "
-                f"{type(function).__name__} does not"
-            )
-        spec = CoProcessSpec(function, on_error_choice(on_error), self._keys)
-        return _function_step("co_process", name, spec, self._streams)
+        lower_ms, upper_ms = bounds_ms(before, after, inclusive)
+        spec = IntervalJoinSpec(self._key_of, lower_ms, upper_ms, self._how)
+        details: dict[str, object] = {"how": self._how, "before": before, "after": after}
+        if inclusive != "both":
+            details["inclusive"] = inclusive
+        output = self._left._step("join", name, spec, details, self._outputs)
+        return Joined(self._left._graph, output)
 
-
-class Connected(Several[T], Generic[T, U]):
-    """Two streams for one function."""
-
-    def process(
+    def window(
         self,
-        function: KeyedCoProcessFunction[T, U, Out],
+        assigner: WindowAssigner,
         *,
-        on_error: OnError = "fail",
+        trigger: Trigger | None = None,
+        evictor: Evictor | None = None,
+        allowed_lateness: Duration = 0,
         name: str | None = None,
-    ) -> SideStreams[Out]:
-        """As `Several.process`, with types: the function's left and right elements are these streams'."""
-        return super().process(function, on_error=on_error, name=name)
-
-
-class ConnectedToBroadcast(Generic[T, U]):
-    """A stream, and one whose elements are for all its keys."""
-
-    def __init__(self, stream: Stream[T], rules: Stream[U]) -> None:
-        self._streams = (stream, rules)
-        self._key_by = stream._key() or no_key
-
-    def process(
-        self,
-        function: KeyedBroadcastProcessFunction[T, U, Out],
-        *,
-        on_error: OnError = "fail",
-        name: str | None = None,
-    ) -> SideStreams[Out]:
+    ) -> Joined[tuple[L, R]]:
         """
-        Your own state machine for each key, which also knows what was broadcast.
+        Pairs of all elements that are in the same window; they carry its last millisecond as timestamp.
 
-        An element sees the broadcast state as it is when the element arrives: neither stream is held back for
-        the other.
+        Elements that `how` asks for without a partner are those in whose window the other side has none.
+        Sessions are those of both streams together. A late element within the allowed lateness emits all
+        pairs of its window again.
 
         Args:
-            function: as for `Connected.process`.
-            on_error: the same, of an element of either stream.
+            assigner: which windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …
+            trigger: when a window fires, if not (only) at its end; it sees the elements of both streams.
+            evictor: which elements to throw out, of both streams together. Functions of the assigner, the
+                trigger and the evictor are given pairs ("left" or "right", element).
+            allowed_lateness: how long each window is kept after its end; a `timedelta` or seconds.
         """
-        if not isinstance(function, KeyedBroadcastProcessFunction):
-            raise refuse("function", "a KeyedBroadcastProcessFunction", function)
-        plain_methods("function", function, KeyedBroadcastProcessFunction)
-        spec = BroadcastSpec(function, on_error_choice(on_error), self._key_by)
-        return _function_step("broadcast", name, spec, self._streams)
+        return self._windows("join", self._how, assigner, trigger, evictor, allowed_lateness, name)
 
 
-def connected(stream: Any, others: Sequence[Any]) -> Any:
+class CoGroup(_Two, Generic[L, R]):
+    """Two keyed streams whose elements are to be grouped by windows."""
+
+    def __init__(self, left: Any, right: Any) -> None:
+        super().__init__("co_group", left, right)
+
+    def window(
+        self,
+        assigner: WindowAssigner,
+        *,
+        trigger: Trigger | None = None,
+        evictor: Evictor | None = None,
+        allowed_lateness: Duration = 0,
+        name: str | None = None,
+    ) -> Joined[CoGrouped[L, R]]:
+        """
+        A `CoGrouped` for each firing of a window, also of one in which a stream has nothing.
+
+        Args:
+            assigner: as for `Join.window`, and so are the others.
+        """
+        return self._windows("co_group", "groups", assigner, trigger, evictor, allowed_lateness, name)
+
+
+def as_of(events: Stream[L] | Any, versions: Stream[R], latest: bool, name: str | None) -> AsOf[L, R]:
+    """What `events.as_of(versions)` gives."""
+    two = _Two("as_of", events, versions)
+    if not isinstance(latest, bool):
+        raise refuse("latest", "True or False", latest)
+    spec = AsOfSpec(two._key_of, latest)
+    details = {"latest": True} if latest else {}
+    return AsOf(events._graph, events._step("as_of", name, spec, details, two._outputs))
+
+
+def bounds_ms(before: Duration, after: Duration, inclusive: Inclusive) -> tuple[int, int]:
     """
-    What `stream.connect(*others)` gives.
+    What the right element's time may be less the left one's: least and most, both inclusive.
 
     Raises:
-        PipelineError: if they are of several pipelines, or some of them are keyed and some are not.
+        PipelineError: if the bounds are the wrong way round.
     """
-    if not others:
-        raise PipelineError("connect: expected at least one other stream, got none")
-    if any(isinstance(other, Broadcast) for other in others):
-        if len(others) > 1:
-            raise PipelineError("connect: expected one broadcast stream alone, or streams that are none")
-        rules = others[0]._stream
-        check_together("connect", stream, rules)
-        return ConnectedToBroadcast(stream, rules)
-    check_together("connect", stream, *others)
-    streams = (stream, *others)
-    keys = [one._key() for one in streams]
-    if None in keys and any(key is not None for key in keys):
+    lower_ms, upper_ms = -signed_ms("before", before), signed_ms("after", after)
+    choice("inclusive", inclusive, ("both", "before", "after", "neither"))
+    if lower_ms > upper_ms:
         raise PipelineError(
-            "connect: some of the streams are keyed and some are not; put .key_by(...) before each, or none"
+            f"within: the interval begins {lower_ms} ms and ends {upper_ms} ms after the left element; "
+            "before= and after= together must not be negative"
         )
-    key_of = tuple(key or no_key for key in keys)
-    return Connected(streams, key_of) if len(streams) == 2 else Several(streams, key_of)
-
-
-def check_together(what: str, stream: Stream[Any], *others: object) -> None:
-    """
-    Refuse what cannot be brought together.
-
-    Raises:
-        PipelineError: if one of them is no stream, or belongs to another pipeline.
-    """
-    for other in others:
-        if not isinstance(other, Stream):
-            raise refuse(what, "a stream", other)
-        if other._graph is not stream._graph:
-            raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
-
-
-def _function_step(
-    kind: str, name: str | None, spec: KeyedFunctionSpec, streams: Sequence[Stream[Any]]
-) -> SideStreams[Any]:
-    first = streams[0]
-    details = {"function": type(spec.function).__name__} | shown_on_error(spec.on_error)
-    outputs = tuple(stream._output for stream in streams)
-    output = first._step(kind, name, spec, details, outputs)
-    return SideStreams(first._graph, output, spec.function.sides)
+    return lower_ms + (inclusive in ("after", "neither")), upper_ms - (inclusive in ("before", "neither"))

@@ -35,7 +35,15 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
 
-__all__ = ("Extent", "KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "policy_step")
+__all__ = (
+    "Extent",
+    "KeyedStream",
+    "PolicyResults",
+    "WindowResults",
+    "WindowedStream",
+    "described",
+    "policy_step",
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -194,9 +202,9 @@ class WindowedStream(Generic[K, T]):
         plan = replace(self._plan, aggregate=aggregate, process=process)
         lateness = timedelta(milliseconds=plan.allowed_lateness_ms) if plan.allowed_lateness_ms else None
         details = {
-            "window": _described(plan.assigner),
-            "trigger": _described(plan.trigger),
-            "evictor": _described(plan.evictor),
+            "window": described(plan.assigner),
+            "trigger": described(plan.trigger),
+            "evictor": described(plan.evictor),
             "allowed_lateness": lateness,
         }
         own = () if process is None else process.sides
@@ -242,7 +250,7 @@ def policy_step(
     return PolicyResults(stream._graph, output, (spec.settings.late, SKIPPED, EXPIRED))
 
 
-def _described(setting: object) -> object:
+def described(setting: object) -> object:
     """An assigner, trigger or evictor as plans show it: `TumblingWindows(size=1:00:00)`."""
     if not isinstance(setting, WindowAssigner | Trigger | Evictor):
         return getattr(setting, "__name__", setting)
@@ -255,5 +263,5 @@ def _described(setting: object) -> object:
         elif name.endswith("_ms"):
             parts.append(f"{name.removesuffix('_ms')}={timedelta(milliseconds=value)}")
         else:
-            parts.append(f"{name}={_described(value)}")
+            parts.append(f"{name}={described(value)}")
     return f"{type(setting).__name__}({', '.join(parts)})"

@@ -114,10 +114,16 @@ class WindowStep(Operator):
         """An element that is in no window: too late for all of its own, or between two."""
         if not self._plan.assigner.event_time or time_ms + self._lateness_ms > reached(self._reached()):
             self._outside_windows += 1
-        elif LATE in self.side:
-            self._emitter.aside(LATE, value, timestamp)
+            return
+        tag, told = self._late_output(value)
+        if tag in self.side:
+            self._emitter.aside(tag, told, timestamp)
         else:
             self._late_dropped += 1
+
+    def _late_output(self, value: Any) -> tuple[str, Any]:
+        """Which side output a late element goes to if that is read, and as what."""
+        return LATE, value
 
     def _process_window(self, key: Any, window: Window, contents: Any) -> None:
         """Have the process function handle a firing."""

@@ -22,6 +22,7 @@ from asyncstream import (
     Change,
     CheckpointInfo,
     Checkpoints,
+    CoGrouped,
     Count,
     CsvSource,
     DeadLetterSource,
@@ -79,7 +80,7 @@ from asyncstream.calls import in_threads
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
 from asyncstream.metrics import Metric
-from asyncstream.pipeline import Broadcast, SideStreams, SourceStream, StreamEnd
+from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
@@ -233,6 +234,18 @@ def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) ->
     assert_type(flights.connect(planes, rules).process(Seated(), on_error="route"), SideStreams[int])
     assert_type(rules.broadcast(), Broadcast[str])
     assert_type(keyed.connect(rules.broadcast()).process(Ruled()), SideStreams[int])
+    seats = planes.key_by(lambda plane: plane.seats)
+    hour = timedelta(hours=1)
+    assert_type(keyed.join(seats).within(0, hour), Joined[tuple[Flight, Plane]])
+    assert_type(keyed.join(seats, how="left").within(0, hour).late_left, Stream[Any])
+    left = keyed.join(seats, how="left").window(TumblingWindows(60), allowed_lateness=5)
+    assert_type(left, Joined[tuple[Flight, Plane | None]])
+    assert_type(keyed.join(seats, how="right").within(1, 1), Joined[tuple[Flight | None, Plane]])
+    assert_type(keyed.join(seats, how="full").within(1, 1), Joined[tuple[Flight | None, Plane | None]])
+    assert_type(keyed.co_group(seats).window(TumblingWindows(60)), Joined[CoGrouped[Flight, Plane]])
+    assert_type(keyed.as_of(seats), AsOf[Flight, Plane])
+    assert_type(keyed.as_of(seats).late, Stream[Flight])
+    assert_type(keyed.as_of(seats, latest=True).map(lambda pair: pair[1]), Stream[Plane | None])
 
 
 def async_steps(flights: Stream[Flight]) -> None:

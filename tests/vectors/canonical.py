@@ -18,8 +18,12 @@ Records = list[dict[str, Any]]
 
 def canonical(case: Case, records: Records) -> list[Any]:
     """`records` in a form that is equal for transcripts that are the same for `case`."""
+    if case["kind"] == "interval_join":
+        records = _pairs_by_time(records)
+    if case["kind"] == "window_join" and case["compare"]["values"] == "sorted":
+        records = _calls_sorted(records)
     if case["compare"]["order"] == "total":
-        if case["kind"] == "window":
+        if case["kind"] in ("window", "window_join"):
             records = _by_key(records)
         return [_text(case, record) for record in records]
     runs: list[Any] = []
@@ -30,6 +34,27 @@ def canonical(case: Case, records: Records) -> list[Any]:
         else:
             runs.extend(_text(case, record) for record in run)
     return runs
+
+
+def _pairs_by_time(records: Records) -> Records:
+    """The pairs of one step by the times of left and right: Flink walks partners by the hash of theirs."""
+    ordered: Records = []
+    for (_, is_out), run in groupby(records, key=lambda record: (record["op"], "out" in record)):
+        step = list(run)
+        ordered += sorted(step, key=lambda record: record["out"][3:5]) if is_out else step
+    return ordered
+
+
+def _calls_sorted(records: Records) -> Records:
+    """The lists of groups sorted, and the pairs of one window call."""
+    records = [dict(record) for record in records]
+    for record in records:
+        if isinstance(record.get("out", (0, 0))[1], list):
+            record["out"] = [record["out"][0], *map(sorted, record["out"][1:])]
+    ordered: Records = []
+    for _, run in groupby(records, key=lambda one: (one["op"], "out" in one, one.get("cb"), one.get("ts"))):
+        ordered += sorted(run, key=lambda record: json.dumps(record, sort_keys=True))
+    return ordered
 
 
 def _by_key(records: Records) -> Records:

@@ -14,7 +14,7 @@ from asyncstream.joins.broadcast import (
 )
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter
-from asyncstream.state import Database, MapDescriptor, ValueDescriptor
+from asyncstream.state import MapDescriptor, ValueDescriptor
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, counts
 from tests.vectors.test_flink_co_process import comparable, key_of
@@ -148,7 +148,7 @@ class ScriptedRules(Scripted, KeyedBroadcastProcessFunction[Any, Any, Any]):
 FUNCTIONS = {"threshold_rules": ThresholdRules, "totals": Totals, "delayed": Delayed}
 
 
-def run(case: Case, database: Database | None = None) -> Any:
+def run(case: Case, *, on_disk: bool = False) -> Any:
     where: dict[str, Any] = {"op": 0, "cb": 0}
     rules = Rules(case.get("on_timer", []))
 
@@ -159,7 +159,7 @@ def run(case: Case, database: Database | None = None) -> Any:
         )
         return KeyedBroadcastOperator(key_of, function)
 
-    return play(case, make, {"aside": "side"}, counts, where, database)
+    return play(case, make, {"aside": "side"}, counts, where, on_disk=on_disk)
 
 
 @pytest.mark.parametrize("case", cases(FILE, "broadcast"))
@@ -168,5 +168,5 @@ def test_does_what_flink_does(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases(FILE, "broadcast")[::5])
-def test_does_the_same_with_its_state_on_disk(case: Case, database: Database) -> None:
-    check(case, run(case, database), comparable)
+def test_does_the_same_with_its_state_on_disk(case: Case) -> None:
+    check(case, run(case, on_disk=True), comparable)

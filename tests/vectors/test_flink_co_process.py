@@ -9,7 +9,7 @@ import pytest
 from asyncstream.joins.co_process import KeyedCoProcessFunction, KeyedCoProcessOperator
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import Emitter, KeyedContext, TimeDomain
-from asyncstream.state import Database, ListDescriptor, ValueDescriptor
+from asyncstream.state import ListDescriptor, ValueDescriptor
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, counts
 from tests.vectors.test_flink_timers import Scripted
@@ -168,7 +168,7 @@ def key_of(element: Any) -> Any:
     return element[0]
 
 
-def run(case: Case, database: Database | None = None) -> Any:
+def run(case: Case, *, on_disk: bool = False) -> Any:
     where: dict[str, Any] = {"op": 0, "cb": 0}
     rules = Rules(case.get("on_timer", []))  # they outlive a restart
 
@@ -179,7 +179,7 @@ def run(case: Case, database: Database | None = None) -> Any:
         )
         return KeyedCoProcessOperator((key_of, key_of), function)
 
-    return play(case, make, {"aside": "side"}, counts, where, database)
+    return play(case, make, {"aside": "side"}, counts, where, on_disk=on_disk)
 
 
 def comparable(found: dict[str, int]) -> dict[str, Any]:
@@ -192,5 +192,5 @@ def test_does_what_flink_does(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases(FILE, "co_process")[::5])
-def test_does_the_same_with_its_state_on_disk(case: Case, database: Database) -> None:
-    check(case, run(case, database), comparable)
+def test_does_the_same_with_its_state_on_disk(case: Case) -> None:
+    check(case, run(case, on_disk=True), comparable)

@@ -10,7 +10,7 @@ from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import AsyncStreamError
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import INPUTS
-from asyncstream.state import Database, DiskRows
+from tests.on_disk import bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case
 from tests.vectors.driver import Log
@@ -24,13 +24,19 @@ Counts = dict[str, int]
 class Tagged(Log):
     """Notes control elements too, and of side outputs which one it is."""
 
-    def __init__(self, records: list[dict[str, Any]], where: dict[str, Any], tag: str | None = None) -> None:
+    def __init__(
+        self,
+        records: list[dict[str, Any]],
+        where: dict[str, Any],
+        shown: Callable[[Any], Any],
+        tag: str | None = None,
+    ) -> None:
         super().__init__("out" if tag is None else "side", records, where)
-        self.tag = tag
+        self.shown, self.tag = shown, tag
 
     def process_batch(self, values: Any, timestamps: Any) -> None:
         before = len(self.records)
-        super().process_batch(values, timestamps)
+        super().process_batch(list(map(self.shown, values)), timestamps)
         if self.tag is not None:
             for record in self.records[before:]:
                 record["tag"] = self.tag
@@ -46,7 +52,9 @@ def play(
     sides: dict[str, str],
     counts: Callable[[Operator], Counts],
     where: dict[str, Any],
-    database: Database | None = None,
+    *,
+    on_disk: bool = False,
+    shown: Callable[[Any], Any] = lambda emitted: emitted,
 ) -> tuple[list[dict[str, Any]], Counts | None]:
     """
     The transcript of a case, and the counts at its end unless it ended in an error.
@@ -54,17 +62,18 @@ def play(
     Args:
         sides: what the case calls each side output of the operator's that is read.
         where: is kept at the step that is played.
-        database: where all that is remembered goes after each step; None: it stays in memory.
+        on_disk: all that is remembered goes there after each step.
+        shown: makes of what is emitted what the case has, or (timer, number of its call, that).
     """
     records: list[dict[str, Any]] = []
     clock = ManualClock()
 
     def opened() -> Operator:
         operator = make()
-        operator.out = Tagged(records, where)
-        operator.side = {tag: Tagged(records, where, named) for tag, named in sides.items()}
-        if database is not None:
-            operator.tables.keep_old_in(lambda: DiskRows(database), notes=True)
+        operator.out = Tagged(records, where, shown)
+        operator.side = {tag: Tagged(records, where, shown, named) for tag, named in sides.items()}
+        if on_disk:
+            keep_on_disk(operator)
         operator.open(OperatorContext(clock=clock))
         return operator
 
@@ -85,9 +94,8 @@ def play(
                 records.append({"op": number, "probe": counts(operator)})
             else:
                 push(operator, *next(iter(step.items())))
-            if database is not None:
-                operator.tables.cut()
-                operator.tables.merge()
+            if on_disk:
+                bring_away(operator.tables)
     except AsyncStreamError:
         return [*records, {"op": where["op"], "err": "error"}], None
     return records, counts(operator)
@@ -95,8 +103,8 @@ def play(
 
 def push(operator: Operator, name: str, value: Any) -> None:
     if name in PORTS:
-        *element, timestamp = value
-        operator.port(PORTS[name]).process(tuple(element) if len(element) > 1 else element[0], timestamp)
+        element = value[0] if name == "bc" else tuple(value)
+        operator.port(PORTS[name]).process(element, value[-1])
         return
     port = operator.port(int(name[-1]) - 1)
     if name[:-1] == "wm":

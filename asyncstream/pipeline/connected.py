@@ -1,0 +1,167 @@
+"""
+Streams that were brought together, waiting to be told what to make of their elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from asyncstream.arguments import plain_methods, refuse
+from asyncstream.errors import PipelineError
+from asyncstream.joins import (
+    BroadcastSpec,
+    CoProcessSpec,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+)
+from asyncstream.operators.failures import OnError, on_error_choice
+from asyncstream.operators.process_spec import KeyedFunctionSpec
+from asyncstream.operators.spec import KeyBy
+from asyncstream.pipeline.ending import shown_on_error
+from asyncstream.pipeline.stream import SideStreams, Stream, no_key
+
+__all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "check_together", "connected")
+
+T = TypeVar("T")
+U = TypeVar("U")
+Out = TypeVar("Out")
+
+
+class Broadcast(Generic[T]):
+    """A stream whose elements are for all keys of the one that it is connected with."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream: Stream[T] = stream
+
+
+class Several(Generic[T]):
+    """More than two streams for one function."""
+
+    def __init__(self, streams: Sequence[Stream[Any]], keys: tuple[KeyBy, ...]) -> None:
+        self._streams = streams
+        self._keys = keys
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction[Any, Any, Out],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> SideStreams[Out]:
+        """
+        Your own state machine for each key of all these streams, with state, timers and side outputs.
+
+        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
+
+        Args:
+            function: one object serves all keys, of this step alone; what belongs to a key is kept in state.
+            on_error: what becomes of an element on which the function raises, as for `map`; what it had
+                changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
+        """
+        if not isinstance(function, KeyedCoProcessFunction):
+            raise refuse("function", "a KeyedCoProcessFunction", function)
+        plain_methods("function", function, KeyedCoProcessFunction)
+        own = type(function).process_input is not KeyedCoProcessFunction.process_input
+        if len(self._streams) > 2 and not own:
+            raise PipelineError(
+                f"function: expected one that overrides process_input, for {len(self._streams)} streams; "
+                f"{type(function).__name__} does not"
+            )
+        spec = CoProcessSpec(function, on_error_choice(on_error), self._keys)
+        return _function_step("co_process", name, spec, self._streams)
+
+
+class Connected(Several[T], Generic[T, U]):
+    """Two streams for one function."""
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction[T, U, Out],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> SideStreams[Out]:
+        """As `Several.process`, with types: the function's left and right elements are these streams'."""
+        return super().process(function, on_error=on_error, name=name)
+
+
+class ConnectedToBroadcast(Generic[T, U]):
+    """A stream, and one whose elements are for all its keys."""
+
+    def __init__(self, stream: Stream[T], rules: Stream[U]) -> None:
+        self._streams = (stream, rules)
+        self._key_by = stream._key() or no_key
+
+    def process(
+        self,
+        function: KeyedBroadcastProcessFunction[T, U, Out],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> SideStreams[Out]:
+        """
+        Your own state machine for each key, which also knows what was broadcast.
+
+        An element sees the broadcast state as it is when the element arrives: neither stream is held back for
+        the other.
+
+        Args:
+            function: as for `Connected.process`.
+            on_error: the same, of an element of either stream.
+        """
+        if not isinstance(function, KeyedBroadcastProcessFunction):
+            raise refuse("function", "a KeyedBroadcastProcessFunction", function)
+        plain_methods("function", function, KeyedBroadcastProcessFunction)
+        spec = BroadcastSpec(function, on_error_choice(on_error), self._key_by)
+        return _function_step("broadcast", name, spec, self._streams)
+
+
+def connected(stream: Any, others: Sequence[Any]) -> Any:
+    """
+    What `stream.connect(*others)` gives.
+
+    Raises:
+        PipelineError: if they are of several pipelines, or some of them are keyed and some are not.
+    """
+    if not others:
+        raise PipelineError("connect: expected at least one other stream, got none")
+    if any(isinstance(other, Broadcast) for other in others):
+        if len(others) > 1:
+            raise PipelineError("connect: expected one broadcast stream alone, or streams that are none")
+        rules = others[0]._stream
+        check_together("connect", stream, rules)
+        return ConnectedToBroadcast(stream, rules)
+    check_together("connect", stream, *others)
+    streams = (stream, *others)
+    keys = [one._key() for one in streams]
+    if None in keys and any(key is not None for key in keys):
+        raise PipelineError(
+            "connect: some of the streams are keyed and some are not; put .key_by(...) before each, or none"
+        )
+    key_of = tuple(key or no_key for key in keys)
+    return Connected(streams, key_of) if len(streams) == 2 else Several(streams, key_of)
+
+
+def check_together(what: str, stream: Stream[Any], *others: object) -> None:
+    """
+    Refuse what cannot be brought together.
+
+    Raises:
+        PipelineError: if one of them is no stream, or belongs to another pipeline.
+    """
+    for other in others:
+        if not isinstance(other, Stream):
+            raise refuse(what, "a stream", other)
+        if other._graph is not stream._graph:
+            raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
+
+
+def _function_step(
+    kind: str, name: str | None, spec: KeyedFunctionSpec, streams: Sequence[Stream[Any]]
+) -> SideStreams[Any]:
+    first = streams[0]
+    details = {"function": type(spec.function).__name__} | shown_on_error(spec.on_error)
+    outputs = tuple(stream._output for stream in streams)
+    output = first._step(kind, name, spec, details, outputs)
+    return SideStreams(first._graph, output, spec.function.sides)

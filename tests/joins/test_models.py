@@ -1,0 +1,144 @@
+"""All kinds of joins against nested loops, whole, restored at any place, and divided by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.clock import ManualClock
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.joins.as_of import AsOfOperator
+from asyncstream.joins.interval import IntervalJoinOperator
+from asyncstream.joins.window_join import WindowJoinOperator
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.ports import MultiInput
+from asyncstream.windowing import TumblingWindows, WindowPlan
+from tests.joins.models import Step, as_of, interval_join, window_join
+from tests.operators.recorder import Recorder
+
+HOWS = ("inner", "left", "right", "full")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step]:
+    """Elements of two inputs and their watermarks, mostly near each other in time; both ends at last."""
+    drawn = draw(
+        st.lists(
+            st.tuples(st.integers(0, 1), st.sampled_from(("a", "a", "b", None)), st.integers(0, 20)),
+            max_size=25,
+        )
+    )
+    steps = [Step(*each, number) for number, each in enumerate(drawn)]
+    return steps + [Step(side, None, MAX_TIMESTAMP, -1) for side in (0, 1)]
+
+
+class Run:
+    """A join that is driven, and what comes out."""
+
+    def __init__(self, make: Callable[[], MultiInput]) -> None:
+        self.make = make
+        self.results: list[Any] = []
+        self.late: list[Any] = []
+        self.operator = self.opened()
+
+    def opened(self) -> MultiInput:
+        operator = self.make()
+        operator.out, late = Recorder(), Recorder()
+        operator.side = dict.fromkeys(("late", "late_left", "late_right"), late)
+        operator.open(OperatorContext(clock=ManualClock()))
+        return operator
+
+    def restart(self, state: Any = None) -> None:
+        """Take up what the operator remembered, or what is given instead."""
+        state = self.operator.snapshot() if state is None else state
+        self.collect()
+        self.operator = self.opened()
+        self.operator.restore(state)
+        self.operator.resume()
+
+    def play(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            port: Operator = self.operator.port(step.side)
+            if step.key is None:
+                port.advance_watermark(step.at_ms)
+            else:
+                port.process(tuple(step), step.at_ms)
+
+    def collect(self) -> Run:
+        out, late = self.operator.out, self.operator.side["late"]
+        assert isinstance(out, Recorder)
+        assert isinstance(late, Recorder)
+        self.results += [entry for entry in out.seen if isinstance(entry[0], tuple)]
+        self.late += late.values()
+        return self
+
+
+def key_of(element: Any) -> Any:
+    return element[1]
+
+
+def check(
+    make: Callable[[], MultiInput], steps: list[Step], cuts: list[int], expected: tuple[list[Any], list[Any]]
+) -> None:
+    """Played whole, restored after some of the steps, and in two parts from one of them on."""
+    cuts = [cut for cut in cuts if cut < len(steps) - 1]  # the ends of both inputs are told again together
+    whole = Run(make)
+    whole.play(steps)
+    assert (sorted(whole.collect().results, key=repr), whole.late) == expected
+    assert not any(len(table) for table in whole.operator.tables if table.name != "versions")
+    restored = Run(make)
+    for number, step in enumerate(steps):
+        if number in cuts:
+            restored.restart()
+        restored.play([step])
+    assert (sorted(restored.collect().results, key=repr), restored.late) == expected
+    at = cuts[0] if cuts else 0
+    first = Run(make)
+    first.play(steps[:at])
+    parts = first.operator.divided(first.operator.snapshot(), lambda key: "ab".index(key), {0, 1})
+    assert parts is not None
+    results, late = first.collect().results, first.late
+    for number, part in parts.items():
+        share = Run(make)
+        share.restart(part)
+        share.play([step for step in steps[at:] if step.key is None or "ab".index(step.key) == number])
+        results, late = results + share.collect().results, late + share.late
+    assert (sorted(results, key=repr), sorted(late)) == (expected[0], sorted(expected[1]))
+    united = Run(make)
+    united.restart(first.operator.united([parts[1], parts[0]]))
+    united.play(steps[at:])
+    assert sorted(first.results + united.collect().results, key=repr) == expected[0]
+
+
+CUTS = st.lists(st.integers(0, 24), max_size=4)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@given(steps=histories(), cuts=CUTS, bounds=st.tuples(st.integers(-6, 6), st.integers(-1, 8)))
+def test_interval_join(how: Any, steps: list[Step], cuts: list[int], bounds: tuple[int, int]) -> None:
+    lower_ms, upper_ms = bounds[0], bounds[0] + bounds[1]  # the exclusive bounds of an empty one may cross
+
+    def make() -> MultiInput:
+        return IntervalJoinOperator((key_of, key_of), lower_ms, upper_ms, how)
+
+    check(make, steps, cuts, interval_join(steps, lower_ms, upper_ms, how))
+
+
+@given(steps=histories(), cuts=CUTS)
+def test_as_of(steps: list[Step], cuts: list[int]) -> None:
+    check(lambda: AsOfOperator((key_of, key_of)), steps, cuts, as_of(steps))
+
+
+@pytest.mark.parametrize("made", [*HOWS, "groups"])
+@given(steps=histories(), cuts=CUTS)
+def test_window_join(made: Any, steps: list[Step], cuts: list[int]) -> None:
+    plan = WindowPlan(TumblingWindows(0.005))
+
+    def make() -> MultiInput:
+        return WindowJoinOperator((key_of, key_of), plan, made)
+
+    check(make, steps, cuts, window_join(steps, 5, made))
