@@ -10,7 +10,8 @@ from asyncstream.clock import ManualClock
 from asyncstream.keyed import INSERT, Change, ChangeLog, DeduplicateSpec, Ranks, TopSpec
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.spec import Spec
-from asyncstream.state import Database, DiskRows, TimeToLive
+from asyncstream.state import TimeToLive
+from tests.on_disk import bring_away, keep_on_disk
 from tests.operators.recorder import Recorder, W
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
@@ -62,7 +63,7 @@ def shown(value: Any) -> list[Any]:
     return [change.kind, *change.value, *([] if change.rank is None else [change.rank])]
 
 
-def play(case: Case, database: Database | None) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def play(case: Case, *, on_disk: bool) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The transcript of a case and the counts at its end."""
     records: list[dict[str, Any]] = []
     clock, spec = ManualClock(), spec_of(case)
@@ -71,8 +72,8 @@ def play(case: Case, database: Database | None) -> tuple[list[dict[str, Any]], d
     def opened() -> tuple[Operator, Recorder]:
         operator, recorder = spec.build(), Recorder()
         operator.out = recorder
-        if database is not None:
-            operator.tables.keep_old_in(lambda: DiskRows(database), notes=True)
+        if on_disk:
+            keep_on_disk(operator)
         operator.open(OperatorContext(clock=clock))
         return operator, recorder
 
@@ -98,9 +99,8 @@ def play(case: Case, database: Database | None) -> tuple[list[dict[str, Any]], d
             call = {"t": ["e", timestamp], "cb": len(records)} if waits else {}
             records.append({"op": number, **call, "out": shown(value), "ts": timestamp})
         recorder.seen.clear()
-        if database is not None:
-            operator.tables.cut()
-            operator.tables.merge()
+        if on_disk:
+            bring_away(operator.tables)
     return records, counts(case, operator)
 
 
@@ -111,10 +111,10 @@ def counts(case: Case, operator: Operator) -> dict[str, int]:
     return {"state": metrics["state_entries"], "event_timers": metrics.get("event_timers", 0)}
 
 
-@pytest.mark.parametrize("backend", ["memory", "disk"])
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("case", cases(FILE, "dedup", "topn"))
-def test_does_what_flink_does(case: Case, backend: str, database: Database) -> None:
-    records, final = play(case, database if backend == "disk" else None)
+def test_does_what_flink_does(case: Case, on_disk: bool) -> None:
+    records, final = play(case, on_disk=on_disk)
     assert canonical(case, records) == canonical(case, case["expected"])
     if not case["ttl"]:  # we clean up as we write, Flink here does not
         assert final == case.get("final", {})
