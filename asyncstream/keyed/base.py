@@ -16,14 +16,18 @@ from asyncstream.operators.results import FirstKeys
 from asyncstream.state import Cell, KeyedState
 from asyncstream.timers import Timer, TimerService
 
-__all__ = ("LATE", "KeyedBase", "KeyedStep", "TimedStep")
+__all__ = ("LATE", "KeyedStep", "TimedStep")
 
 LATE: Final = "late"
 """Tag of the output for elements that came too late."""
 
 
-class KeyedBase(Operator):
-    """Base of operators that remember something of each key, and count what they leave out."""
+class KeyedStep(Operator):
+    """
+    Base of operators that look at one element at a time, with what they remember of its key.
+
+    They emit for an element, at once, with its timestamp, and complete with their input.
+    """
 
     def __init__(self, key_by: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -46,14 +50,6 @@ class KeyedBase(Operator):
 
     def metrics(self) -> dict[str, int]:
         return {"state_entries": len(self._state)}
-
-
-class KeyedStep(KeyedBase):
-    """
-    Base of those that look at one element at a time.
-
-    They emit for an element, at once, with its timestamp, and complete with their input.
-    """
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, state, out, take = self._key_by, self._state, self._out, self._take

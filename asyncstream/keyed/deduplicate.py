@@ -13,18 +13,22 @@ time, as keyed state is.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.elements import Timestamps
 from asyncstream.eventtime import check_timestamp
-from asyncstream.keyed.base import KeyedBase, KeyedStep, TimedStep
+from asyncstream.keyed.base import KeyedStep, TimedStep
 from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state import MISSING, Table, TimeToLive, ValueDescriptor
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("By", "DeduplicateSpec", "EarliestOf", "FirstSeen", "Keep", "Replaced")
@@ -38,50 +42,71 @@ By: TypeAlias = Literal["arrival", "event_time"]
 _check = partial(check_timestamp, "deduplication by event time")
 
 
-class FirstSeen(KeyedBase):
+class FirstSeen(Operator):
     """
     Passes on the first element of each key; `within` counts from that, and later ones do not renew it.
 
-    Snapshot holds: the keys that were seen.
+    Keys are remembered with the time at which they were seen, which is never changed. So they grow old in the
+    order in which they came, and a queue in this order says which are to be forgotten: as many with each
+    batch as it may bring, twice over, so that there is no pause after a silence. One that is still there
+    when its time is over does not count.
+    Snapshot holds: when each key was seen.
     """
 
     def __init__(self, key_by: KeyBy, within: TimeToLive | None, log: ChangeLog | None) -> None:
-        super().__init__(key_by)
-        self._within = within
+        super().__init__()
+        self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
+        self._within_ms = None if within is None else within.duration_ms
         self._log = log
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        self._seen = self._state.state(ValueDescriptor[bool]("seen", ttl=self._within))
-        # when a key was seen is enough to know that it was
-        self._known = self.tables["state/seen" if self._within is None else "state/seen written"]
+        self._seen = self.tables.declare(Table("seen", may_be_away=True))
+        self._ages: deque[tuple[int, Any]] = deque()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, state, seen = self._key_by, self._state, self._seen
-        known, table = self._known.rows(), self._known
-        horizon_ms = 0 if self._within is None else self.context.clock.now_ms() - self._within.duration_ms
-        ages = self._within is not None
+        key_by, seen, within_ms = self._key_by, self._seen, self._within_ms
+        now_ms = self.context.clock.now_ms()
+        horizon_ms = -math.inf if within_ms is None else now_ms - within_ms
+        self._forget(horizon_ms, 2 * len(values))
+        known, has_older = seen.rows(), seen.has_older
         passed: list[Any] = []
         passed_at: list[int | None] = []
+        new: list[tuple[int, Any]] = []
         value = None
         try:
             for value, timestamp in pairs(values, timestamps):
                 key = key_by(value)
-                if key in known and (not ages or known[key] > horizon_ms):
-                    continue
-                if ages or table.has_older:
-                    state.key = key
-                    if seen.get():
-                        continue
-                    seen.set(True)
-                else:
-                    known[key] = True
-                passed.append(value)
-                passed_at.append(timestamp)
+                seen_ms = known.get(key)
+                if seen_ms is None and has_older and (seen_ms := seen.peek(None, key)) is MISSING:
+                    seen_ms = None
+                if seen_ms is None or seen_ms <= horizon_ms:
+                    known[key] = now_ms
+                    new.append((now_ms, key))
+                    passed.append(value)
+                    passed_at.append(timestamp)
         except BaseException as error:
             self._pass_on(passed, passed_at)
             raise self.blame(value, error) from error
+        if within_ms is not None:
+            self._ages += new
         self._pass_on(passed, passed_at)
+
+    def restored(self) -> None:
+        self._ages.clear()
+        if self._within_ms is not None:
+            self._ages += sorted(
+                ((seen_ms, key) for _, key, seen_ms in self._seen.items()), key=itemgetter(0)
+            )
+
+    def metrics(self) -> dict[str, int]:
+        return {"state_entries": len(self._seen)}
+
+    def _forget(self, horizon_ms: float, most: int) -> None:
+        """Let go of some keys whose time is over."""
+        ages, seen = self._ages, self._seen
+        while ages and ages[0][0] <= horizon_ms and most:
+            most -= 1
+            seen_ms, key = ages.popleft()
+            if seen.peek(None, key) == seen_ms:  # it has not been seen again since
+                seen.remove(None, key)
 
     def _pass_on(self, values: list[Any], timestamps: list[int | None]) -> None:
         if values:

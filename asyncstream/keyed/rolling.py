@@ -4,15 +4,16 @@ Rolling results: for each element what it and all before it of its key come to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncstream.elements import Timestamps
 from asyncstream.keyed.base import KeyedStep
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.results import Kinds, not_a_value
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import ReducingDescriptor, TimeToLive
+from asyncstream.state import MISSING, ReducingDescriptor, TimeToLive
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("Best", "Rolling", "RollingSpec")
@@ -56,12 +57,44 @@ class Rolling(KeyedStep):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._so_far = self._state.state(self._descriptor)
+        self._table = self.tables["state/so far"]
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if self._descriptor.ttl is not None:
+            super().process_batch(values, timestamps)
+            return
+        key_by, reduce, table, check = self._key_by, self._descriptor.reduce, self._table, self._check
+        rows, has_older, known = table.rows(), table.has_older, self._kinds.known
+        outcomes: list[Any] = []
+        value = None
+        try:
+            for value in values:
+                key = key_by(value)
+                held = rows.get(key, MISSING)
+                if held is MISSING and has_older:
+                    held = table.take(None, key)
+                outcome = value if held is MISSING else reduce(held, value)
+                if type(outcome) not in known:
+                    check(outcome)
+                rows[key] = outcome
+                outcomes.append(outcome)
+        except BaseException as error:
+            self._pass_on(outcomes, timestamps)
+            raise self.blame(value, error) from error
+        self._pass_on(outcomes, timestamps)
+
+    def _pass_on(self, outcomes: list[Any], timestamps: Timestamps) -> None:
+        if outcomes:
+            self.out.process_batch(outcomes, None if timestamps is None else timestamps[: len(outcomes)])
 
     def _take(self, value: Any, timestamp: int | None) -> None:
         outcome = self._so_far.add(value)
-        if type(outcome) not in self._kinds.known and self._kinds.first_deferred([outcome]) is not None:
-            raise not_a_value([outcome], "ask a service in an async_map before or after")
+        self._check(outcome)
         self._out(outcome)
+
+    def _check(self, outcome: Any) -> None:
+        if self._kinds.first_deferred([outcome]) is not None:
+            raise not_a_value([outcome], "ask a service in an async_map before or after")
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,15 @@ from asyncstream import (
     Stream,
     UserFunctionError,
 )
+from asyncstream.keyed import DeduplicateSpec
 from asyncstream.state import TimeToLive
 from asyncstream.testing import harness
 
 SECOND = 1_000
+
+
+def key_of(value: Any) -> Any:
+    return value["key"]
 
 
 def event(key: str, value: int) -> dict[str, Any]:
@@ -47,6 +52,36 @@ def test_a_key_is_new_again_when_its_time_is_over_exactly() -> None:
         tested.advance_clock(19_999)
         tested.push(event("a", 4))
         assert [one["v"] for one in tested.collect()] == [1, 3]
+
+
+def test_keys_whose_time_is_over_leave_memory_whether_or_not_they_come_again() -> None:
+    with harness(lambda stream: stream.deduplicate("key", within=10)) as tested:
+        tested.push_all(event(str(number), 0) for number in range(50))
+        tested.advance_clock(5_000)
+        tested.restart()
+        tested.push_all(event(str(number), 0) for number in range(50, 60))
+        tested.advance_clock(10_000)
+        tested.push_all(event("0", 0) for _ in range(30))
+        assert next(iter(tested.metrics().values()))["state_entries"] == 11
+        assert len(tested.collect()) == 61
+
+
+def test_another_time_to_live_holds_for_what_was_seen() -> None:
+    def lives(seconds: float | None) -> Any:
+        return DeduplicateSpec(key_of, within=None if seconds is None else TimeToLive(seconds)).build
+
+    with harness(lives(None)) as first, harness(lives(10)) as second, harness(lives(None)) as third:
+        first.push(event("a", 0))
+        second.restore(first.snapshot())
+        second.advance_clock(9_999)
+        second.push(event("a", 1))
+        third.restore(second.snapshot())
+        third.advance_clock(50_000)
+        third.push(event("a", 2))
+        assert (second.collect(), third.collect()) == ([], [])
+        second.advance_clock(10_000)
+        second.push(event("a", 3))
+        assert second.collect() == [event("a", 3)]
 
 
 def test_a_key_of_its_own_takes_the_place_of_the_streams() -> None:
