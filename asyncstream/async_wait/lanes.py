@@ -53,20 +53,20 @@ class Lanes:
             del self._lanes[promise.key]
 
     @staticmethod
-    def kept(promises: Iterable[Promise]) -> Iterator[tuple[Promise, Any]]:
+    def kept(promises: Iterable[tuple[Promise, Any]]) -> Iterator[tuple[Promise, Any]]:
         """
-        Each promise with the outcome that a snapshot keeps of it.
+        Each promise, given with its outcome, with the outcome that a snapshot keeps of it.
 
         A call whose error was to be routed is made again, and so are then the calls after it in its key:
         their results must not go ahead of it.
         """
         again: set[Hashable] = set()
-        for promise in promises:
-            outcome = promise.outcome
+        for promise, outcome in promises:
             if isinstance(outcome, Routed):
                 again.add(promise.key)
             elif again and not isinstance(outcome, Passage) and getattr(promise, "key", promise) in again:
-                outcome = PENDING
+                yield promise, PENDING
+                continue
             yield promise, outcome
 
     def in_order(self, entries: Iterable[list[Any]]) -> Iterator[list[Any]]:

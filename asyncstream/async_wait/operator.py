@@ -74,6 +74,7 @@ from asyncstream.async_wait.entries import (
     inbox_item,
 )
 from asyncstream.async_wait.follow import call_followed
+from asyncstream.async_wait.journaled import Journaled
 from asyncstream.async_wait.lanes import Lanes
 from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Promise, Routed, Several
@@ -180,6 +181,7 @@ class AsyncWaitOperator(Intake):
         self._holds = False
         self._copies = False
         self._uncopied = False  # something could not be copied, which has been said
+        self._journaled: Journaled | None = None
         self._tracks = False  # each element's origin is kept with it, and told to its call
         self._on_timeout = settings.on_timeout
         if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
@@ -195,8 +197,8 @@ class AsyncWaitOperator(Intake):
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
         self._tracks = context.tracks or self.settings.identity is not None
-        if self._tracks:
-            self._base.run(CURRENT.set, None)
+        if context.call_log is not None:
+            self._journaled = Journaled(context.call_log, self._queue.finish, self._schedule_turn)
         if self.settings.isolation == "task":
             self._isolate()
         if self.settings.timeout is not None:
@@ -239,7 +241,9 @@ class AsyncWaitOperator(Intake):
     def is_at_rest(self) -> bool:
         if not self._settled:
             return not self._inbox and not self._held
-        return not (self._turning or self._passed[0] or any(w.promise is not None for w in self._workers))
+        writing = self._journaled is not None and self._journaled.is_writing()
+        busy = self._turning or writing or self._passed[0]
+        return not (busy or any(w.promise is not None for w in self._workers))
 
     def _accepted(self, elements: int = 0) -> None:
         journey = self._journeys.current
@@ -267,6 +271,8 @@ class AsyncWaitOperator(Intake):
         self.halt()
         patience = self.context.patience
         running = await end_tasks((worker.task for worker in self._workers), patience)
+        if self._journaled is not None:
+            self._journaled.write()  # calls that ended when nothing was emitted any more
         if self._object is not None and self._holds:
             self._holds = False
             try:
@@ -288,6 +294,7 @@ class AsyncWaitOperator(Intake):
             "running": running,
             "most_running": self._most_running,
             "overdue": sum(worker.doomed for worker in self._workers),
+            **({} if self._journaled is None else {"spared": self._journaled.spared}),
             "held": self._held,
             "waiting": len(self._inbox),
         }
@@ -328,6 +335,8 @@ class AsyncWaitOperator(Intake):
                 self._times.settle(self._loop.time())
             if self._unstamped:
                 self._stamp()
+            if self._journaled is not None:
+                self._journaled.write()
             if self.emitting.is_open():
                 self._emit()
             self._release_if_drained()
@@ -453,7 +462,7 @@ class AsyncWaitOperator(Intake):
         direct, cancelling = not flat and lanes is None, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
-        copies, tracks = self._copies, self._tracks
+        copies, tracks, journaled = self._copies, self._tracks, self._journaled
         try:
             while True:
                 journey = None
@@ -501,15 +510,22 @@ class AsyncWaitOperator(Intake):
                     self._schedule_turn()
                 try:
                     given = self._copy(value) if copies and value.__class__ not in IMMUTABLE else value
+                    known = None
                     if tracks:
-                        self._begin(self._promise_of(worker))
-                    if journey is None:
+                        promise = self._promise_of(worker)
+                        self._begin(promise)
+                        base = copy_context()  # the next call sets its own
+                        if journaled is not None:
+                            known = journaled.take(promise.origin)
+                    if known is not None:
+                        outcome = known
+                    elif journey is None:
                         outcome = await self._function(given)
                     else:
                         outcome = await call_followed(self._called, given, journey, self.context.name)
-                    if flat:
+                    if flat and known is None:
                         outcome = Several(several(outcome))
-                        self._special += 1
+                    self._special += flat or known is not None
                     if journey is not None:
                         outcome = Arrived(outcome, journey)
                         self._special += not flat
@@ -534,16 +550,17 @@ class AsyncWaitOperator(Intake):
                     began = promise.started
                     suspends = began is not None
                     if outcome is not PENDING and promise.outcome is PENDING:
-                        promise.outcome = outcome
-                        finish(promise)
+                        if journaled is None:
+                            promise.outcome = outcome
+                            finish(promise)
+                        else:
+                            journaled.add(promise, outcome)
                         if began is not None:
                             ended(began)
                     if lanes is not None:
                         lanes.leave(promise)
                     if not self._turning:
                         self._schedule_turn()
-                if tracks:
-                    CURRENT.set(None)
                 try:
                     if copy_context() == base and not worker.doomed and not cancelling():
                         continue
@@ -785,8 +802,11 @@ class AsyncWaitOperator(Intake):
         worker.doomed = True
         worker.task.cancel()
         if outcome is not PENDING:
-            promise.outcome = outcome
-            self._queue.finish(promise)
+            if self._journaled is None:
+                promise.outcome = outcome
+                self._queue.finish(promise)
+            else:
+                self._journaled.add(promise, outcome)
         self._schedule_turn()
         return not self._halted
 
@@ -795,9 +815,12 @@ class AsyncWaitOperator(Intake):
     def snapshot(self) -> Any:
         self._make_last_promise()
         passed = (["emitted", result, timestamp] for result, timestamp in zip(*self._passed, strict=True))
-        kept: Iterable[tuple[Promise, Any]] = ((promise, promise.outcome) for promise in self._queue)
+        unwritten = {} if self._journaled is None else self._journaled.outcomes
+        kept: Iterable[tuple[Promise, Any]] = (
+            (promise, unwritten.get(promise, promise.outcome)) for promise in self._queue
+        )
         if self._lanes is not None:
-            kept = self._lanes.kept(self._queue)
+            kept = self._lanes.kept(kept)
         held = (
             entry_of(promise.value, promise.timestamp, outcome, promise.origin if self._tracks else None)
             for promise, outcome in kept

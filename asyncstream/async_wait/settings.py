@@ -82,6 +82,10 @@ class AsyncWaitOptions(TypedDict, total=False):
             the element comes from, which must be a source that can be read again, with no windows or process
             functions on the way. For other streams a function of the element, or the name of a field, that
             gives what tells it from all others for all time: a text, a number, or a tuple. False.
+        journal: with checkpoints, write down each call that has ended, before its result goes on: after a
+            crash it is not made again, though it ended after the last checkpoint. Elements must have
+            positions, or an identity, as for `effect`. True: survives the process; "fsync": results wait
+            until they are on the disk, and survive the machine. Errors are not kept. False.
     """
 
     order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]
@@ -94,6 +98,7 @@ class AsyncWaitOptions(TypedDict, total=False):
     replay: Literal["unfinished", "all"]
     copy_input: bool | None
     effect: bool | str | Callable[[Any], Any]
+    journal: bool | Literal["fsync"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ class AsyncWaitSettings:
     replay: Literal["unfinished", "all"] = "unfinished"
     copy_input: bool | None = None
     effect: bool | str | Callable[[Any], Any] = False
+    journal: bool | Literal["fsync"] = False
     key_by: Callable[[Any], Any] | None = None
     flat: bool = False
     identity: Callable[[Any], Any] | None = field(init=False, default=None)
@@ -154,6 +160,10 @@ class AsyncWaitSettings:
         choice("replay", self.replay, ("unfinished", "all"))
         if self.copy_input is not None and not isinstance(self.copy_input, bool):
             raise refuse("copy_input", "True, False or None", self.copy_input)
+        choice("journal", self.journal, (False, True, "fsync"))
+        if self.journal and self.replay == "all":
+            advice = "the journal is there so that they are not"
+            raise refuse("replay", "'unfinished' to go with journal=", self.replay, advice)
         if not isinstance(self.effect, bool):
             set_(self, "identity", selector("effect", self.effect))
         if self.order is not OutputOrder.PER_KEY:
@@ -171,7 +181,9 @@ class AsyncWaitSettings:
     @property
     def uses_key(self) -> bool:
         """Whether the function makes use of idempotency keys."""
-        return bool(self.effect) or (isinstance(self.function, AsyncFunction) and self.function.uses_key)
+        if self.effect or self.journal:
+            return True
+        return isinstance(self.function, AsyncFunction) and self.function.uses_key
 
     @property
     def buffer_size(self) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from asyncstream.async_wait.operator import COUNTED, AsyncWaitOperator
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.operators.failures import routed_to
+from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.operators.spec import Calls, KeyBy, Lend, Spec
+from asyncstream.operators.spec import Calls, JournalUse, KeyBy, Lend, Spec
 from asyncstream.state.schema import Schema
 
 __all__ = ("AsyncWaitSpec",)
@@ -52,7 +53,14 @@ class AsyncWaitSpec(Spec):
 
     @property
     def needs_origins(self) -> bool:
-        return self.settings.effect is True
+        return self.settings.effect is True or (self.journal is not None and self.settings.identity is None)
+
+    @property
+    def journal(self) -> JournalUse | None:
+        settings = self.settings
+        if not settings.journal:
+            return None
+        return JournalUse(fingerprint(settings.function), waits=settings.journal == "fsync")
 
     @property
     def schema(self) -> Schema:
@@ -61,7 +69,8 @@ class AsyncWaitSpec(Spec):
     @property
     def counters(self) -> tuple[str, ...]:
         function = self.settings.function
-        return (*COUNTED, *(function.counter_names() if isinstance(function, AsyncFunction) else ()))
+        own = (*COUNTED, "spared") if self.settings.journal else COUNTED
+        return (*own, *(function.counter_names() if isinstance(function, AsyncFunction) else ()))
 
     @property
     def peaks(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from asyncstream.arguments import refuse
+from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.connectors.aside import aside
 from asyncstream.errors import CheckpointError
@@ -51,6 +52,10 @@ class DirectoryStore:
 
     def __str__(self) -> str:
         return str(self._path)
+
+    def journal_files(self) -> FolderFiles:
+        """Where a journal of finished calls is kept: files beside the checkpoints."""
+        return FolderFiles(self._path)
 
     # ------------------------------------------------------------------ the lease
 

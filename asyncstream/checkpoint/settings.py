@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse, text
 from asyncstream.checkpoint.directory import DirectoryStore
+from asyncstream.checkpoint.journal_files import FolderFiles, JournalFiles
 from asyncstream.checkpoint.parts import INLINE_BYTES
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
@@ -65,6 +66,8 @@ class Checkpoints:
         ahead: what to do when a transactional sink holds results that the checkpoint does not know of,
             because it is another one, or there is none: "refuse" to start; "allow_behind": keep them, so that
             they are there twice when they are written again; "start_over": take them out of the sink.
+        journal: a directory for the journals of steps with `journal=`; None: beside the checkpoints of a
+            `DirectoryStore` or `SqliteStore`.
     """
 
     store: CheckpointStore
@@ -84,6 +87,7 @@ class Checkpoints:
     on_held: Literal["refuse", "wait"] = "refuse"
     lease: Duration = 30.0
     ahead: Ahead = "refuse"
+    journal: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if all(hasattr(self.store, name) for name in ("save", "load", "numbers", "delete")):
@@ -114,6 +118,10 @@ class Checkpoints:
         count("inline_bytes", self.inline_bytes, least=0)
         if self.pipeline_was is not None:
             text("pipeline_was", self.pipeline_was)
+        if self.journal is not None and (
+            not isinstance(self.journal, str | os.PathLike) or not os.fspath(self.journal)
+        ):
+            raise refuse("journal", "the path of a directory", self.journal)
         choice("on_held", self.on_held, ("refuse", "wait"))
         duration_seconds("lease", self.lease)
         choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))
@@ -125,6 +133,23 @@ class Checkpoints:
             function(f"migrate[{name!r}]", convert)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
+
+    def journal_files(self) -> JournalFiles:
+        """
+        Where journals of finished calls are kept.
+
+        Raises:
+            PipelineError: if the store has no place for them, and none is given.
+        """
+        if self.journal is not None:
+            return FolderFiles(self.journal)
+        find: Callable[[], JournalFiles] | None = getattr(self.store, "journal_files", None)
+        if find is None:
+            raise PipelineError(
+                f"journal: {self.store} has no place for a journal of finished calls; give one, "
+                "Checkpoints(journal='directory')"
+            )
+        return find()
 
     def values_codec(self) -> Codec:
         """The codec that values go through."""

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from asyncstream.arguments import refuse
 from asyncstream.checkpoint.directory import name_file
+from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.connectors.aside import aside
 from asyncstream.connectors.looking import looking_at
@@ -59,6 +60,11 @@ class SqliteStore:
 
     def __str__(self) -> str:
         return str(self._path)
+
+    def journal_files(self) -> FolderFiles:
+        """Where a journal of finished calls is kept: files whose names begin with the database's."""
+        path = Path(self._path)
+        return FolderFiles(path.parent, f"{path.name}-")
 
     # ------------------------------------------------------------------ the lease
 

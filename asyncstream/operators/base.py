@@ -31,6 +31,7 @@ from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
 from asyncstream.errors import InternalError, StateError, UserFunctionError
 from asyncstream.metrics import Timings
+from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
 from asyncstream.state.frozen import Frozen, freeze
@@ -83,6 +84,7 @@ class OperatorContext:
         journeys: tells of elements that are followed.
         pipeline: the pipeline's name.
         tracks: it, or a step behind it, asks where elements come from.
+        call_log: where its finished calls are written down; None: nowhere.
     """
 
     name: str = "operator"
@@ -97,6 +99,7 @@ class OperatorContext:
     journeys: Journeys = field(default_factory=Journeys)
     pipeline: str = ""
     tracks: bool = False
+    call_log: CallLog | None = None
 
 
 class Operator:

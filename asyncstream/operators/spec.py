@@ -21,7 +21,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.state.schema import Schema
 
-__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "KeyBy", "Lend", "Spec")
+__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "JournalUse", "KeyBy", "Lend", "Spec")
 
 KeyBy: TypeAlias = Callable[[Any], Any]
 """Gives the key of an element."""
@@ -76,6 +76,20 @@ class Calls:
     order: str
     is_per_key: bool
     is_opened: bool
+
+
+@dataclass(frozen=True)
+class JournalUse:
+    """
+    How the finished calls of a step are to be written down.
+
+    Attributes:
+        fingerprint: tells the function from another one of the same name.
+        waits: results go on only when they are on the disk.
+    """
+
+    fingerprint: str
+    waits: bool
 
 
 @dataclass(frozen=True)
@@ -204,6 +218,11 @@ class Spec:
     @property
     def calls(self) -> Calls | None:
         """The async calls that it makes, so that it keeps elements and passes them on later; None: none."""
+        return None
+
+    @property
+    def journal(self) -> JournalUse | None:
+        """How its finished calls are written down between checkpoints; None: they are not."""
         return None
 
     def with_calls(self, lend: Lend | None, held: int) -> Spec:

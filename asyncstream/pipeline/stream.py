@@ -244,7 +244,7 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
         Args:
             fn: an `async def` of one element, or an `AsyncFunction`.
             options: see `AsyncWaitOptions`: `order`, `concurrency`, `buffer`, `timeout`, `on_timeout`,
-                `on_error`, `isolation`, `replay`, `copy_input`, `effect`.
+                `on_error`, `isolation`, `replay`, `copy_input`, `effect`, `journal`.
 
         Raises:
             PipelineError: if an argument is not as described.

@@ -251,7 +251,7 @@ def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) ->
 def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
-    assert_type(flights.async_map(plane_of, effect=True), AsyncResults[Plane])
+    assert_type(flights.async_map(plane_of, effect=True, journal="fsync"), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=lambda flight: flight.id), AsyncResults[Plane])
     assert_type(call_context().idempotency_key, str)
     assert_type(Pipeline().source(DeadLetterSource(JsonLinesSource("failed.jsonl"))), SourceStream[Any])

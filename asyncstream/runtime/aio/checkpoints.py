@@ -40,9 +40,11 @@ from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
 from asyncstream.checkpoint.format import Draft, Role, pack
+from asyncstream.checkpoint.journal import Journal
 from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
 from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.clock import Clock
+from asyncstream.codec import Codec
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import (
     CheckpointError,
@@ -53,7 +55,7 @@ from asyncstream.errors import (
     describe_error,
 )
 from asyncstream.metrics import BYTES, Histogram, Timings
-from asyncstream.plan import Graph
+from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
@@ -98,6 +100,7 @@ class Checkpointer:
             loop stood still, and bytes.
         last: the one that a job that started now would go on from; None: there is none.
         tables: what of tables is in them.
+        journal: the calls that end between them; None: no step has them written down.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Checkpointer:
         self.tables = TableLog(
             self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
         )
+        self.journal = _journal_of(settings, graph, self._codec, failed)
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_from: CheckpointInfo | None = None
@@ -174,6 +178,8 @@ class Checkpointer:
             self._note_positions(found.info.id, standing)
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
             log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
+        if self.journal is not None:
+            await self.journal.load(None if found.info is None else found.info.id, self._tenure.lease.number)
         self.tables.go_on_from(found.parts)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
@@ -295,6 +301,8 @@ class Checkpointer:
 
     async def leave(self) -> None:
         """Let another job write, when the sinks of this one are closed."""
+        if self.journal is not None:
+            await self.journal.close()
         await self._tenure.end()
 
     def _lose(self, error: CheckpointError) -> None:
@@ -363,6 +371,8 @@ class Checkpointer:
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
         captured = self._capture()
+        if self.journal is not None:
+            self.journal.rotate(number)
         positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
         now = asyncio.get_running_loop().time()
         self._counts["pause_us"] = round((now - began) * 1e6)
@@ -396,6 +406,11 @@ class Checkpointer:
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
             return
+        if self.journal is not None:
+            try:
+                await self.journal.forget(oldest)
+            except OSError as error:
+                log.warning("pipeline %r: an old journal could not be deleted: %s", self._pipeline, error)
         # one that an earlier job left, and this one has not read, may go back further
         for name, position in self._positions.get(oldest, {}).items():
             try:
@@ -465,6 +480,19 @@ class Checkpointer:
 
     def _sinks(self) -> list[tuple[str, SinkOperator]]:
         return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
+
+
+def _journal_of(
+    settings: Checkpoints, graph: Graph, codec: Codec, failed: Callable[[BaseException], None]
+) -> Journal | None:
+    uses = [(step.name, step.spec.journal) for step in graph if isinstance(step, OperatorStep)]
+    if not any(use for _, use in uses):
+        return None
+    journal = Journal(settings.journal_files(), codec, settings.key, failed)
+    for name, use in uses:
+        if use is not None:
+            journal.add_step(name, use.fingerprint, waits=use.waits)
+    return journal
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

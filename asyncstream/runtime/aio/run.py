@@ -45,6 +45,7 @@ from asyncstream.errors import (
     describe_error,
 )
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.flow import Attended
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.alarms import Alarms
@@ -145,6 +146,10 @@ class Run:
         self._finishing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._warning: asyncio.TimerHandle | None = None
+
+    def _call_log(self, step: str) -> CallLog | None:
+        journal = None if self.checkpointer is None else self.checkpointer.journal
+        return None if journal is None else journal.step(step)
 
     def now_ms(self) -> int:
         """Processing time, milliseconds since the epoch."""
@@ -247,6 +252,7 @@ class Run:
                         self.followed,
                         self.name,
                         name in self._tracking,
+                        self._call_log(name),
                     )
                 )
                 if isinstance(operator, Attended):

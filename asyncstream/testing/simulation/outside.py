@@ -20,7 +20,7 @@ from asyncstream.errors import CheckpointError, SinkError
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing.simulation.world import Life, SimulatedDisk
 
-__all__ = ("PlainSimulatedSink", "SimulatedSink", "SimulatedSource", "SimulatedStore")
+__all__ = ("PlainSimulatedSink", "SimulatedFiles", "SimulatedSink", "SimulatedSource", "SimulatedStore")
 
 
 class SimulatedSource(Source[Any]):
@@ -176,6 +176,44 @@ class PlainSimulatedSink(Sink[Any]):
         await life.access("written")
 
 
+class SimulatedFiles:
+    """
+    The files of a journal. A crash in the middle of an append leaves the first part of it.
+
+    Args:
+        life: the process that it belongs to.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._files = life.world.journal
+
+    async def names(self) -> list[str]:
+        await self._life.access("list")
+        return sorted(self._files)
+
+    async def read(self, name: str) -> bytes:
+        await self._life.access("load")
+        return self._files[name]
+
+    def append(self, name: str, data: bytes) -> None:
+        done = self._life.cut("append", len(data))
+        if done:
+            self._files[name] = self._files.get(name, b"") + data[:done]
+            self._life.note("append", done)
+
+    async def sync(self) -> None:
+        await self._life.access("sync", 0.0)
+
+    async def remove(self, name: str) -> None:
+        await self._life.access("delete")
+        if not self._life.is_over:
+            self._files.pop(name, None)
+
+    def close(self) -> None:
+        pass
+
+
 class SimulatedStore:
     """
     A `CheckpointStore`. It is worse than it may be: a crash in the middle of a write leaves half of the
@@ -191,6 +229,10 @@ class SimulatedStore:
 
     def __str__(self) -> str:
         return "simulated store"
+
+    def journal_files(self) -> SimulatedFiles:
+        """Where a journal of finished calls is kept."""
+        return SimulatedFiles(self._life)
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
         """Those before are dead, whatever they think: they have crashed, or have come to their end."""

@@ -57,7 +57,8 @@ class FaultPlan:
     Attributes:
         lives: after so many lives nothing goes wrong any more, so that the pipeline can come to its end.
         crash_after: how long a life lasts, on average, until it is cut short.
-        crash: chance that an access to the outside (read, write, capture, prepare, put, save, commit, delete)
+        crash: chance that an access to the outside (read, write, append, capture, prepare, put, save, commit,
+            delete)
             is the last thing a life does, before it, after it, or in the middle. stop: chance that a life
             that would be cut short is stopped in an orderly way instead. drain: chance that the orderly way
             is to drain it. Windows that are open then fire before their time. damage: chance that between two
@@ -110,6 +111,7 @@ class World:
         events: the input.
         checkpoints: the manifests that the store holds, by number.
         parts: the parts that it holds, by name.
+        journal: the files of its journal of finished calls, by name.
         lease: the number of the lease that it has given last.
         torn: numbers of the checkpoints that were cut off in the middle.
         damaged: numbers of manifests and names of parts that were damaged or lost in the store.
@@ -123,6 +125,7 @@ class World:
     events: Sequence[Any]
     checkpoints: dict[int, bytes] = field(default_factory=dict)
     parts: dict[str, bytes] = field(default_factory=dict)
+    journal: dict[str, bytes] = field(default_factory=dict)
     lease: int = 0
     torn: set[int] = field(default_factory=set)
     damaged: set[int | str] = field(default_factory=set)

@@ -1,0 +1,128 @@
+"""
+Where the journal of finished calls lies: files that grow at their end, and are read once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from asyncstream.connectors.aside import aside
+
+__all__ = ("FolderFiles", "JournalFiles")
+
+
+class JournalFiles(Protocol):
+    """
+    Files by name. `append` is called in the event loop, and is to be quick.
+
+    A checkpoint store that has a place for a journal has a method `journal_files` that gives these.
+    """
+
+    async def names(self) -> list[str]:
+        """Those that are there."""
+
+    async def read(self, name: str) -> bytes:
+        """All of one."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add to one, which is made if it is not there; survives the process, not yet the machine."""
+
+    async def sync(self) -> None:
+        """Bring all that was appended to the disk."""
+
+    async def remove(self, name: str) -> None:
+        """Delete one, if it is there."""
+
+    def close(self) -> None:
+        """Nothing follows."""
+
+
+class FolderFiles:
+    """
+    Files of a directory.
+
+    Args:
+        folder: the directory; made with the first file, if its parent is there.
+        prefix: what the names of the files begin with there.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], prefix: str = "") -> None:
+        self._folder = Path(folder)
+        self._prefix = prefix
+        self._open: dict[str, int] = {}
+        self._dirty: set[str] = set()
+        self._is_named = True  # the directory's own entries are on the disk
+
+    def __str__(self) -> str:
+        return str(self._folder / f"{self._prefix}*")
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{self._prefix}{name}"
+
+    async def names(self) -> list[str]:
+        def work() -> list[str]:
+            try:
+                found = os.listdir(self._folder)
+            except FileNotFoundError:
+                return []
+            return [name.removeprefix(self._prefix) for name in found if name.startswith(self._prefix)]
+
+        return await aside(work)
+
+    async def read(self, name: str) -> bytes:
+        return await aside(self._path(name).read_bytes)
+
+    def append(self, name: str, data: bytes) -> None:
+        file = self._open.get(name)
+        if file is None:
+            self._folder.mkdir(exist_ok=True)
+            # nobody else may read what the results of calls are
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            file = self._open[name] = os.open(self._path(name), flags, 0o600)
+            self._is_named = False
+        self._dirty.add(name)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+
+    async def sync(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        # of its own: the file may be closed meanwhile
+        files = [os.dup(self._open[name]) for name in dirty if name in self._open]
+        names, self._is_named = not self._is_named, True
+
+        def work() -> None:
+            try:
+                for file in files:
+                    os.fsync(file)
+                if names and os.name != "nt":  # where a directory cannot be opened
+                    _on(self._folder, os.fsync)
+            finally:
+                for file in files:
+                    os.close(file)
+
+        await aside(work)
+
+    async def remove(self, name: str) -> None:
+        file = self._open.pop(name, None)
+        if file is not None:
+            os.close(file)
+        await aside(lambda: self._path(name).unlink(missing_ok=True))
+
+    def close(self) -> None:
+        while self._open:
+            _, file = self._open.popitem()
+            with suppress(OSError):
+                os.close(file)
+
+
+def _on(folder: Path, work: Callable[[int], None]) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        work(opened)
+    finally:
+        os.close(opened)

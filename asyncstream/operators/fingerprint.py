@@ -1,0 +1,40 @@
+"""
+What tells a function from another one of the same name: its code, and the constants in it.
+
+Of an object, its class stands for it. What the function calls, and what it closes over, is not looked at.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+from asyncstream.operators.origins import digest
+
+__all__ = ("fingerprint",)
+
+
+def fingerprint(function: Any) -> str:
+    """The same for the same code, in every process that runs the same version of Python."""
+    inner = getattr(function, "inner", None)  # a guard is told by what it guards
+    while inner is not None:
+        function, inner = inner, getattr(inner, "inner", None)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    if isinstance(code, CodeType):
+        return digest(function.__module__ or "", function.__qualname__, *_parts(code))
+    kind = function if isinstance(function, type) else type(function)
+    method = kind.__dict__.get("invoke") or kind.__dict__.get("__call__")
+    code = getattr(method, "__code__", None)
+    return digest(kind.__module__, kind.__qualname__, *(_parts(code) if isinstance(code, CodeType) else ()))
+
+
+def _parts(code: CodeType) -> list[str | bytes]:
+    parts: list[str | bytes] = [code.co_code, repr(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            parts += _parts(constant)
+        elif isinstance(constant, frozenset):  # of texts, whose order changes from process to process
+            parts.append(repr(sorted(map(repr, constant))))
+        else:
+            parts.append(repr(constant))
+    return parts

@@ -1,0 +1,228 @@
+"""Calls that have ended are written down before their results go on, and are not made again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    Items,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    UserFunctionError,
+)
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+ORDERS = ["ordered", "unordered", "event_time", "per_key"]
+
+
+def charging(
+    source: Any, charge: Any, results: list[Any], order: Any = "ordered", **options: Any
+) -> Pipeline:
+    pipeline = Pipeline("shop")
+    orders: Any = pipeline.source(source, name="orders")
+    if order == "per_key":
+        orders = orders.key_by(lambda value: value % 7)
+    options = {"journal": True, "concurrency": 10} | options
+    charges = orders.async_map(charge, order=order, name="charge", **options)
+    charges.to(results, name="results")
+    if options.get("on_error") == "route":
+        charges.failed.discard()
+    return pipeline
+
+
+def kept_in(folder: Path, **settings: Any) -> Checkpoints:
+    return Checkpoints(store=DirectoryStore(folder), **({"every": 30} | settings))
+
+
+async def crashed(pipeline: Pipeline, checkpoints: Checkpoints, seconds: float) -> None:
+    """Run it, and leave it without a last checkpoint."""
+    job = pipeline.start(checkpoints=checkpoints)
+    await job.__aenter__()
+    await asyncio.sleep(seconds)
+    await job._run.close()
+
+
+@pytest.mark.parametrize("journal", [True, "fsync"])
+@pytest.mark.parametrize("order", ORDERS)
+async def test_what_ended_after_the_last_checkpoint_is_not_called_again(
+    order: str, journal: Any, tmp_path: Path
+) -> None:
+    calls: Counter[int] = Counter()
+    running = 0
+
+    async def charge(value: int) -> int:
+        nonlocal running
+        calls[value] += 1
+        running += 1
+        try:
+            await asyncio.sleep(1 + value % 3 / 10)
+        finally:
+            running -= 1
+        return value * 10
+
+    results: list[int] = []
+    repeated = 0
+    for seconds in (3.05, 4.55):
+        pipeline = charging(Items(range(200)), charge, results, order, journal=journal)
+        job = pipeline.start(checkpoints=kept_in(tmp_path))
+        await job.__aenter__()
+        await asyncio.sleep(seconds)
+        repeated += running
+        await job._run.close()
+    pipeline = charging(Items(range(200)), charge, results, order, journal=journal)
+    async with pipeline.start(checkpoints=kept_in(tmp_path)) as job:
+        await job.wait()
+        assert job.metrics()["charge"]["spared"] >= 40
+
+    assert set(results) == {value * 10 for value in range(200)}
+    assert calls.total() - 200 <= repeated
+    assert len(calls) == 200
+
+
+async def test_a_whole_life_between_two_checkpoints_makes_no_call_again(tmp_path: Path) -> None:
+    calls: Counter[int] = Counter()
+
+    async def charge(value: int) -> dict[str, Any]:
+        calls[value] += 1
+        if value == 50 and calls[50] == 1:
+            await asyncio.sleep(1)  # all others have ended by then
+            raise ConnectionError
+        return {"order": value, "receipt": {calls.total()}}
+
+    results: list[Any] = []
+    with pytest.raises(UserFunctionError):
+        await charging(range(100), charge, results, concurrency=100).run(checkpoints=kept_in(tmp_path))
+    first = {result["order"]: result for result in results}
+    assert len(first) == 50
+
+    results.clear()
+    await charging(range(100), charge, results).run(checkpoints=kept_in(tmp_path))
+
+    assert calls.pop(50) == 2
+    assert set(calls.values()) == {1}
+    assert [result["order"] for result in results] == list(range(100))
+    assert all(result == first[result["order"]] for result in results[:50]), (
+        "what it was, not what it would be"
+    )
+
+
+async def test_errors_are_not_kept_and_what_is_skipped_is(tmp_path: Path) -> None:
+    calls: Counter[int] = Counter()
+
+    async def charge(value: int) -> list[int]:
+        calls[value] += 1
+        if value == 99:
+            await asyncio.sleep(100)
+        if value % 3 == 0:
+            raise ValueError(value)
+        return [value] * (value % 3)
+
+    ways: list[tuple[Any, int]] = [("route", 2), ("skip", 1)]
+    for on_error, expected in ways:
+        calls.clear()
+        for seconds in (5, 5):
+            pipeline = Pipeline("shop")
+            charges = pipeline.source(range(100), name="orders").async_flat_map(
+                charge, name="charge", journal=True, concurrency=100, on_error=on_error
+            )
+            charges.discard()
+            if on_error == "route":
+                charges.failed.discard()
+            await crashed(pipeline, kept_in(tmp_path / on_error), seconds)
+        assert calls[0] == expected
+        assert calls[1] == calls[2] == 1
+        assert calls[99] == 2, "it had not ended"
+
+
+def size_of_journal(folder: Path, most_files: int) -> int:
+    files = list(folder.glob("calls-*"))
+    assert len(files) <= most_files
+    return sum(file.stat().st_size for file in files)
+
+
+async def test_the_journal_is_no_longer_than_what_happens_between_checkpoints(tmp_path: Path) -> None:
+    async def charge(value: int) -> int:
+        await asyncio.sleep(1)
+        return value
+
+    sizes: list[int] = []
+    results: list[int] = []
+    pipeline = charging(range(1000), charge, results)
+    async with pipeline.start(checkpoints=kept_in(tmp_path, every=3, keep=2)) as job:
+        for _ in range(20):
+            await asyncio.sleep(3)
+            sizes.append(size_of_journal(tmp_path, most_files=3))
+        await job.stop()
+
+    assert max(sizes[5:]) < 2 * sizes[5]
+    assert sizes[5] > 0
+
+
+async def test_other_code_is_called_again(tmp_path: Path) -> None:
+    async def charge(value: int) -> int:
+        await asyncio.sleep(value)
+        return value
+
+    async def corrected(value: int) -> int:
+        await asyncio.sleep(value)
+        return value + 100
+
+    results: list[int] = []
+    await crashed(charging(range(5), charge, results), kept_in(tmp_path), 2.5)
+    assert results == [0, 1, 2]
+    await charging(range(5), corrected, results).run(checkpoints=kept_in(tmp_path))
+    assert results == [0, 1, 2, 100, 101, 102, 103, 104]
+
+
+async def test_without_checkpoints_nothing_is_written(tmp_path: Path) -> None:
+    async def charge(value: int) -> int:
+        return value
+
+    results: list[int] = []
+    await charging(range(5), charge, results).run()
+    assert results == list(range(5))
+
+
+async def test_a_result_that_cannot_be_kept_fails_the_job_and_names_the_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    async def charge(value: int) -> Any:
+        return lambda: value
+
+    with pytest.raises(Exception, match="step 'charge': the journal cannot keep what its calls gave"):
+        await charging(range(5), charge, []).run(checkpoints=kept_in(tmp_path))
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    async def charge(value: int) -> int:
+        return value
+
+    with pytest.raises(PipelineError, match="have none, for it cannot be read again"):
+        charging(iter(range(5)), charge, [])
+    with pytest.raises(PipelineError, match="replay: expected 'unfinished' to go with journal="):
+        charging(range(5), charge, [], replay="all")
+    with pytest.raises(PipelineError, match="journal"):
+        charging(range(5), charge, [], journal="always")
+    charging(iter(range(5)), charge, [], effect=lambda value: value)
+
+
+async def test_a_store_without_a_place_is_refused_unless_one_is_given(tmp_path: Path) -> None:
+    async def charge(value: int) -> int:
+        return value
+
+    with pytest.raises(PipelineError, match="no place for a journal"):
+        await charging(range(5), charge, []).run(checkpoints=Checkpoints(store=MemoryStore()))
+    checkpoints = Checkpoints(store=MemoryStore(), journal=tmp_path / "calls")
+    await charging(range(5), charge, []).run(checkpoints=checkpoints)

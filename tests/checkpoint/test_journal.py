@@ -1,0 +1,216 @@
+"""The journal of finished calls as bytes: what is whole is read, what is half at the end is not missed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import CheckpointError, Checkpoints, DirectoryStore, MemoryStore, PipelineError, SqliteStore
+from asyncstream.checkpoint.journal import Journal, StepJournal, frame, frames
+from asyncstream.checkpoint.journal_files import FolderFiles
+from asyncstream.codec import codec
+from asyncstream.operators.fingerprint import fingerprint
+
+KEY = b"sixteen bytes or more"
+
+payloads = st.lists(st.binary(max_size=40) | st.just(frame(b"within")), max_size=5)
+
+
+@given(payloads, st.sampled_from([None, KEY]), st.data())
+def test_a_file_that_is_cut_anywhere_gives_its_whole_frames(
+    written: list[bytes], key: bytes | None, data: st.DataObject
+) -> None:
+    whole = [frame(payload, key) for payload in written]
+    file = b"".join(whole)
+    end = data.draw(st.integers(0, len(file)))
+    kept = next((n for n in range(len(whole), -1, -1) if sum(map(len, whole[:n])) <= end), 0)
+
+    assert list(frames(file[:end], "it", key)) == written[:kept]
+
+
+@given(st.lists(st.binary(max_size=40), min_size=2, max_size=5), st.data())
+def test_a_frame_that_was_changed_is_refused_unless_it_is_the_last(
+    written: list[bytes], data: st.DataObject
+) -> None:
+    whole = [frame(payload) for payload in written]
+    place = data.draw(st.integers(0, len(whole) - 1))
+    bad = bytearray(whole[place])
+    bad[data.draw(st.integers(0, len(bad) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file = b"".join([*whole[:place], bytes(bad), *whole[place + 1 :]])
+
+    if place == len(whole) - 1:
+        assert list(frames(file, "it")) == written[:-1]
+    else:
+        with pytest.raises(CheckpointError, match=r"it is damaged at byte .*, and goes on behind that"):
+            list(frames(file, "it"))
+
+
+def test_frames_of_another_key_are_none() -> None:
+    assert list(frames(frame(b"theirs"), "it", KEY)) == []
+    assert list(frames(frame(b"ours", KEY), "it", KEY)) == [b"ours"]
+    assert list(frames(frame(b"theirs", KEY), "it")) == []
+
+
+def never(error: BaseException) -> None:
+    raise error
+
+
+def journal(folder: Path, print_: str = "f") -> tuple[Journal, StepJournal]:
+    made = Journal(FolderFiles(folder), codec("json"), None, never)
+    made.add_step("charge", print_, waits=False)
+    step = made.step("charge")
+    assert step is not None
+    return made, step
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.usefixtures("virtual_time")
+class TestLives:
+    async def test_what_ended_after_a_checkpoint_is_known_to_those_who_go_on_from_it(
+        self, tmp_path: Path
+    ) -> None:
+        first, step = journal(tmp_path)
+        await first.load(None, 1)
+        first.rotate(1)
+        step.append([(("root", 1), ["a"])])
+        first.rotate(2)
+        step.append([(("root", 2), [{"b": 1}]), (("root", 3, "way"), [])])
+        await first.close()
+
+        for start, known in ((1, [["a"], [{"b": 1}]]), (2, [None, [{"b": 1}]]), (3, [None, None])):
+            later, step = journal(tmp_path)
+            await later.load(start, 2)
+            assert [step.take(("root", 1)), step.take(("root", 2))] == known
+            assert step.take(("root", 2)) is None, "once"
+            await later.close()
+
+    async def test_files_are_gone_with_the_checkpoints_that_they_follow(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        (tmp_path / "00000001.checkpoint").touch()
+        for number in range(1, 6):
+            made.rotate(number)
+            step.append([(("root", number), [number])])
+            await made.forget(number - 1)
+
+        assert files(tmp_path) == [
+            "00000001.checkpoint",
+            "calls-00000004-00000001",
+            "calls-00000005-00000001",
+        ]
+        await made.close()
+
+    async def test_what_is_still_to_be_asked_for_outlives_its_file(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        made.rotate(1)
+        step.append([(("root", number), [number]) for number in range(5)])
+        await made.close()
+
+        for life in range(2, 5):  # each asks for one, takes a checkpoint, and ends
+            made, step = journal(tmp_path)
+            await made.load(life - 1, life)
+            assert step.take(("root", life)) == [life]
+            step.append([(("root", life), [life])])
+            made.rotate(life)
+            await made.forget(life)
+            await made.close()
+            assert len(files(tmp_path)) == 1
+
+        made, step = journal(tmp_path)
+        await made.load(4, 9)
+        assert [step.take(("root", number)) for number in range(5)] == [[0], [1], None, None, None]
+
+        for number in range(5, 17):  # nobody asks any more
+            made.rotate(number)
+            await made.forget(number)
+        assert files(tmp_path) == []
+
+    async def test_results_of_other_code_are_not_taken(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        step.append([(("root", 1), ["a"])])
+        await made.close()
+
+        made, step = journal(tmp_path, "g")
+        await made.load(0, 2)
+        assert step.take(("root", 1)) is None
+
+    async def test_damage_in_the_middle_is_refused_with_what_to_do(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        for number in range(3):
+            step.append([(("root", number), [number])])
+        await made.close()
+        (name,) = files(tmp_path)
+        whole = (tmp_path / name).read_bytes()
+
+        (tmp_path / name).write_bytes(whole[:-3])
+        made, step = journal(tmp_path)
+        with caplog.at_level(logging.WARNING):
+            await made.load(0, 2)
+        assert [step.take(("root", number)) for number in range(3)] == [[0], [1], None]
+        assert "ends in the middle" in caplog.text
+
+        (tmp_path / name).write_bytes(whole[:30] + b"?" + whole[31:])
+        made, step = journal(tmp_path)
+        with pytest.raises(CheckpointError, match=rf"{name} in .* or delete it, and the calls .* made again"):
+            await made.load(0, 3)
+
+    async def test_what_cannot_be_kept_names_the_step(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        with pytest.raises(CheckpointError, match="step 'charge': the journal cannot keep"):
+            step.append([(("root", 1), [lambda: None])])
+
+    async def test_what_is_safe_is_told_when_the_disk_has_it(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        told: list[int] = []
+        for number in range(3):
+            step.append([(("root", number), [number])])
+            step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
+        assert told == []
+        while made._syncing is not None:
+            await made._syncing
+        assert told == [0, 1, 2]
+        await made.close()
+
+
+def test_a_place_is_beside_the_store_or_named(tmp_path: Path) -> None:
+    beside: list[Any] = [DirectoryStore(tmp_path / "state"), SqliteStore(tmp_path / "state.db")]
+    assert [str(Checkpoints(store=store).journal_files()) for store in beside] == [
+        str(tmp_path / "state" / "*"),
+        str(tmp_path / "state.db-*"),
+    ]
+    with pytest.raises(PipelineError, match=r"no place for a journal .* Checkpoints\(journal='directory'\)"):
+        Checkpoints(store=MemoryStore()).journal_files()
+    assert str(Checkpoints(store=MemoryStore(), journal=tmp_path).journal_files()) == str(tmp_path / "*")
+    wrong: Any
+    for wrong in (3, ""):
+        with pytest.raises(PipelineError, match="journal"):
+            Checkpoints(store=MemoryStore(), journal=wrong)
+
+
+def test_functions_are_told_apart_by_their_code() -> None:
+    def made(text: str) -> Any:
+        space: dict[str, Any] = {"__name__": "m"}
+        exec(f"async def f(x):\n    return {text}", space)
+        return space["f"]
+
+    same = [fingerprint(made("x in {'a', 'b'}")) for _ in range(2)]
+    others = [
+        fingerprint(made(text)) for text in ("x + 1", "x + 2", "g(x)", "h(x)", "[lambda: 1]", "[lambda: 2]")
+    ]
+    assert len(set(same)) == 1
+    assert len({*same, *others}) == 7
