@@ -165,7 +165,9 @@ def main(quick: bool = False) -> None:
             "deduplicate": driven(DeduplicateSpec(key_of), batches),
             "within an hour": driven(DeduplicateSpec(key_of, within=hour), batches),
         }
-        if (other := bytewax(batches[: len(batches) // 10])) is not None:
+        if (other := bytewax(batches[: len(batches) // 10])) is None:
+            print("bytewax: not installed")
+        else:
             variants["bytewax"] = other
         race(title, "dict", variants, {"deduplicate": 0.8, "within an hour": 0.8})
     looked = Joined(key_of)
@@ -175,6 +177,7 @@ def main(quick: bool = False) -> None:
         "a stream": driven(StreamLookupSpec(looked, itemgetter("key")), few, fill),
     }
     race("lookup", "dict", variants, {"a table that is read": 1.5, "a stream": 1.5})
+    few = few[: len(few) // 10]
     pattern: Pattern[Event] = Pattern.begin("a", lambda event: event[1] % 10 == 0)
     pattern = pattern.followed_by("b", lambda event: event[1] % 10 == 1).within(1)
     variants = {

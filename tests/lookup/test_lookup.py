@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +32,7 @@ from asyncstream import (
     Stream,
     UserFunctionError,
 )
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.lookup import How, Joined, StreamLookupSpec
 from asyncstream.operators.base import OperatorContext
 from asyncstream.testing import harness
@@ -202,6 +205,18 @@ async def test_a_table_is_read_again_behind_the_elements(caplog: pytest.LogCaptu
         await settled()
         await job.drain()
     assert (service.opened, service.closed) == (1, 1)
+
+
+async def test_an_endpoint_that_gives_everything_is_a_table() -> None:
+    async def everything(request: web.Request) -> web.Response:
+        return web.json_response(PLANES)
+
+    app = web.Application()
+    app.router.add_get("/planes", everything)
+    async with TestServer(app) as server:
+        lookup = HttpLookup(str(server.make_url("/planes")))
+        found = await run(["1", "3"], LookupTable.from_call(lookup, key="id", every=60))
+    assert found == [("1", "Airbus"), ("3", None)]
 
 
 @virtual
