@@ -11,8 +11,9 @@ Read from the outside in, this is the sensible order:
 3. `retry`: outside of what follows, so that every attempt is counted, slowed down and held back like a
    first one, and an element that waits for its next attempt takes up nobody's place.
 4. `circuit_breaker`: sees each attempt; while it is open, no attempt uses up the rate.
-5. `adaptive_concurrency`: sees each attempt's latency and overload.
-6. `rate_limit`: innermost, because a rate is exact only for what starts at once.
+5. `hedge`: outside of the limits, which are to count its second calls.
+6. `adaptive_concurrency`: sees each attempt's latency and overload.
+7. `rate_limit`: innermost, because a rate is exact only for what starts at once.
 
 `batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
 a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
@@ -25,6 +26,7 @@ from asyncstream.calls.batched import Batched, batched
 from asyncstream.calls.cached import Cached, cached
 from asyncstream.calls.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
 from asyncstream.calls.guard import Call, Guard
+from asyncstream.calls.hedge import Hedge, hedge
 from asyncstream.calls.in_threads import InThreads, in_threads
 from asyncstream.calls.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
 from asyncstream.calls.retry import Attempt, Retry, current_attempt, retry
@@ -41,6 +43,7 @@ __all__ = (
     "CircuitBreaker",
     "CircuitState",
     "Guard",
+    "Hedge",
     "InThreads",
     "Limiter",
     "RateLimit",
@@ -52,6 +55,7 @@ __all__ = (
     "cached",
     "circuit_breaker",
     "current_attempt",
+    "hedge",
     "in_threads",
     "rate_limit",
     "retry",

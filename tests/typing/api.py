@@ -76,7 +76,7 @@ from asyncstream import (
     call_context,
     web,
 )
-from asyncstream.calls import in_threads
+from asyncstream.calls import hedge, in_threads
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
 from asyncstream.metrics import Metric
@@ -251,6 +251,7 @@ def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) ->
 def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
+    assert_type(flights.async_map(hedge(plane_of, after="p95", at_most=0.05)), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=True, journal="fsync"), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=lambda flight: flight.id), AsyncResults[Plane])
     assert_type(call_context().idempotency_key, str)
