@@ -31,14 +31,14 @@ was deleted; a timing wheel, which fires too late what callbacks register; sorte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
 from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.rows import MISSING, plain_namespace, same
+from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Tables
 
@@ -99,7 +99,7 @@ class TimerQueue:
         self._advancing = False
         self._away = math.inf  # the earliest timestamp with timers that may not be in memory
         self._merges = 0
-        self.restored()
+        self._rebuild()
 
     def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """
@@ -136,7 +136,7 @@ class TimerQueue:
         """Register a timer, of whose timestamp others may be elsewhere."""
         table = self._table
         if self._merges != table.merges and not self._advancing:
-            self.restored()
+            self._rebuild()
         if table.peek(timestamp, timer) is MISSING:
             table.put(timestamp, timer, None)
             heappush(self._heap, timestamp)
@@ -228,14 +228,37 @@ class TimerQueue:
         """Have no timers."""
         for timestamp in list(self._table.namespaces()):
             self._table.drop(timestamp)
-        self.restored()
+        self._rebuild()
 
     def restored(self) -> None:
         """The table holds other timers than before."""
+        for _ in self.rebuilding():
+            pass
+
+    def rebuilding(self) -> Iterator[None]:
+        """As `restored`, in slices; of timers that go on from a queue like this their order is known."""
         table = self._table
-        self._heap[:] = table.here() if table.is_remote else table.namespaces()
+        before: TimerQueue | None = table.derived
+        if before is not None and before is not self:
+            self._heap, self._stale = before._heap, before._stale
+            table.derived = self
+            return
+        self._rebuild(())
+        if not table.is_remote:
+            for number, timestamp in enumerate(table.namespaces()):
+                if number % SLICE == 0:
+                    yield
+                heappush(self._heap, timestamp)
+
+    def _rebuild(self, timestamps: Iterable[int] | None = None) -> None:
+        """Look all timers over again that are in memory, or those of these timestamps."""
+        table = self._table
+        if table.is_remote:
+            timestamps = table.here()
+        self._heap[:] = table.namespaces() if timestamps is None else timestamps
         heapify(self._heap)
         self._stale = 0
+        table.derived = self
         if table.is_remote:
             self._merges = table.merges
             self._note_away()
@@ -245,7 +268,7 @@ class TimerQueue:
         if self._merges == self._table.merges:
             self._note_away()
         elif not self._advancing:
-            self.restored()
+            self._rebuild()
 
     def _note_away(self) -> None:
         first = self._table.first_away()
@@ -272,7 +295,7 @@ class TimerQueue:
 
     def _sweep(self) -> None:
         if self._stale * 2 > len(self._heap):
-            self.restored()
+            self._rebuild()
 
 
 def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> Table:
@@ -411,8 +434,13 @@ class TimerService:
 
     def restored(self) -> None:
         """The tables hold other timers than before; the watermark stays."""
-        self.event.restored()
-        self.processing.restored()
+        for _ in self.rebuilding():
+            pass
+
+    def rebuilding(self) -> Iterator[None]:
+        """As `restored`, in slices."""
+        yield from self.event.rebuilding()
+        yield from self.processing.rebuilding()
         self._ask()
 
     def _ask(self) -> None:

@@ -5,7 +5,7 @@ What the keyed operators of this package share: one element after the other, eac
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -96,6 +96,9 @@ class TimedStep(KeyedStep):
 
     def restored(self) -> None:
         self._timers.restored()
+
+    def rebuilding(self) -> Iterator[None]:
+        yield from self._timers.rebuilding()
 
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()

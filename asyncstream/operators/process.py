@@ -408,6 +408,9 @@ class KeyedFunctionOperator(Operator):
     def restored(self) -> None:
         self._timers.restored()
 
+    def rebuilding(self) -> Iterator[None]:
+        yield from self._timers.rebuilding()
+
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
 

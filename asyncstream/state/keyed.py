@@ -6,7 +6,7 @@ The namespace tells apart entries of one key, such as those of its windows; None
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from asyncstream.clock import Clock, SystemClock
@@ -76,7 +76,7 @@ class KeyedState(Cursor):
         self._ages: list[Ages[Any]] = []
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
-        self._tables.on_restored(self.restored)
+        self._tables.on_restored(self.rebuilding)
 
     @overload
     def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
@@ -137,10 +137,12 @@ class KeyedState(Cursor):
         for ages in self._ages:
             ages.purge()
 
-    def restored(self) -> None:
-        """The tables hold other rows than before; they tell of it themselves when they are restored."""
+    def rebuilding(self) -> Iterator[None]:
+        """
+        To be run through when the tables hold other rows than before; they see to it when they are restored.
+        """
         for ages in self._ages:
-            ages.restored()
+            yield from ages.rebuilding()
 
     def _declare(self, name: str) -> Table:
         return self._tables.declare(

@@ -80,6 +80,7 @@ class Table:
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
         namespace_of: makes a namespace of what the codec gives back.
+        derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
         has_older: there may be rows that are not young.
         merges: how many cuts were merged.
     """
@@ -93,6 +94,7 @@ class Table:
         "_old",
         "_remote",
         "compound",
+        "derived",
         "has_older",
         "is_bound",
         "load",
@@ -130,6 +132,7 @@ class Table:
         self.may_be_away = may_be_away
         self.is_bound = is_bound
         self.namespace_of = namespace_of
+        self.derived: Any = None
         self.has_older = False
         self._gone: dict[Any, set[Any]] = {}
         self._dropped: set[Any] = set()
@@ -494,8 +497,9 @@ class Table:
         self.has_older = True
 
     def go_on(self, table: Table) -> None:
-        """Have what a table that is made alike has, which has nothing then."""
+        """Have what a table that is made alike has, which has nothing then; and what was derived from it."""
         self.keep_old_in(table._old)
+        self.derived = table.derived
         self.young, self._frozen = table.young, table._frozen
         self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
         table.keep_old_in(MemoryRows())
@@ -535,8 +539,10 @@ class Table:
                 self.has_older = kept.has_older
             else:
                 for namespace in list(kept._old.namespaces()):
-                    rows = iter(kept._old.of(namespace).items())
-                    while some := [(load_key(key), load(value)) for key, value in islice(rows, SLICE)]:
+                    rows = kept._old.of(namespace)
+                    keys = iter(list(rows))
+                    # what was taken goes at once: to free all of it together takes long
+                    while some := [(load_key(key), load(rows.pop(key))) for key in islice(keys, SLICE)]:
                         self.load_rows(namespace_of(namespace), some)
                         yield
                     kept._old.drop(namespace)
@@ -559,6 +565,7 @@ class Table:
 
     def clear(self) -> None:
         """Have nothing, as if nothing had ever been kept."""
+        self.derived = None
         self.clear_young()
         self._old.clear()
 

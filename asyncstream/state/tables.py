@@ -140,7 +140,7 @@ class Tables:
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
-        self._restored: list[Callable[[], None]] = []
+        self._restored: list[Callable[[], Iterator[None]]] = []
         self._new_old: Callable[[], OldRows] | None = None
         self._notes = True
 
@@ -182,7 +182,8 @@ class Tables:
             else:
                 mine.go_on(table)
         self.give_cells(cells)
-        self._tell_restored()
+        for _ in self._tell_restored():
+            pass
 
     def keep_old_in(self, new_old: Callable[[], OldRows], *, notes: bool) -> None:
         """
@@ -228,8 +229,11 @@ class Tables:
         """Have this called after each cut: references to young rows are of no use any more."""
         self._listeners.append(listener)
 
-    def on_restored(self, listener: Callable[[], None]) -> None:
-        """Have this called when the tables hold what they held in an earlier run, or in another place."""
+    def on_restored(self, listener: Callable[[], Iterator[None]]) -> None:
+        """
+        Have this run through, in slices, when the tables hold what they held in an earlier run, or in another
+        place.
+        """
         self._restored.append(listener)
 
     def __iter__(self) -> Iterator[Table]:
@@ -330,11 +334,11 @@ class Tables:
         self.give_cells(kept.cells)
         for listener in self._listeners:
             listener()
-        self._tell_restored()
+        yield from self._tell_restored()
 
-    def _tell_restored(self) -> None:
+    def _tell_restored(self) -> Iterator[None]:
         for listener in self._restored:
-            listener()
+            yield from listener()
 
 
 def _young_table(name: str, rows: Any, *, compound: bool) -> Table:

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from asyncstream.state.descriptors import TimeToLive
-from asyncstream.state.rows import MISSING
+from asyncstream.state.rows import MISSING, SLICE
 from asyncstream.state.table import Table
 
 __all__ = ("Ages", "Cell", "ListAges", "MapAges", "ValueAges")
@@ -62,7 +62,8 @@ class Ages(ABC, Generic[W]):
         self._written = written
         self._visits: OrderedDict[Cell, int] = OrderedDict()  # when each cell is to be looked at
         self._next_visit_ms = 0  # or later
-        self.restored()
+        for _ in self.rebuilding():
+            pass
 
     def written(self, cell: Cell) -> W:
         """When the entries of `cell`, which is in the table, were written."""
@@ -108,11 +109,22 @@ class Ages(ABC, Generic[W]):
             for key in list(self._written.whole(namespace)):
                 self._clean((namespace, key), horizon_ms)
 
-    def restored(self) -> None:
-        """The tables hold other rows than before; to live, those without a time begin now."""
+    def rebuilding(self) -> Iterator[None]:
+        """
+        The tables hold other rows than before; to live, those without a time begin now. In slices.
+
+        Of rows that go on from one like this, it is known when they are to be looked at.
+        """
+        before: Ages[W] | None = self._written.derived
+        self._written.derived = self
+        if before is not None and before is not self:
+            self._visits, self._next_visit_ms = before._visits, before._next_visit_ms
+            return
         now_ms = self._now_ms()
         self._visits.clear()
-        for namespace, key, _ in self._cells.items():
+        for number, (namespace, key, _) in enumerate(self._cells.unordered()):
+            if number % SLICE == 0:
+                yield
             cell = (namespace, key)
             written = self._written.peek(*cell)
             if written is MISSING or (isinstance(written, int) and not self._is_whole):

@@ -22,7 +22,7 @@ The order of results is the order of timers: by time, then by registration. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -136,7 +136,11 @@ class WindowOperator(WindowStep):
         return super().upgraded(state)
 
     def restored(self) -> None:
-        self._timers.restored()
+        for _ in self.rebuilding():
+            pass
+
+    def rebuilding(self) -> Iterator[None]:
+        yield from self._timers.rebuilding()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 

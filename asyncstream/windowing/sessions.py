@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, islice
 from operator import attrgetter
@@ -116,6 +117,21 @@ class _Calendar:
         """It keeps nothing in a table."""
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """
+    What follows from sessions.
+
+    Attributes:
+        to_fire, to_clean: the keys of those that are armed, and of those that have fired.
+        open: how many there are.
+    """
+
+    to_fire: _Calendar | TimerQueue
+    to_clean: _Calendar | TimerQueue
+    open: int = 0
+
+
 class SessionWindowOperator(PlainWindowOperator):
     """
     Sessions that end when their key has been silent for a fixed gap.
@@ -134,19 +150,19 @@ class SessionWindowOperator(PlainWindowOperator):
         self._sessions = self.tables.declare(
             Table("sessions", save=self._saved, load=self._loaded, may_be_away=True)
         )
-        self._open = 0
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
-        self._to_fire: _Calendar | TimerQueue = _Calendar()
-        self._to_clean: _Calendar | TimerQueue = _Calendar()
+        self._waiting = _Waiting(_Calendar(), _Calendar())
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._sessions.is_remote:
-            self._to_fire, self._to_clean = (
+            to_fire, to_clean = (
                 TimerQueue(self.tables.declare_derived(timer_table(name)), self._fetch)
                 for name in ("to fire", "to clean")
             )
+            self._waiting = _Waiting(to_fire, to_clean)
+        self._sessions.derived = self._waiting
 
     def _fetch(self, keys: Iterable[Any]) -> None:
         """Have the sessions of these keys in memory, all of them together."""
@@ -195,7 +211,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         else:
             session = _Session(start, end, self._aggregate.create(), next(self._numbers))
-            self._open += 1
+            self._waiting.open += 1
             if sessions:
                 insort(sessions, session, key=_START)
             else:
@@ -204,7 +220,7 @@ class SessionWindowOperator(PlainWindowOperator):
         if session.end - 1 > self._watermark:
             if not session.armed:
                 session.armed = True
-                self._to_fire.register(session.end, key)
+                self._waiting.to_fire.register(session.end, key)
             return
         if not touched:
             self._clean_later(key, session)
@@ -220,16 +236,16 @@ class SessionWindowOperator(PlainWindowOperator):
         for other in touched[1:]:
             session.held = self._aggregate.merge(session.held, other.held)
             sessions.remove(other)
-            self._open -= 1
+            self._waiting.open -= 1
         return session
 
     def _clean_later(self, key: Any, session: _Session) -> None:
         """Have a session that has fired let go at the end of its allowed lateness."""
-        self._to_clean.register(session.end - 1 + self._lateness_ms, key)
+        self._waiting.to_clean.register(session.end - 1 + self._lateness_ms, key)
 
     def _fire(self, watermark: float) -> None:
         table, result_of = self._sessions, self._aggregate.result
-        while (come := self._to_fire.pop(watermark + 1)) is not None:
+        while (come := self._waiting.to_fire.pop(watermark + 1)) is not None:
             end, keys = come
             due: dict[Any, int] = {}
             for key in keys:
@@ -239,7 +255,7 @@ class SessionWindowOperator(PlainWindowOperator):
                 if session.end == end:
                     due[key] = session.number
                 else:
-                    self._to_fire.register(session.end, key)
+                    self._waiting.to_fire.register(session.end, key)
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
@@ -249,7 +265,7 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._clean_later(key, session)
                 else:
                     self._close(key, sessions, session)
-        while (come := self._to_clean.pop(watermark)) is not None:
+        while (come := self._waiting.to_clean.pop(watermark)) is not None:
             when, keys = come
             for key in keys:
                 sessions = table.get(None, key)
@@ -262,14 +278,14 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._clean_later(key, session)  # it has grown since it fired
 
     def _close(self, key: Any, sessions: list[_Session], session: _Session) -> None:
-        self._open -= 1
+        self._waiting.open -= 1
         if len(sessions) > 1:
             sessions.remove(session)
         else:
             self._sessions.remove(None, key)
 
     def due_ms(self) -> int | None:
-        end, when = self._to_fire.earliest(), self._to_clean.earliest()
+        end, when = self._waiting.to_fire.earliest(), self._waiting.to_clean.earliest()
         due = [] if end is None else [end - 1]
         return min(due if when is None else [*due, when], default=None)
 
@@ -280,19 +296,24 @@ class SessionWindowOperator(PlainWindowOperator):
             pass
 
     def rebuilding(self) -> Iterator[None]:
-        self._to_fire.clear()
-        self._to_clean.clear()
-        self._open = 0
+        before: _Waiting | None = self._sessions.derived
+        if before is not None and before is not self._waiting:  # they go on from an operator like this
+            self._waiting = before
+            return
+        self._sessions.derived = waiting = self._waiting
+        waiting.to_fire.clear()
+        waiting.to_clean.clear()
+        waiting.open = 0
         kept = self._sessions.unordered()
         while some := list(islice(kept, SLICE)):
             found = [(key, session) for _, key, sessions in some for session in sessions]
-            self._open += len(found)
+            waiting.open += len(found)
             late_ms = self._lateness_ms - 1
-            self._to_fire.fill([(one.end, key) for key, one in found if one.armed])
-            self._to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
+            waiting.to_fire.fill([(one.end, key) for key, one in found if one.armed])
+            waiting.to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
             yield
-        self._to_fire.restored()
-        self._to_clean.restored()
+        waiting.to_fire.restored()
+        waiting.to_clean.restored()
 
     def _saved(self, sessions: list[_Session]) -> list[list[Any]]:
         save = self._aggregate.save
@@ -314,4 +335,4 @@ class SessionWindowOperator(PlainWindowOperator):
         return as_sessions(found)
 
     def _count_open(self) -> int:
-        return self._open
+        return self._waiting.open

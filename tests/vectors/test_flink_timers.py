@@ -153,7 +153,8 @@ class Namespaced(Operator):
         self.timers.advance_clock(now_ms)
 
     def restored(self) -> None:
-        self.state.restored()
+        for _ in self.state.rebuilding():
+            pass
         self.timers.restored()
 
     def metrics(self) -> dict[str, int]:

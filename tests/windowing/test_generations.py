@@ -81,7 +81,7 @@ def programs(draw: st.DrawFn) -> list[Step]:
     program: list[Step] = []
     watermark = draw(st.integers(-10, 10))
     number = 0
-    kinds = ["el"] * 7 + ["wm"] * 2 + ["cut"] * 2 + ["write", "merge", "merge all", "crash"]
+    kinds = ["el"] * 7 + ["wm"] * 2 + ["cut"] * 2 + ["write", "merge", "merge all", "crash", "go on"]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=50)):
         if kind == "el":
             number += 1
@@ -152,6 +152,8 @@ class Run(Harness):
                 self.merging = None
             elif kind == "crash" and self.written is not None:
                 self.crash(program[: at + 1])
+            elif kind == "go on" and self.cut is None and self.merging is None and not self._on_disk:
+                self.go_on()
             else:
                 self.push(kind, arguments)
         return self.records
@@ -162,6 +164,17 @@ class Run(Harness):
         elif kind == "wm":
             self.reached = arguments[0]
             self.watermark(self.reached)
+
+    def go_on(self) -> None:
+        """Another operator goes on with the tables, and with what follows from them."""
+        before = self.operator
+        cells = detached(before.snapshot()["cells"])
+        before.close()
+        self.operator = self._opened()
+        self.operator.tables.go_on(before.tables, cells)
+        self.operator.restored()
+        if self.reached is not None:
+            self.operator.restore_watermark(self.reached)
 
     def crash(self, program: list[Step]) -> None:
         assert self.written is not None

@@ -223,7 +223,7 @@ async def _find(
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
         decoder = Decoder(old, codec, new_old)
-        with without_collector():
+        with without_collector(all_stays=True):
             for part in parts[old]:
                 await in_slices(_fed(decoder, part, await history.chunks(part)))
             kept = decoder.end()

@@ -44,17 +44,28 @@ async def in_slices(work: Iterator[None], is_urgent: Callable[[], bool] = _never
             until = time() + (URGENT_SECONDS if is_urgent() else SLICE_SECONDS)
 
 
+FROZEN_AT_START = gc.get_freeze_count()
+"""Objects that the interpreter itself keeps from the collector."""
+
+
 @contextmanager
-def without_collector() -> Iterator[None]:
+def without_collector(*, all_stays: bool = False) -> Iterator[None]:
     """
     What makes many objects in this block, none of which is garbage, does not set off the garbage collector.
 
     Its walk over all that is alive would hold the event loop for a tenth of a second, again and again.
+
+    Args:
+        all_stays: what is made lives long. It counts as old at once; else the collector would walk over all
+            of it right after the block, since it is new.
     """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if all_stays and gc.get_freeze_count() <= FROZEN_AT_START:  # else unfreezing would undo another's
+            gc.freeze()
+            gc.unfreeze()
         if was_on:
             gc.enable()

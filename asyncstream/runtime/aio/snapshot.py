@@ -87,7 +87,7 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
         if state is not None:
             state = _adapted(name, state, snapshot, graph)
             if isinstance(state, Kept):
-                with without_collector():
+                with without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
                     await in_slices(operator.rebuilding())
             else:
