@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import policy_windows, sessions, timers, windows
+from examples import joins, policy_windows, sessions, timers, windows
 
 EXAMPLES = Path(windows.__file__).parent
 
@@ -48,6 +48,23 @@ def test_a_timer_reports_who_is_silent(capsys: pytest.CaptureFixture[str]) -> No
         "second 190: nothing from the roof for 60 s",
         "second 200: nothing from the door for 60 s",
     ]
+
+
+def test_orders_find_payments_prices_and_what_is_in_their_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(lines(joins.main, capsys)) == sorted(
+        [
+            "(1, 'tea', 2): paid in minute 4",
+            "(7, 'salt', 1): never paid",
+            "(20, 'tea', 5): paid in minute 22",
+            "(43, 'tea', 1): never paid",
+            "(1, 'tea', 2): 6 euros",
+            "(7, 'salt', 1): no price",
+            "(20, 'tea', 5): 20 euros",
+            "(43, 'tea', 1): 4 euros",
+            "tea: 3 orders, 2 payments",
+            "salt: 1 orders, 1 payments",
+        ]
+    )
 
 
 def test_policy_windows_are_of_a_number_or_of_a_time(capsys: pytest.CaptureFixture[str]) -> None:
