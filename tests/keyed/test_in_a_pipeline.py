@@ -66,6 +66,17 @@ def test_keys_whose_time_is_over_leave_memory_whether_or_not_they_come_again() -
         assert len(tested.collect()) == 61
 
 
+def test_a_key_that_came_again_is_not_forgotten_with_its_first_time() -> None:
+    """It came again before those that were older were let go, two with each element."""
+    with harness(lambda stream: stream.deduplicate("key", within=10)) as tested:
+        tested.push_all(event(str(number), 0) for number in range(8))
+        tested.advance_clock(10_000)
+        tested.push(event("7", 1))
+        tested.push_all(event("new", 2) for _ in range(10))
+        tested.push(event("7", 3))
+        assert [one["v"] for one in tested.collect()] == [0] * 8 + [1, 2]
+
+
 def test_another_time_to_live_holds_for_what_was_seen() -> None:
     def lives(seconds: float | None) -> Any:
         return DeduplicateSpec(key_of, within=None if seconds is None else TimeToLive(seconds)).build

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Match, Pattern, PatternMatches, Pipeline, PipelineError, Stream, UserFunctionError
@@ -189,6 +189,10 @@ STAGES = st.tuples(
 )
 
 
+def key_of_match(match: Any) -> Any:
+    return match.key
+
+
 def pattern_of(drawn: list[Any], within: float | None) -> Pattern[Any]:
     pattern: Pattern[Any] | None = None
     for number, (wanted, strict, (least, most), consecutive) in enumerate(drawn):
@@ -253,7 +257,7 @@ def test_matches_are_those_that_a_search_finds(
     pattern = pattern_of(drawn, within)
     script = script[:24]
     spec = MatchingSpec(key_of, pattern, "past_last_event" if skips else "none")
-    rig = Rig(spec, lambda match: match.key, sides=["late", "timed_out"]).play(script).end()
+    rig = Rig(spec, key_of_match, sides=["late", "timed_out"]).play(script).end()
     late = [element for element, _ in rig.aside["late"]]
     elements = [step[1] for step in script if step[0] == "el"]
     for element in late:
@@ -278,3 +282,22 @@ def _skipping(matches: list[Any]) -> Iterator[Any]:
         if taken[0][0] > end:
             end = taken[-1][0]
             yield taken
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 3), max_size=7), st.lists(STAGES, min_size=1, max_size=3), st.integers(0, 7))
+def test_every_way_through_one_key_is_found_once(values: list[int], drawn: Any, restart: int) -> None:
+    """Elements one after the other, so that all of contiguity and repetition comes up."""
+    pattern = pattern_of(drawn, None)
+    events = [("a", value, second) for second, value in enumerate(values)]
+    script: Steps = []
+    for event in events:
+        script += [("el", event), ("wm", 1)]
+        if event[2] == restart:
+            script.append(("restart",))
+    rig = Rig(MatchingSpec(key_of, pattern), key_of_match)
+    rig.watermark = -1
+    found = [match for match, _ in rig.play(script).end().seen.get("a", [])]
+    expected = sorted(sequences(pattern, events, []), key=lambda taken: (taken[-1][0], taken))
+    shown = [[element[2] for stage in match.elements.values() for element in stage] for match in found]
+    assert shown == [[position for position, _ in taken] for taken in expected]
