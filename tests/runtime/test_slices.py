@@ -1,13 +1,15 @@
-"""What is made in a block without the garbage collector is not new to it afterwards, if it is to stay."""
+"""Long work lets others run in between, and what it makes is not new to the garbage collector afterwards."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
-from asyncstream.runtime.aio.slices import FROZEN_AT_START, without_collector
+from asyncstream.runtime.aio.slices import FROZEN_AT_START, URGENT_SLICES, in_slices, without_collector
 
 MANY = 50_000
 
@@ -42,3 +44,20 @@ def test_what_another_has_frozen_stays_frozen() -> None:
         made = [[number] for number in range(10)]
     assert gc.get_freeze_count() >= frozen - 100
     assert len(made) == 10
+
+
+@pytest.mark.parametrize(("is_urgent", "turns"), [(False, 100), (True, 100 // URGENT_SLICES)])
+def test_urgent_work_gets_on_where_time_flies(is_urgent: bool, turns: int) -> None:
+    """On a busy machine each slice takes more than its time; others get few turns, if it is urgent."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        loop.time = count(0, 10).__next__  # type: ignore[method-assign]
+        work = asyncio.ensure_future(in_slices(iter([None] * 100), lambda: is_urgent))
+        seen = 0
+        while not work.done():
+            await asyncio.sleep(0)
+            seen += 1
+        return seen
+
+    assert turns <= asyncio.run(main()) <= turns + 3

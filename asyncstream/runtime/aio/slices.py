@@ -20,6 +20,9 @@ SLICE_SECONDS = 0.005
 URGENT_SECONDS = 0.1
 """The same, for work that falls behind otherwise."""
 
+URGENT_SLICES = 20
+"""Of such work at least, also where the machine is so busy that little of it is done in that time."""
+
 
 def _never() -> bool:
     return False
@@ -33,15 +36,18 @@ async def in_slices(work: Iterator[None], is_urgent: Callable[[], bool] = _never
         is_urgent: whether the others have to wait longer; asked before each of their turns.
     """
     time = asyncio.get_running_loop().time
-    until = time() + SLICE_SECONDS
+    until, least = time() + SLICE_SECONDS, 0
     while True:
         try:
             next(work)
         except StopIteration as end:
             return end.value
-        if time() >= until:
+        least -= 1
+        if time() >= until and least <= 0:
             await asyncio.sleep(0)
-            until = time() + (URGENT_SECONDS if is_urgent() else SLICE_SECONDS)
+            urgent = is_urgent()
+            until = time() + (URGENT_SECONDS if urgent else SLICE_SECONDS)
+            least = URGENT_SLICES if urgent else 0
 
 
 FROZEN_AT_START = gc.get_freeze_count()
