@@ -4,7 +4,8 @@ Streams that were brought together, waiting to be told what to make of their ele
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from asyncstream.arguments import plain_methods, refuse
@@ -114,7 +115,8 @@ class ConnectedToBroadcast(Generic[T, U]):
             raise refuse("function", "a KeyedBroadcastProcessFunction", function)
         plain_methods("function", function, KeyedBroadcastProcessFunction)
         spec = BroadcastSpec(function, on_error_choice(on_error), self._key_by)
-        return _function_step("broadcast", name, spec, self._streams)
+        shown = {"broadcast_state": "in memory, grows until process_broadcast removes"}
+        return _function_step("broadcast", name, spec, self._streams, shown)
 
 
 def connected(stream: Any, others: Sequence[Any]) -> Any:
@@ -158,10 +160,14 @@ def check_together(what: str, stream: Stream[Any], *others: object) -> None:
 
 
 def _function_step(
-    kind: str, name: str | None, spec: KeyedFunctionSpec, streams: Sequence[Stream[Any]]
+    kind: str,
+    name: str | None,
+    spec: KeyedFunctionSpec,
+    streams: Sequence[Stream[Any]],
+    shown: Mapping[str, object] = MappingProxyType({}),
 ) -> SideStreams[Any]:
     first = streams[0]
-    details = {"function": type(spec.function).__name__} | shown_on_error(spec.on_error)
+    details = {"function": type(spec.function).__name__} | shown_on_error(spec.on_error) | {**shown}
     outputs = tuple(stream._output for stream in streams)
     output = first._step(kind, name, spec, details, outputs)
     return SideStreams(first._graph, output, spec.function.sides)

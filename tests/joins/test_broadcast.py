@@ -65,7 +65,8 @@ def test_rules_outlive_a_job_and_are_described(tmp_path: Path) -> None:
         stream.connect(ruled).process(Above(), name="above").to(found, name="found")
         pipeline.run_blocking(checkpoints=tmp_path)
     assert found == ["a high"]
-    assert "above   broadcast <- events, rules  (function=Above)" in pipeline.describe()
+    assert "above   broadcast <- events, rules  (function=Above" in pipeline.describe()
+    assert "broadcast_state=in memory, grows until process_broadcast removes" in pipeline.describe()
 
 
 def test_every_part_of_a_divided_operator_has_all_rules() -> None:
