@@ -22,7 +22,9 @@ what it said. A transaction that did not return is there as a whole, or not at a
 look at whose inbox it is. A process that was stopped, and followed by another, finds out before it says that
 an element was accepted.
 
-Nothing here awaits: all of it runs in one thread, which belongs to `connectors.durable`.
+Nothing here awaits: all of it runs in one thread, which belongs to `connectors.durable`. With each row that
+SQLite is asked for or given, this thread lets go of the interpreter, and may wait for five milliseconds until
+a busy event loop gives it back. So a group of elements is one statement, and an answer is one row.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ _PATIENCE = 20.0
 
 _PART: Final = 200
 """Rows that are forgotten in one go: what is submitted meanwhile waits for two or three milliseconds."""
+
+_BETWEEN: Final = "\n"
+"""Is in no id."""
 
 _PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
 """What may be different in a moment, and leaves the database as it was."""
@@ -168,19 +173,33 @@ class InboxFile:
             InboxBroken: if it takes no more; whether it has these is uncertain.
             SourceError: if it does not have these, and may take others.
         """
-        insert = "INSERT INTO accepted VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
         now_ms, newest, are_new = self._inbox.clock.now_ms(), self.state.newest, []
         with self._naming_errors("write to"), self._transaction(ours=False):
-            execute = self._database.cursor().execute
+            execute = self._database.execute
+            known = self._known([id for _, id in elements if id is not None])
+            rows: list[object] = []
             for data, id in elements:
-                is_new = execute(insert, (newest + 1, now_ms, id, data)).rowcount == 1
-                newest += is_new
+                is_new = id is None or id not in known
+                if is_new:
+                    newest += 1
+                    rows += (newest, now_ms, id, data)
+                    known.add(id)
                 are_new.append(is_new)
+            if rows:
+                execute("INSERT INTO accepted VALUES " + _places("(?, ?, ?, ?)", len(rows) // 4), rows)
             # with a look at whose inbox it is, in one statement
             if execute("UPDATE inbox SET newest = ? WHERE token = ?", (newest, self._token)).rowcount != 1:
                 raise self._taken_over()
         self.state = self.state._replace(newest=newest)
         return are_new
+
+    def _known(self, ids: Sequence[str]) -> set[str | None]:
+        """Those of the ids that were accepted before."""
+        if not ids:
+            return set()
+        query = f"SELECT group_concat(id, ?) FROM accepted WHERE id IN ({_places('?', len(ids))})"
+        (found,) = self._database.execute(query, (_BETWEEN, *ids)).fetchone()
+        return set() if found is None else set(found.split(_BETWEEN))
 
     def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
         """
@@ -214,15 +233,13 @@ class InboxFile:
             bounds = (forgotten, part)
             execute("DELETE FROM accepted WHERE number > ? AND number <= ? AND id IS NULL", bounds)
             execute("UPDATE accepted SET value = NULL WHERE number > ? AND number <= ?", bounds)
-            oldest = execute(
-                "SELECT number, at_ms FROM accepted WHERE number <= ? ORDER BY number LIMIT ?", (part, _PART)
-            ).fetchall()
-            due = next((i for i, (_, at_ms) in enumerate(oldest) if at_ms >= due_ms), len(oldest))
-            if due:
-                execute("DELETE FROM accepted WHERE number <= ?", (oldest[due - 1][0],))
+            last, many, first_to_stay = execute(_OLDEST, (due_ms, part, _PART)).fetchone()
+            if many:
+                stays_from = last + 1 if first_to_stay is None else first_to_stay
+                execute("DELETE FROM accepted WHERE number < ?", (stays_from,))
             execute("UPDATE inbox SET forgotten = ?", (part,))
         self.state = self.state._replace(forgotten=part)
-        return part < until or due == _PART
+        return part < until or (many == _PART and first_to_stay is None)
 
     # ------------------------------------------------------------------ the end
 
@@ -347,3 +364,13 @@ _TABLES: Final = (
 )
 
 _STATE: Final = "SELECT identity, newest, forgotten, lease FROM inbox"
+
+_OLDEST: Final = (
+    "SELECT max(number), count(*), min(CASE WHEN at_ms >= ? THEN number END) "
+    "FROM (SELECT number, at_ms FROM accepted WHERE number <= ? ORDER BY number LIMIT ?)"
+)
+"""The last of the oldest rows, how many they are, and the first of them whose id is still remembered."""
+
+
+def _places(place: str, count: int) -> str:
+    return ", ".join([place] * count)
