@@ -1,5 +1,6 @@
 # make demo    real flights, enriched over HTTP; prints a report, and does it again on Spark
 # make test    everything that must hold: lint, types, tests on the oldest and newest Python found
+# make quick   under a minute: what most changes can break
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
 # make pictures   those of the live page in docs/, made by its test in a headless Chromium
@@ -9,7 +10,7 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-.PHONY: demo test bench pictures setup lint types tests tests-newest clean
+.PHONY: demo test quick bench pictures setup lint types tests tests-newest clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -19,6 +20,9 @@ demo: setup
 # the two Pythons side by side: each leaves the other a core, and its output comes when it is through
 test: lint types
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-newest
+
+quick: lint
+	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -m "not slow and not spark and not web"
 
 bench: setup
 	$(BIN)/python -m benchmarks

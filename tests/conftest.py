@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,23 @@ settings.load_profile("any machine")
 
 
 pytest_plugins = ("pytester",)
+
+
+TIERS: Final = {
+    "spark": "spark",
+    "web": "web",
+    **dict.fromkeys(("cli", "crash", "examples", "properties", "runtime", "testing", "typing"), "slow"),
+    **dict.fromkeys(("test_cli.py", "test_package.py", "test_readme.py"), "slow"),
+}
+"""The marker that all tests of a folder have, or of a file, so that `make quick` can leave them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        tier = TIERS.get(item.path.relative_to(here).parts[0])
+        if tier is not None:
+            item.add_marker(tier)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -26,7 +26,7 @@ from asyncstream import (
 )
 from asyncstream.calls import circuit_breaker, retry
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.flow import Intake
+from asyncstream.operators.flow import Attended, Intake
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.pipeline import Stream
@@ -162,7 +162,7 @@ OF_RUNNING = {"runtime/aio/blocking.py"}
 
 
 def _operators(kind: type[Operator] = Operator) -> Iterator[type[Operator]]:
-    """All that steps are made of: but `Intake`, which is part of the contract with those who await."""
+    """All that steps are made of: but `Attended` and `Intake`, parts of the contract with those who await."""
     if kind.__module__.startswith("asyncstream.") and ".runtime." not in kind.__module__:
         yield kind
     for one in kind.__subclasses__():
@@ -171,7 +171,7 @@ def _operators(kind: type[Operator] = Operator) -> Iterator[type[Operator]]:
 
 def _asks(source: str) -> list[str]:
     """The operators that the module asks an object to be one of."""
-    names = {kind.__name__ for kind in _operators() if kind is not Intake}
+    names = {kind.__name__ for kind in _operators() if kind not in (Attended, Intake)}
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     asked = [
         node.args[1]

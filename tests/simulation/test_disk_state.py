@@ -15,6 +15,7 @@ from tests.simulation.scenarios import story
 SEEDS = 40
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_and_nothing_is_doubled_with_state_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -170,6 +170,7 @@ def an_epoch_is_cut_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SinkOperator, "cut", cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "put_in",
     [

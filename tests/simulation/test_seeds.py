@@ -54,6 +54,8 @@ def test_nothing_is_lost_and_nothing_is_doubled() -> None:
         told = list(pool.map(tell, chunks))
     wrong = list(chain.from_iterable(complaints for complaints, _ in told))
     assert not wrong, f"{len(wrong)} of {SEEDS} seeds\n" + "\n\n".join(wrong[:3])
+    if SEEDS < 1000:
+        return  # too few for all of it to happen
     happened = sum((counts for _, counts in told), Counter[str]())
     unseen = {
         *(

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import pytest
+
 from asyncstream import (
     BoundedOutOfOrderness,
     Pipeline,
@@ -77,6 +79,7 @@ class Counting(Sink[Any]):
         self.events += sum(result.value["n"] for result in values)
 
 
+@pytest.mark.slow
 def test_hour_of_events_leaves_memory_where_it_was() -> None:
     random = Random(0)
     source, tumbling, sessions = Events(), Counting(), Counting()
