@@ -49,7 +49,7 @@ class Colour(Enum):
 
 NAN = [
     *(math.nan, float("nan"), complex(0, math.nan), Decimal("nan"), np.float64("nan"), np.float32("nan")),
-    *(np.datetime64("NaT"), np.timedelta64("NaT"), pd.NaT, pd.NA),
+    *(np.datetime64("NaT", "s"), np.timedelta64("NaT", "s"), pd.NaT, pd.NA),
     *(("a", math.nan), (1, ("a", pd.NaT)), frozenset({math.nan}), Place(1, math.nan)),
     *(Reading(math.nan), (Reading(math.nan),), Cell(math.nan)),
 ]
