@@ -317,6 +317,7 @@ def test_failed_calls_and_rejected_lines_are_written(tmp_path: Path) -> None:
         "timestamp": None,
         "first_ms": 5,
         "last_ms": 6,
+        "origin": None,
     }
     assert csv_rows(tmp_path, [failed], "value", "error") == [['{"id":1}', "ValueError: bad"]]
     rejected = RejectedLine("a.csv", 3, "x", "2 fields")
