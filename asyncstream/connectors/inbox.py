@@ -18,9 +18,9 @@ brought to the disk by `fsync` before the call returns (`synchronous=FULL`). Wha
 the process was killed at any moment, and after the machine has lost its power, as far as the disk has done
 what it said. A transaction that did not return is there as a whole, or not at all.
 
-**Who may write.** A job writes down its lease when it opens the inbox, and each transaction begins with a
-look at whose inbox it is. A process that was stopped, and followed by another, finds out before it says that
-an element was accepted.
+**Who may write.** A job writes down its lease when it opens the inbox, and each transaction looks at whose
+inbox it is. A process that was stopped, and followed by another, finds out before it says that an element was
+accepted.
 
 Nothing here awaits: all of it runs in one thread, which belongs to `connectors.durable`. With each row that
 SQLite is asked for or given, this thread lets go of the interpreter, and may wait for five milliseconds until
@@ -173,33 +173,25 @@ class InboxFile:
             InboxBroken: if it takes no more; whether it has these is uncertain.
             SourceError: if it does not have these, and may take others.
         """
-        now_ms, newest, are_new = self._inbox.clock.now_ms(), self.state.newest, []
-        with self._naming_errors("write to"), self._transaction(ours=False):
-            execute = self._database.execute
-            known = self._known([id for _, id in elements if id is not None])
-            rows: list[object] = []
-            for data, id in elements:
-                is_new = id is None or id not in known
-                if is_new:
-                    newest += 1
-                    rows += (newest, now_ms, id, data)
-                    known.add(id)
-                are_new.append(is_new)
-            if rows:
-                execute("INSERT INTO accepted VALUES " + _places("(?, ?, ?, ?)", len(rows) // 4), rows)
-            # with a look at whose inbox it is, in one statement
-            if execute("UPDATE inbox SET newest = ? WHERE token = ?", (newest, self._token)).rowcount != 1:
-                raise self._taken_over()
-        self.state = self.state._replace(newest=newest)
-        return are_new
-
-    def _known(self, ids: Sequence[str]) -> set[str | None]:
-        """Those of the ids that were accepted before."""
-        if not ids:
-            return set()
-        query = f"SELECT group_concat(id, ?) FROM accepted WHERE id IN ({_places('?', len(ids))})"
-        (found,) = self._database.execute(query, (_BETWEEN, *ids)).fetchone()
-        return set() if found is None else set(found.split(_BETWEEN))
+        firsts: dict[str | int, int] = {}  # the place of the first element of each id; those without by place
+        given: list[object] = []
+        for place, (data, id) in enumerate(elements):
+            if firsts.setdefault(id or place, place) == place:
+                given += (place, id, data)
+        accept = _ACCEPT.format(", ".join(["(?, ?, ?)"] * len(firsts)))
+        newest = self.state.newest
+        with self._naming_errors("write to"):
+            made = self._database.execute(accept, (*given, newest, self._inbox.clock.now_ms(), self._token))
+            if made.rowcount == len(firsts):
+                is_new = set(firsts.values())
+            else:
+                token, ids = self._database.execute(_ACCEPTED, (_BETWEEN, newest)).fetchone()
+                if token != self._token:
+                    raise self._taken_over()
+                new_ids = set() if ids is None else set(ids.split(_BETWEEN))
+                is_new = {place for id, place in firsts.items() if id == place or id in new_ids}
+        self.state = self.state._replace(newest=newest + len(is_new))
+        return [place in is_new for place in range(len(elements))]
 
     def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
         """
@@ -361,7 +353,21 @@ _TABLES: Final = (
     "(number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, id TEXT UNIQUE, value BLOB)",
     "CREATE TABLE IF NOT EXISTS inbox (one INTEGER PRIMARY KEY, identity TEXT NOT NULL, "
     "newest INTEGER NOT NULL, forgotten INTEGER NOT NULL, lease TEXT, token TEXT)",
+    "CREATE TRIGGER IF NOT EXISTS newest AFTER INSERT ON accepted "
+    "BEGIN UPDATE inbox SET newest = new.number; END",
 )
+
+_ACCEPT: Final = (
+    "INSERT INTO accepted (number, at_ms, id, value) "
+    "WITH given (place, id, value) AS (VALUES {}), asked (newest, now_ms, token) AS (VALUES (?, ?, ?)) "
+    "SELECT asked.newest + row_number() OVER (ORDER BY place), now_ms, given.id, given.value "
+    "FROM given, asked, inbox WHERE inbox.token = asked.token "
+    "AND NOT EXISTS (SELECT 1 FROM accepted AS before WHERE before.id = given.id)"
+)
+"""A transaction of its own: numbers and adds what is new, if the inbox is still ours."""
+
+_ACCEPTED: Final = "SELECT token, (SELECT group_concat(id, ?) FROM accepted WHERE number > ?) FROM inbox"
+"""Whose inbox it is, and the ids behind a number."""
 
 _STATE: Final = "SELECT identity, newest, forgotten, lease FROM inbox"
 
@@ -370,7 +376,3 @@ _OLDEST: Final = (
     "FROM (SELECT number, at_ms FROM accepted WHERE number <= ? ORDER BY number LIMIT ?)"
 )
 """The last of the oldest rows, how many they are, and the first of them whose id is still remembered."""
-
-
-def _places(place: str, count: int) -> str:
-    return ", ".join([place] * count)
