@@ -40,7 +40,7 @@ COUNT = 6_400
         [frozenset({number * 64}) for number in range(COUNT)],
         [date(2000, 1, 1) + timedelta(7 * number) for number in range(COUNT)],
     ],
-    ids=str,
+    ids=lambda keys: f"{keys[0]}, {keys[1]}, ...",
 )
 def test_keys_with_a_pattern_are_spread_evenly(keys: Iterable[Any], groups: int) -> None:
     found = Counter(map(KeyGroups(groups).of, keys))
