@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,19 +87,33 @@ def test_plan_says_among_how_many_tasks_a_rate_is_divided(spark: SparkSession, t
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
-def test_rate_holds_over_all_partitions(spark: SparkSession, tmp_path: Path, partitions: int) -> None:
-    """Real time, since workers are processes; no bound on how long a busy machine takes."""
+def test_rate_holds_over_all_partitions(spark: SparkSession, partitions: int) -> None:
+    """
+    Real time, since workers are processes; no bound on how long a busy machine takes.
+
+    Tasks that follow each other may find themselves in more processes than run at once, where earlier jobs
+    have left some, and a process knows of its own calls only: so each is held to its part of the rate.
+    """
     from pyspark.sql.types import DoubleType, LongType
 
-    rate = 40
+    rate, tasks = 40, min(partitions, 2)
 
     async def call(row: Any) -> Any:
-        return {"id": row["id"], "at": time.time()}
+        return {"id": row["id"], "at": time.time(), "process": os.getpid()}
 
     guarded: Any = rate_limit(call, rate=rate)
-    schema = columns(id=LongType(), at=DoubleType())
+    schema = columns(id=LongType(), at=DoubleType(), process=LongType())
     rows = enrich(spark.range(0, 100, 1, partitions), guarded, schema=schema, concurrency=100).collect()
-    times = sorted(row.at for row in rows)
-    assert len(times) == 100
-    # a busy machine may hold a call up: what comes late crowds what comes in time
-    assert max(sum(first <= when < first + 0.8 for when in times) for first in times) <= rate
+    assert len(rows) == 100
+    times: dict[int, list[float]] = {}
+    for row in rows:
+        times.setdefault(row.process, []).append(row.at)
+    for process in times.values():
+        assert most_within(0.8, process) <= rate / tasks
+    if len(times) <= tasks:
+        assert most_within(0.8, [row.at for row in rows]) <= rate
+
+
+def most_within(seconds: float, times: list[float]) -> int:
+    # a second for the limiter, but a busy machine holds calls up, and what comes late crowds what is in time
+    return max(sum(first <= when < first + seconds for when in times) for first in times)

@@ -175,7 +175,8 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
         yield (
             f"{name}: a rate limit holds in every running task, for Spark does not tell of how many"
             if at_once is None
-            else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part"
+            else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part, which a "
+            "worker that takes over from another has anew"
         )
         if not spec.calls.is_per_key:
             yield f"{name}: order {spec.calls.order} holds within a {bounds}"
