@@ -1,6 +1,6 @@
 # make demo    real flights, enriched over HTTP; prints a report, and does it again on Spark
 # make test    everything that must hold: lint, types, tests on the oldest and newest Python found
-# make quick   under a minute: what most changes can break
+# make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
 # make pictures   those of the live page in docs/, made by its test in a headless Chromium
