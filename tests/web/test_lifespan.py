@@ -54,7 +54,7 @@ def test_what_is_there_when_a_service_starts_is_frozen_until_it_ends(by_program:
         async with lifespan(kept_in([]))(None), lifespan(kept_in([]), key="other")(None):
             return gc.get_freeze_count()
 
-    assert gc.get_freeze_count() == 0
+    gc.unfreeze()  # what tests before this one have left
     try:
         if by_program:
             gc.freeze()
