@@ -34,7 +34,7 @@ from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.joins.timed import LEFT, RIGHT, Buffer, KeyOf, TimedJoin
 from asyncstream.operators.process import BURST
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import MISSING, Table
+from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.schema import Schema
 from asyncstream.timers import reached
 
@@ -133,7 +133,7 @@ class IntervalJoinOperator(TimedJoin):
         self._right = _Side(RIGHT, key_of[RIGHT], (-upper_ms, -lower_ms), how)
         self._marks = how != "inner"
         self._buffered = 0
-        self._count("buffered")
+        self.tables.declare_cell("buffered", Cell.of(self, "_buffered", "sum"))
         for side in (self._left, self._right):
             self.tables.declare(side.table)
 

@@ -5,14 +5,14 @@ What the keyed operators of this package share: one element after the other, eac
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys
+from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import Cell, KeyedState
 from asyncstream.timers import Timer, TimerService
 
@@ -33,12 +33,6 @@ class KeyedStep(Operator):
         super().__init__()
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._out: Emitter[Any] = Emitter(self)
-
-    def _declare_counter(self, name: str) -> None:
-        """Count on after a restart what is counted in the attribute of this name, with an underscore."""
-        attribute = f"_{name}"
-        cell = Cell(partial(getattr, self, attribute), partial(setattr, self, attribute), "sum")
-        self.tables.declare_cell(name, cell)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -69,7 +63,7 @@ class KeyedStep(Operator):
         """Do with an element, of the key that is current, what is to be done."""
 
 
-class TimedStep(KeyedStep):
+class TimedStep(TimedOperator, KeyedStep):
     """
     Base of such operators that also wait for event time; what is too late goes to `late`, or is counted.
 
@@ -79,7 +73,7 @@ class TimedStep(KeyedStep):
     def __init__(self, key_by: Callable[[Any], Any]) -> None:
         super().__init__(key_by)
         self._late_dropped = 0
-        self._declare_counter("late_dropped")
+        self.tables.declare_cell("late_dropped", Cell.of(self, "_late_dropped", "sum"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -89,19 +83,6 @@ class TimedStep(KeyedStep):
         self._timers.advance_watermark(timestamp)
         self._out.flush()
         super().advance_watermark(timestamp)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        self._timers.restore_watermark(timestamp)
-        super().restore_watermark(timestamp)
-
-    def restored(self) -> None:
-        self._timers.restored()
-
-    def rebuilding(self) -> Iterator[None]:
-        yield from self._timers.rebuilding()
-
-    def due_ms(self) -> int | None:
-        return self._timers.event.earliest()
 
     def metrics(self) -> dict[str, int]:
         return {

@@ -18,7 +18,7 @@ from asyncstream.keyed.nfa import Automaton, Run
 from asyncstream.keyed.pattern import Match, Pattern
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.state import Cell, ListDescriptor, ValueDescriptor
 from asyncstream.state.schema import Schema
 
 __all__ = ("TIMED_OUT", "Matching", "MatchingSpec", "Skip")
@@ -49,7 +49,7 @@ class Matching(TimedStep):
         self._automaton = Automaton(pattern)
         self._skips = skip == "past_last_event"
         self._timed_out = 0
-        self._declare_counter("timed_out")
+        self.tables.declare_cell("timed_out", Cell.of(self, "_timed_out", "sum"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

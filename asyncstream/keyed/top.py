@@ -28,7 +28,7 @@ from asyncstream.keyed.changes import (
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state import Cell, TimeToLive, ValueDescriptor
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("Ranking", "Ranks", "Top", "TopSpec")
@@ -106,7 +106,7 @@ class Top(KeyedStep):
         self._by_place = ranked or ranks.first > 1
         self._retracts = retracts
         self._not_there = 0
-        self._declare_counter("not_there")
+        self.tables.declare_cell("not_there", Cell.of(self, "_not_there", "sum"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -17,6 +17,7 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
+from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import (
     AggregatingDescriptor,
     AggregatingState,
@@ -277,7 +278,7 @@ class KeyedProcessFunction(KeyedFunction, Generic[In, Out]):
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
 
 
-class KeyedFunctionOperator(Operator):
+class KeyedFunctionOperator(TimedOperator):
     """
     Base of operators that run a `KeyedFunction`: they say what takes the elements.
 
@@ -383,10 +384,6 @@ class KeyedFunctionOperator(Operator):
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
-    def restore_watermark(self, timestamp: int) -> None:
-        self._timers.restore_watermark(timestamp)
-        super().restore_watermark(timestamp)
-
     def advance_clock(self, now_ms: int) -> None:
         if not self._ended:
             self._timers.advance_clock(now_ms)
@@ -404,15 +401,6 @@ class KeyedFunctionOperator(Operator):
 
     def upgraded(self, state: Any) -> Any:
         return state if is_snapshot(state) else upgraded_process(state)
-
-    def restored(self) -> None:
-        self._timers.restored()
-
-    def rebuilding(self) -> Iterator[None]:
-        yield from self._timers.rebuilding()
-
-    def due_ms(self) -> int | None:
-        return self._timers.event.earliest()
 
     def close(self) -> None:
         if give_back(self, self._function):

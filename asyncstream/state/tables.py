@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.errors import CheckpointError, InternalError
@@ -64,6 +65,11 @@ class Cell:
     take: Callable[[], Any]
     give: Callable[[Any], None]
     rule: Rule = "same"
+
+    @classmethod
+    def of(cls, owner: object, attribute: str, rule: Rule) -> Cell:
+        """One that is an attribute of an object."""
+        return cls(partial(getattr, owner, attribute), partial(setattr, owner, attribute), rule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
-from asyncstream.state import MISSING, KeyedState, Table
+from asyncstream.operators.timed import TimedOperator
+from asyncstream.state import MISSING, Cell, KeyedState, Table
 from asyncstream.timers import Timer, TimerService, reached
 from asyncstream.windowing.contexts import TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
@@ -41,7 +42,7 @@ from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, WindowResult, w
 __all__ = ("WindowOperator",)
 
 
-class WindowOperator(WindowStep):
+class WindowOperator(TimedOperator, WindowStep):
     """
     Groups the elements of each key by windows.
 
@@ -72,7 +73,7 @@ class WindowOperator(WindowStep):
         self._merging = self.tables.declare(
             Table("merging", save=_saved_sessions, load=self._loaded_sessions, may_be_away=True)
         )
-        self._declare_cell("anchor_ms", RULES["anchor_ms"])
+        self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -108,10 +109,6 @@ class WindowOperator(WindowStep):
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
-    def restore_watermark(self, timestamp: int) -> None:
-        self._timers.restore_watermark(timestamp)
-        super().restore_watermark(timestamp)
-
     def advance_clock(self, now_ms: int) -> None:
         self._timers.advance_clock(now_ms)
         self._emitter.flush()
@@ -123,9 +120,6 @@ class WindowOperator(WindowStep):
             self._emitter.flush()
         super().end_input()
 
-    def due_ms(self) -> int | None:
-        return self._timers.event.earliest()
-
     def snapshot(self) -> Any:
         self._states.purge()
         return super().snapshot()
@@ -135,12 +129,8 @@ class WindowOperator(WindowStep):
             return upgraded_contents(state)
         return super().upgraded(state)
 
-    def restored(self) -> None:
-        for _ in self.rebuilding():
-            pass
-
     def rebuilding(self) -> Iterator[None]:
-        yield from self._timers.rebuilding()
+        yield from super().rebuilding()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 

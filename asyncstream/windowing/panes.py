@@ -92,7 +92,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._fired_ms: float = MIN_TIMESTAMP
         self._in_order = not self._can_slice
         for name in ("fired_ms", "in_order"):
-            self._declare_cell(name, RULES[name])
+            kept.declare_cell(name, Cell.of(self, f"_{name}", RULES[name]))
         kept.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         kept.declare_cell(
             "lateness_ms", Cell(lambda: self._lateness_ms, self._came_with_lateness, RULES["lateness_ms"])

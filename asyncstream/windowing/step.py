@@ -62,13 +62,7 @@ class WindowStep(Operator):
         self._late_dropped = 0
         self._outside_windows = 0
         for name in COUNTERS:
-            self._declare_cell(name, "sum")
-
-    def _declare_cell(self, name: str, rule: Any) -> None:
-        """Keep the attribute that is called so, with an underscore before it."""
-        attribute = f"_{name}"
-        cell = Cell(partial(getattr, self, attribute), partial(setattr, self, attribute), rule)
-        self.tables.declare_cell(name, cell)
+            self.tables.declare_cell(name, Cell.of(self, f"_{name}", "sum"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

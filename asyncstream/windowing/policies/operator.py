@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal
 
 from asyncstream import arguments
@@ -163,9 +162,7 @@ class PolicyWindowOperator(Operator):
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
         for name in ("promised", "wake"):
-            attribute = f"_{name}_ms"
-            cell = Cell(partial(getattr, self, attribute), partial(setattr, self, attribute), "min")
-            self.tables.declare_cell(name, cell)
+            self.tables.declare_cell(name, Cell.of(self, f"_{name}_ms", "min"))
         for name, cell in self._generator.cells().items():
             self.tables.declare_cell(name, cell)
         self._counts = dict.fromkeys(COUNTED, 0)

@@ -1,0 +1,32 @@
+"""
+What of the contract of an operator is its timers' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncstream.operators.base import Operator
+from asyncstream.timers import TimerService
+
+__all__ = ("TimedOperator",)
+
+
+class TimedOperator(Operator):
+    """Base of operators with timers, which they make in `open`."""
+
+    _timers: TimerService
+
+    def restore_watermark(self, timestamp: int) -> None:
+        self._timers.restore_watermark(timestamp)
+        super().restore_watermark(timestamp)
+
+    def restored(self) -> None:
+        for _ in self.rebuilding():
+            pass
+
+    def rebuilding(self) -> Iterator[None]:
+        yield from self._timers.rebuilding()
+
+    def due_ms(self) -> int | None:
+        return self._timers.event.earliest()
