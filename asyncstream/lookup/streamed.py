@@ -29,23 +29,11 @@ __all__ = ("StreamLookup", "StreamLookupSpec")
 
 
 class _Rows(Operator):
-    """Where the rows come in. What it is told of their time and end goes no further."""
+    """Where the rows come in. Nothing is behind it: what it is told of their time and end goes no further."""
 
     def __init__(self, receive: Receive) -> None:
         super().__init__()
         self.process_batch = receive  # type: ignore[method-assign]
-
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
-
-    def restore_watermark(self, timestamp: int) -> None:
-        pass
-
-    def set_idle(self, idle: bool) -> None:
-        pass
-
-    def end_input(self) -> None:
-        pass
 
 
 class StreamLookup(Operator):
