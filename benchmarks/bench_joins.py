@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from asyncstream.elements import Timestamps
 from asyncstream.joins.interval import How, IntervalJoinOperator
-from asyncstream.operators.base import Operator, OperatorContext
-from benchmarks.kit import Goal, compare, goals, results
+from asyncstream.operators.base import OperatorContext
+from benchmarks.kit import Counter, Goal, compare, goals, results
 
 __all__ = ("main",)
 
@@ -30,18 +28,6 @@ DISORDER_MS = 200
 
 Side: TypeAlias = tuple[list[tuple[int, int]], list[int]]
 """Elements (key, number), and their timestamps."""
-
-
-class Counter(Operator):
-    """Counts what arrives."""
-
-    count = 0
-
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.count += len(values)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
 
 
 def batches(count: int) -> list[tuple[Side, Side, int]]:

@@ -9,18 +9,18 @@ installed, de-duplication runs there too, as a `stateful_map` and a filter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
 from asyncstream import LookupTable, Pattern
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.keyed import Best, DeduplicateSpec, MatchingSpec, Ranks, RollingSpec, TopSpec
 from asyncstream.lookup import Joined, ReadLookupSpec, StreamLookupSpec
-from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import Spec
 from asyncstream.state import TimeToLive
-from benchmarks.kit import Goal, compare, goals, results
+from benchmarks.kit import Counter, Goal, compare, goals, results
 
 __all__ = ("main",)
 
@@ -33,17 +33,6 @@ value_of = itemgetter(1)
 
 Event = tuple[int, int]
 Batches = list[tuple[list[Event], list[int]]]
-
-
-class Counted(Operator):
-    """Counts what comes out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.count += len(values)
 
 
 def events(count: int, keys: int) -> Batches:
@@ -63,7 +52,7 @@ def driven(spec: Spec, batches: Batches, prepare: Callable[[Any], object] | None
     """Runs an operator over all batches, each with its watermark; gives how many elements that were."""
 
     def work() -> int:
-        operator, end = spec.build(), Counted()
+        operator, end = spec.build(), Counter()
         operator.out = end
         operator.open(OperatorContext())
         if prepare is not None:

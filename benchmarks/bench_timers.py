@@ -10,14 +10,13 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.timers import TimerQueue
+from benchmarks.kit import Counter
 
 BATCH = 1_000
 RUNS = 5
@@ -34,18 +33,6 @@ class Later(KeyedProcessFunction[tuple[int, int], int]):
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
         out(timestamp)
-
-
-class Counter(Operator):
-    """Counts what arrives."""
-
-    count = 0
-
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.count += len(values)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
 
 
 def through_operator(count: int, keys: int, delay: int) -> float:

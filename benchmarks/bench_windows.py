@@ -13,12 +13,12 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.windowing import (
     Aggregates,
@@ -32,6 +32,7 @@ from asyncstream.windowing import (
     WindowPlan,
     window_operator,
 )
+from benchmarks.kit import Counter
 
 BATCH = 1_000
 RUNS = 5
@@ -57,20 +58,6 @@ def events(count: int, keys: int) -> Batches:
             values.append(((state >> 33) % keys, number & 255))
         batches.append((values, list(range(first, first + len(values)))))
     return batches
-
-
-class Counter(Operator):
-    """Counts what arrives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.count += len(values)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
 
 
 def drive(operator: Operator, batches: Batches, single: bool) -> tuple[float, int]:

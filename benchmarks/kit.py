@@ -17,9 +17,26 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-__all__ = ("Goal", "Result", "compare", "goals", "results", "run", "table", "use_loop")
+from asyncstream.elements import Timestamps
+from asyncstream.operators.base import Operator
+
+__all__ = ("Counter", "Goal", "Result", "compare", "goals", "results", "run", "table", "use_loop")
 
 T = TypeVar("T")
+
+
+class Counter(Operator):
+    """Stands at the end of operators, and counts what arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.count += len(values)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        pass
 
 
 @dataclass(frozen=True)
