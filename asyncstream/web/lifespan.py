@@ -14,6 +14,7 @@ from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
 from asyncstream.runtime.aio.process import GRACE
+from asyncstream.runtime.aio.slices import is_frozen
 from asyncstream.web.ending import Ending, told_to_end
 from asyncstream.web.events import REPLAY, relay_all
 
@@ -85,7 +86,7 @@ def lifespan(
 @contextmanager
 def _frozen() -> Iterator[None]:
     """Let the garbage collector leave out what is there now."""
-    if gc.get_freeze_count():  # done by the program, and for it to undo
+    if is_frozen():  # by the program, and for it to undo
         yield
         return
     gc.freeze()

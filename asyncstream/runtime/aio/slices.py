@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ("in_slices", "without_collector")
+__all__ = ("in_slices", "is_frozen", "without_collector")
 
 SLICE_SECONDS = 0.005
 """For how long nothing else runs, as far as slices are short."""
@@ -54,6 +54,11 @@ FROZEN_AT_START = gc.get_freeze_count()
 """Objects that the interpreter itself keeps from the collector."""
 
 
+def is_frozen() -> bool:
+    """Whether objects are kept from the collector already, by somebody who is to give them back."""
+    return gc.get_freeze_count() > FROZEN_AT_START
+
+
 @contextmanager
 def without_collector(*, all_stays: bool = False) -> Iterator[None]:
     """
@@ -70,7 +75,7 @@ def without_collector(*, all_stays: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if all_stays and gc.get_freeze_count() <= FROZEN_AT_START:  # else unfreezing would undo another's
+        if all_stays and not is_frozen():  # else unfreezing would undo another's
             gc.freeze()
             gc.unfreeze()
         if was_on:
