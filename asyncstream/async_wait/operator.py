@@ -365,47 +365,44 @@ class AsyncWaitOperator(Intake):
                 timestamps = Placed(timestamps, [promise.origin for promise in ready])
             self._push([promise.outcome for promise in ready], timestamps)
             return
-        values, timestamps = [], self._timestamps()
+        values, timestamps = [], []
+        origins: list[Origin | None] = []  # as many, where they are tracked
         for promise in ready:
             outcome = promise.outcome
             if outcome.__class__ not in _SPECIAL:
                 values.append(outcome)
                 timestamps.append(promise.timestamp)
                 if tracks:
-                    timestamps.origins.append(promise.origin)  # type: ignore[attr-defined]
+                    origins.append(promise.origin)
                 continue
             self._special -= 1
             if isinstance(outcome, Several):
                 values += outcome.results
                 timestamps += [promise.timestamp] * len(outcome.results)
                 if tracks:
-                    timestamps.origins += self._origins(promise, outcome)  # type: ignore[attr-defined]
+                    origins += self._origins(promise, outcome)
             elif isinstance(outcome, Arrived):
-                self._push(values, timestamps)
-                values, timestamps = [], self._timestamps()
+                self._push(values, self._with(timestamps, origins))
+                values, timestamps, origins = [], [], []
                 result = outcome.outcome
                 found = result if isinstance(result, Several) else Several([result])
                 stamps: list[int | None] = [promise.timestamp] * len(found.results)
-                if tracks:
-                    stamps = Placed(stamps, self._origins(promise, found))
                 with self._journeys.on(outcome.journey):
-                    self._push(found.results, stamps)
+                    self._push(found.results, self._with(stamps, self._origins(promise, found)))
             elif isinstance(outcome, Routed):
-                stamps = [promise.timestamp]
-                if tracks:
-                    stamps = Placed(stamps, [promise.origin])
+                stamps = self._with([promise.timestamp], [promise.origin])
                 self.side_output(outcome.tag).process_batch([outcome.failed], stamps)
             elif isinstance(outcome, Passage):
-                self._push(values, timestamps)
-                values, timestamps = [], self._timestamps()  # the others belong to whoever got them
+                self._push(values, self._with(timestamps, origins))
+                values, timestamps, origins = [], [], []  # the others belong to whoever got them
                 self.pass_on(outcome.control)
                 if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
                     self._watermark = outcome.control.timestamp
-        self._push(values, timestamps)
+        self._push(values, self._with(timestamps, origins))
 
-    def _timestamps(self) -> list[int | None]:
-        """Those of a batch to be emitted, and with them its origins, which are as many."""
-        return Placed((), []) if self._tracks else []
+    def _with(self, timestamps: list[int | None], origins: list[Origin | None]) -> list[int | None]:
+        """Timestamps with the origins of their elements, where they are tracked."""
+        return Placed(timestamps, origins) if self._tracks else timestamps
 
     def _origins(self, promise: Promise, outcome: Several) -> list[Origin | None]:
         """Those of the results of one call."""
