@@ -22,7 +22,7 @@ test: lint types
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-newest
 
 quick: lint
-	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -m "not slow and not spark and not web"
+	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -m "not slow and not spark and not web and not broker"
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Real servers for the tests, each a process on the loopback address."""

@@ -1,0 +1,49 @@
+"""
+Redis: `redis_server` is one for the whole session, `redis_url` is its address for a test that begins with
+nothing in it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.process import HOST, ServerProcess, program
+
+__all__ = ("RedisServer", "redis_server", "redis_url")
+
+
+class RedisServer(ServerProcess):
+    """A redis-server that keeps nothing on the disk."""
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    def clear(self) -> None:
+        """Take out all that is in it, scripts and functions too."""
+        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+            for command in (b"FLUSHALL", b"SCRIPT FLUSH", b"FUNCTION FLUSH"):
+                connection.sendall(command + b"\r\n")
+                assert connection.recv(64) == b"+OK\r\n"
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One that every test may use, and leaves running."""
+    binary = program("redis-server", "Debian: apt-get install redis-server")
+    folder = tmp_path_factory.mktemp("redis")
+    options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", str(folder))
+    server = RedisServer(lambda port: [binary, "--port", str(port), *options], folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The address of an empty Redis."""
+    redis_server.clear()
+    return redis_server.url
