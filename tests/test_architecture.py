@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent / "asyncstream"
 FLOORS = (
     ("errors", "elements", "clock", "codec", "arguments", "filelock"),
     ("eventtime", "lease", "state", "metrics"),
-    ("sharing", "timers"),
+    ("aside", "sharing", "timers"),
     ("operators",),
     ("async_wait", "calls", "keyed", "windowing"),
     ("joins",),

@@ -23,9 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from asyncstream.arguments import refuse
+from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
-from asyncstream.connectors.aside import aside
 from asyncstream.errors import CheckpointError
 from asyncstream.lease import Holder, Lease, following
 

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from asyncstream.aside import aside
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, parts_in, unpack_info
 from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
 from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
-from asyncstream.connectors.aside import aside
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Lease
 

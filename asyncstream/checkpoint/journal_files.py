@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from asyncstream.connectors.aside import aside
+from asyncstream.aside import aside
 
 __all__ = ("FolderFiles", "JournalFiles")
 

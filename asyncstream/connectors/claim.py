@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
-from asyncstream.connectors.aside import aside
+from asyncstream.aside import aside
 from asyncstream.connectors.base import Writer
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock

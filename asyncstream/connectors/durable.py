@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.connectors.aside import DiskThread, aside
+from asyncstream.aside import DiskThread, aside
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.connectors.submissions import Submissions

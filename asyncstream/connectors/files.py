@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar
 import orjson
 
 from asyncstream.arguments import choice
-from asyncstream.connectors.aside import aside
+from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.claim import Claim, Record, fenced
 from asyncstream.connectors.identity import difference, fingerprint

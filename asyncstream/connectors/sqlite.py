@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any, Final, Literal, TypeVar, overload
 
 from asyncstream.arguments import choice, count, refuse, text
-from asyncstream.connectors.aside import aside
+from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.models import Unfit, reader

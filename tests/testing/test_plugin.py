@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Pipeline, PipelineError
-from asyncstream.connectors.aside import DiskThread, aside
+from asyncstream.aside import DiskThread, aside
 from asyncstream.testing import VirtualTime, VirtualTimeLoop, plugin
 
 # ------------------------------------------------------------------ under pytest-asyncio, here
@@ -68,7 +68,7 @@ async def test_who_does_not_ask_has_the_usual_time() -> None:
 SUITE = """
 import asyncio
 import pytest
-from asyncstream.connectors.aside import DiskThread, aside
+from asyncstream.aside import DiskThread, aside
 from asyncstream.testing import VirtualTimeLoop
 
 {mark}
