@@ -1,20 +1,24 @@
 """
-Sources and sinks: one module per outside system, both directions together.
+Sources and sinks: one module or package per outside system, both directions together.
 
 `base` holds what the runtime asks of them; write your own against it.
 """
 
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.dead_letters import DeadLetterSource, from_dead_letter, to_dead_letter
-from asyncstream.connectors.file_sources import CsvSource, JsonLinesSource
-from asyncstream.connectors.files import CsvSink, JsonLinesSink
+from asyncstream.connectors.files import (
+    CsvSink,
+    CsvSource,
+    JsonLinesSink,
+    JsonLinesSource,
+    ParquetSink,
+    ParquetSource,
+)
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
-from asyncstream.connectors.parquet import ParquetSink
-from asyncstream.connectors.parquet_source import ParquetSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from asyncstream.arguments import Duration, Fields, duration_ms, refuse, selector, text
-from asyncstream.connectors.arrow import parquet
+from asyncstream.connectors.files.arrow import parquet
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release

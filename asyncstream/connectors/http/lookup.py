@@ -28,8 +28,8 @@ from asyncstream.calls import (
     single_flight,
 )
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
-from asyncstream.connectors.urls import UnsafeUrl, shown, template
+from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
+from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.operators.call_context import current_key
 from asyncstream.operators.functions import AsyncFunction

@@ -1,5 +1,5 @@
 """
-Files of lines as sinks: JSON lines and CSV. The sources are in `file_sources`.
+Files of lines as sinks: JSON lines and CSV. The sources are in `line_sources`.
 
 Writing happens in the event loop: for a batch on a local disk that takes less time than handing it to a
 thread and back.
@@ -19,8 +19,8 @@ import orjson
 from asyncstream.arguments import choice
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.claim import Claim, Record, fenced
-from asyncstream.connectors.identity import difference, fingerprint
+from asyncstream.connectors.files.claim import Claim, Record, fenced
+from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.lines import (
     BOM,
     AnyPath,
@@ -28,9 +28,6 @@ from asyncstream.connectors.lines import (
     delimiter_of,
     file_path,
     open_file,
-)
-from asyncstream.connectors.lines import (
-    RejectedLine as RejectedLine,  # where checkpoints of earlier versions look for it
 )
 from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, why_unwritten
 from asyncstream.elements import Timestamps

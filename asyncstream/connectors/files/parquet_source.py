@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.arguments import count
-from asyncstream.connectors.arrow import parquet
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.identity import difference, fingerprint
+from asyncstream.connectors.files.arrow import parquet
+from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.lines import AnyPath, column_names, file_path, open_file
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError, describe_error

@@ -29,7 +29,7 @@ import orjson
 
 from asyncstream.arguments import choice, count, function, refuse
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.identity import difference, fingerprint, has_shrunk
+from asyncstream.connectors.files.identity import difference, fingerprint, has_shrunk
 from asyncstream.connectors.lines import (
     AnyPath,
     LineGrew,

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from asyncstream.connectors import to_dead_letter
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.connectors.urls import UnsafeUrl, shown, template
+from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
 from asyncstream.operators.functions import FailedCall
-from tests.connectors.test_http import QUICK, Handler, answer, echo, failure, run, serve, status
+from tests.connectors.http.test_http import QUICK, Handler, answer, echo, failure, run, serve, status
 
 SECRETS = ("passw0rd", "SECRET", "s3cr3t")
 

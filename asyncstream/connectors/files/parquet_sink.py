@@ -26,9 +26,9 @@ from typing import Any, Final, Literal
 
 from asyncstream.arguments import choice, count, refuse
 from asyncstream.aside import aside
-from asyncstream.connectors.arrow import Tables, parquet
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.claim import Claim, Record, fenced
+from asyncstream.connectors.files.arrow import Tables, parquet
+from asyncstream.connectors.files.claim import Claim, Record, fenced
 from asyncstream.connectors.lines import AnyPath, column_names, file_path
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
