@@ -19,6 +19,7 @@ from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
+from asyncstream.connectors.splits import GlobSource, SplitSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (
@@ -26,6 +27,7 @@ __all__ = (
     "CsvSink",
     "CsvSource",
     "DeadLetterSource",
+    "GlobSource",
     "Inbox",
     "Items",
     "JsonLinesSink",
@@ -41,6 +43,7 @@ __all__ = (
     "Sink",
     "Source",
     "SourceBatch",
+    "SplitSource",
     "SqliteSink",
     "SqliteSource",
     "Subscription",

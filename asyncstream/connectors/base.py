@@ -9,7 +9,7 @@ since the last one. One call is under way at a time, and a batch is a list, so t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -44,6 +44,7 @@ class SourceBatch(NamedTuple, Generic[T]):
         rejected: what could not be read as an element; goes to the source's `rejected` output.
         journeys: by their place in `values`, the elements that are followed since they were submitted.
         origins: by their place in `values`, where elements come from that were in a stream before.
+        split: which of `Source.splits` all these are from; None: the source has no splits.
     """
 
     values: Sequence[T]
@@ -51,6 +52,7 @@ class SourceBatch(NamedTuple, Generic[T]):
     rejected: Sequence[Any] = ()
     journeys: Mapping[int, Journey] = MappingProxyType({})
     origins: Mapping[int, Origin] = MappingProxyType({})
+    split: str | None = None
 
 
 def fault_of(batch: Any, rejects: bool) -> str | None:
@@ -66,6 +68,7 @@ def fault_of(batch: Any, rejects: bool) -> str | None:
     values: Any = batch.values
     timestamps: Any = batch.timestamps
     rejected: Any = batch.rejected
+    split: Any = batch.split
     if type(values) is not list and not isinstance(values, Sequence):
         return f"a SourceBatch has {safe_repr(values)} as its values instead of a list"
     if timestamps is not None:
@@ -83,6 +86,8 @@ def fault_of(batch: Any, rejects: bool) -> str | None:
                         f"value {index} of a SourceBatch has {safe_repr(timestamp)} as its timestamp instead "
                         "of an int, milliseconds since the epoch, or None"
                     )
+    if not isinstance(split, str | None):
+        return f"a SourceBatch has {safe_repr(split)} as its split instead of the name of one"
     if not isinstance(rejected, Sequence):
         return f"a SourceBatch has {safe_repr(rejected)} as what was rejected instead of a list"
     if rejected and not rejects:
@@ -174,6 +179,25 @@ class Source(ABC, Generic[T]):
 
         For a source that keeps what it gives. Called now and then while the job runs, after a checkpoint is
         safe. A failure costs nothing but room: it is logged, and the next call says it again.
+        """
+
+    def splits(self) -> Sequence[str]:
+        """
+        The names of the parts of the input that are read now, such as files or partitions; none for a source
+        that is one whole.
+
+        Each split is in order, and what comes of several is mixed anyhow: `position` holds a position of
+        each, and a batch is of one (`SourceBatch.split`). Where `event_time` follows, each has a watermark of
+        its own, and the stream has the smallest. Asked after each `read`, so splits may come and go: one that
+        is at its end, or was taken away, is no longer among them. A `read` gives an empty batch to say so
+        when there are no elements.
+        """
+        return ()
+
+    def hold(self, splits: Collection[str]) -> None:
+        """
+        Give nothing of these splits, which are far ahead in event time, until the next call, which names all
+        that are to wait then. What `read` has of them it keeps.
         """
 
     def is_replayable(self) -> bool:

@@ -5,6 +5,7 @@ A source numbers what it gives, and an element's *origin* is that number, with w
 run whose checkpoints are gone on from, from all others::
 
     (root, number)                  an element of a source
+    (root, "a.csv", number)         the same of one of a source's splits
     (root, number, 2)               the third of what a flat map made of it
     (root, number, "orders")        the same that came into a union by its input "orders"
 

@@ -54,10 +54,12 @@ class EventTime:
     Attributes:
         strategy: how watermarks are found.
         idle_after_ms: after how long without an element, in processing time, the stream is idle; None: never.
+        max_drift_ms: how far one split of a source may be ahead of the slowest; None: as far as it gets.
     """
 
     strategy: WatermarkStrategy
     idle_after_ms: int | None = None
+    max_drift_ms: int | None = None
 
 
 @dataclass(frozen=True)

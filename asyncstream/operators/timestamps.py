@@ -18,6 +18,7 @@ from asyncstream.operators.failures import FAILED, Failures, OnError, failure_co
 from asyncstream.operators.origins import carried
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
+from asyncstream.operators.split_times import SplitTimes
 from asyncstream.operators.whereabouts import Progress
 from asyncstream.state.schema import Schema, described
 
@@ -28,14 +29,17 @@ class AssignEventTime(Operator):
     """
     Emits when: an element arrives, with the timestamp found; a watermark when the strategy gives one.
 
-    Watermarks from upstream end here, except the last one, which says that the input has ended.
-    Snapshot holds: how far the generator and the watermark have come, and whether the stream is idle.
+    Watermarks from upstream end here, except the last one, which says that the input has ended. Of a source
+    with splits (`follow_splits`) each has its own watermark, and the smallest is the stream's.
+    Snapshot holds: how far the generator and the watermark have come, and whether the stream is idle; and the
+        same of each split.
 
     Args:
         timestamp: an element's event time: milliseconds since the epoch or an aware `datetime`.
         strategy: how watermarks are found.
-        idle_after_ms: without an element for this long in processing time, the stream is idle and
-            holds back nobody; None: never.
+        idle_after_ms: without an element for this long in processing time, the stream, or a split, is idle
+            and holds back nobody; None: never.
+        max_drift_ms: how far one split may be ahead of the slowest; None: as far as it gets.
         on_error: what becomes of an element whose event time cannot be told; it has none of its own then,
             and moves no watermark.
     """
@@ -46,13 +50,19 @@ class AssignEventTime(Operator):
         strategy: WatermarkStrategy,
         idle_after_ms: int | None = None,
         on_error: OnError = "fail",
+        max_drift_ms: int | None = None,
     ) -> None:
         super().__init__()
         self._failures = Failures(self, on_error)
         self._timestamp = timestamp
+        self._strategy = strategy
         self._generator = strategy.generator()
         self._watermark = MIN_TIMESTAMP
         self._idle_after_ms = idle_after_ms
+        self._max_drift_ms = max_drift_ms
+        self._splits: SplitTimes | None = None
+        self._hold: Callable[[frozenset[str]], None] | None = None
+        self._kept_splits: dict[str, Any] = {}
         self._idle = False
         self._heard_ms = 0
         self._knows_unit = False
@@ -62,6 +72,50 @@ class AssignEventTime(Operator):
         if self._idle_after_ms is not None:
             self._heard_ms = context.clock.now_ms()
             context.wake_at(self._heard_ms + self._idle_after_ms)
+
+    # ------------------------------------------------------------------ splits
+
+    def follow_splits(self, hold: Callable[[frozenset[str]], None]) -> None:
+        """
+        Before the first element: they are of splits, each of which `enter_split` tells of.
+
+        Args:
+            hold: told of all splits that are to wait for the others, each time that changes.
+        """
+        self._splits = SplitTimes(self._strategy, self._idle_after_ms, self._max_drift_ms)
+        self._splits.restore(self._kept_splits)
+        self._hold = hold
+
+    def assign_splits(self, names: Sequence[str]) -> None:
+        """These are the splits from now on."""
+        if self._splits is None:
+            return
+        now_ms = self.context.clock.now_ms()
+        self._splits.assign(names, now_ms)
+        if self._idle_after_ms is not None:
+            self.context.wake_at(now_ms + self._idle_after_ms)
+        self._follow_slowest()
+
+    def enter_split(self, name: str) -> None:
+        """The elements that come next are of this split."""
+        if self._splits is not None:
+            self._generator = self._splits.enter(name, self.context.clock.now_ms())
+
+    def _follow_slowest(self) -> None:
+        """Splits have moved, turned idle, or come or gone: say what that makes of the stream."""
+        if self._splits is None:
+            return
+        watermark = self._splits.watermark()
+        if watermark > self._watermark:
+            self._watermark = watermark
+            super().advance_watermark(watermark)
+        if self._splits.is_idle is not self._idle:
+            self._idle = not self._idle
+            super().set_idle(self._idle)
+        if self._splits.align() and self._hold is not None:
+            self._hold(self._splits.ahead)
+
+    # ------------------------------------------------------------------ elements
 
     def _first_timestamp(self, value: Any) -> int | datetime:
         """The timestamp of `value`; the first one is looked at, for its unit."""
@@ -75,7 +129,7 @@ class AssignEventTime(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._idle_after_ms is not None:
             self._heard()
-        generator = self._generator
+        generator, splits = self._generator, self._splits
         extract = self._timestamp if self._knows_unit else self._first_timestamp
         stamps: list[int | None] = []
         start = 0  # where the elements begin that have a stamp and have not been passed on
@@ -96,6 +150,8 @@ class AssignEventTime(Operator):
                     self._failures.take(value, timestamps[end] if timestamps else None, error)
                     continue
                 stamps.append(stamp)
+                if watermark is not None and splits is not None:
+                    watermark = splits.advance(watermark)
                 if watermark is not None and watermark > self._watermark:
                     end = start + len(stamps)
                     passed, stamps = stamps, []
@@ -108,6 +164,8 @@ class AssignEventTime(Operator):
             if stamps:
                 rest = values[start : start + len(stamps)]
                 self.out.process_batch(rest, carried(stamps, timestamps, start))
+        if self._max_drift_ms is not None:
+            self._follow_slowest()
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
@@ -124,6 +182,12 @@ class AssignEventTime(Operator):
             self.context.wake_at(self._heard_ms + (self._idle_after_ms or 0))
 
     def advance_clock(self, now_ms: int) -> None:
+        if self._splits is not None:
+            due_ms = self._splits.look(now_ms, self.context.is_held())
+            self._follow_slowest()
+            if due_ms is not None:
+                self.context.wake_at(due_ms)
+            return
         if self._idle_after_ms is None or self._idle:
             return
         if self.context.is_held():
@@ -144,11 +208,14 @@ class AssignEventTime(Operator):
         return self._failures.metrics()
 
     def snapshot(self) -> Any:
-        return [self._generator.snapshot(), self._watermark, self._idle]
+        of_splits = self._kept_splits if self._splits is None else self._splits.snapshot()
+        splits = [of_splits] if of_splits else []
+        return [self._generator.snapshot(), self._watermark, self._idle, *splits]
 
     def restore(self, state: Any) -> None:
         # idle too: those downstream remember that this stream is, and must hear when it is back
-        generator, self._watermark, self._idle = state
+        generator, self._watermark, self._idle, *splits = state
+        self._kept_splits = splits[0] if splits else {}
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
 
@@ -182,7 +249,10 @@ class EventTimeSpec(Spec):
     on_error: OnError
 
     def build(self) -> AssignEventTime:
-        return AssignEventTime(self.timestamp, self.gives.strategy, self.gives.idle_after_ms, self.on_error)
+        gives = self.gives
+        return AssignEventTime(
+            self.timestamp, gives.strategy, gives.idle_after_ms, self.on_error, gives.max_drift_ms
+        )
 
     @property
     def operator(self) -> type[AssignEventTime]:

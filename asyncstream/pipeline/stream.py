@@ -160,6 +160,7 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
         watermarks: WatermarkStrategy,
         *,
         idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[T]: ...
@@ -176,6 +177,7 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
         watermarks: WatermarkStrategy | None = None,
         *,
         idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[T]:
@@ -190,18 +192,22 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
                 since the epoch or an aware `datetime`. Not with `IngestionTime`.
             watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
             idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
-                stream is idle: others it is joined with do not wait for it.
+                stream is idle: others it is joined with do not wait for it. Of a source with splits, such as
+                partitions, each has a watermark of its own, the stream has the smallest, and each is idle or
+                not by itself; what stands between is `map`, `filter`, `flat_map` or `branch`.
+            max_drift: how far (event time; a `timedelta` or seconds) one split may be ahead of the slowest;
+                then it waits. Needs `idle_after`: one that has fallen silent would hold up all others.
             on_error: what becomes of an element for which `timestamp` raises, or gives no point in time: as
                 for `map`. It moves no watermark.
         """
         if isinstance(timestamp, IngestionTime) and watermarks is None:
             timestamp, watermarks = None, timestamp
         if isinstance(watermarks, IngestionTime):
-            if timestamp is not None or idle_after is not None or on_error != "fail":
+            if (timestamp, idle_after, max_drift, on_error) != (None, None, None, "fail"):
                 raise PipelineError(
                     "with IngestionTime the time of an element is that of the clock: no timestamp is read, "
                     "so none can fail, and event time goes on without elements; write "
-                    f"event_time({watermarks}) without timestamp=, idle_after= and on_error="
+                    f"event_time({watermarks}) without timestamp=, idle_after=, max_drift= and on_error="
                 )
             details = {"watermarks": watermarks}
             return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
@@ -212,8 +218,16 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
             )
         plain_methods("watermarks", watermarks, WatermarkStrategy)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
-        spec = EventTimeSpec(read, EventTime(watermarks, idle_ms), on_error_choice(on_error))
+        drift_ms = None if max_drift is None else duration_ms("max_drift", max_drift)
+        if drift_ms is not None and idle_ms is None:
+            raise PipelineError(
+                "max_drift needs idle_after=: where splits wait for the slowest, one that has fallen silent "
+                "would hold up the others for ever"
+            )
+        spec = EventTimeSpec(read, EventTime(watermarks, idle_ms, drift_ms), on_error_choice(on_error))
         shown = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
+        if max_drift is not None:
+            shown["max_drift"] = max_drift
         return Stream(self._graph, self._step("event_time", name, spec, shown))
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:

@@ -30,6 +30,7 @@ from asyncstream import (
     DiskState,
     DryRun,
     FailedCall,
+    GlobSource,
     Inbox,
     IngestionTime,
     Items,
@@ -62,6 +63,7 @@ from asyncstream import (
     Source,
     SourceBatch,
     SourceProgress,
+    SplitSource,
     SqliteSource,
     SqliteStore,
     StepRecovery,
@@ -170,6 +172,9 @@ def sources(
     assert_type(pipeline.source(CsvSource("flights.csv"), name="flights"), SourceStream[dict[str, Any]])
     assert_type(pipeline.source(JsonLinesSource("flights.jsonl", batch=5)), SourceStream[Any])
     assert_type(pipeline.source(SqliteSource("flights.db", "flights")), SourceStream[dict[str, Any]])
+    assert_type(SplitSource(lambda name: Items([name]), ["a"], parallel=2), SplitSource[str])
+    many = GlobSource("in/*.db", lambda path: SqliteSource(path, "t", model=Seat), watch=timedelta(seconds=5))
+    assert_type(pipeline.source(many), SourceStream[Seat])
     assert_type(pipeline.source(CsvSource("a", model=Seat, delimiter=";")), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])

@@ -5,7 +5,8 @@ The number counts from the beginning of the run that had no checkpoint to go on 
 with the source's position: the elements behind that position are read again, and get the same numbers. A
 random text made at the beginning goes with it, so that a job that starts anew, perhaps with another file of
 the same name, has other numbers. The elements of a source that cannot be read again have those of this run
-only: other elements take their places after a crash.
+only: other elements take their places after a crash. Where a source has splits, which come mixed in another
+order the next time, the elements of each are numbered by themselves.
 """
 
 from __future__ import annotations
@@ -35,24 +36,34 @@ class Numbering:
     def __init__(self, pipeline: str, source: str) -> None:
         self._root = digest(pipeline, source, os.urandom(16), size=8)
         self._count = 0
+        self._of_splits: dict[str, int] = {}
 
     def number(self, batch: SourceBatch[Any]) -> Timestamps:
         """The timestamps of a batch, with its elements' origins; those that it brings along it keeps."""
-        root, first = self._root, self._count
-        self._count += len(batch.values)
-        origins: list[Origin | None] = [(root, number) for number in range(first, self._count)]
+        root, size, split = self._root, len(batch.values), batch.split
+        origins: list[Origin | None]
+        if split is None:
+            first = self._count
+            self._count += size
+            origins = [(root, number) for number in range(first, first + size)]
+        else:
+            first = self._of_splits.get(split, 0)
+            self._of_splits[split] = first + size
+            origins = [(root, split, number) for number in range(first, first + size)]
         for place, origin in batch.origins.items():
             origins[place] = origin
         return placed(batch.timestamps, origins)
 
     def saved(self, position: Any) -> Any:
         """What a checkpoint holds of a source that stands at `position`."""
-        return {_KEY: [self._root, self._count], "position": position}
+        of_splits = [dict(self._of_splits)] if self._of_splits else []
+        return {_KEY: [self._root, self._count, *of_splits], "position": position}
 
     def restore(self, saved: Any) -> None:
         """Go on as `saved` says, if it was numbered then."""
         if _is_numbered(saved):
-            self._root, self._count = saved[_KEY]
+            self._root, self._count, *of_splits = saved[_KEY]
+            self._of_splits = dict(of_splits[0]) if of_splits else {}
 
 
 def _is_numbered(saved: Any) -> bool:

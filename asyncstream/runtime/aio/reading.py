@@ -5,7 +5,7 @@ The beginning of a running pipeline: the task that pulls a source.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,10 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
-from asyncstream.operators.base import Operator
+from asyncstream.operators.base import Fanout, Operator
+from asyncstream.operators.basic import PerElement
 from asyncstream.operators.flow import Gate
+from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.endpoints import close_in_time, naming
 from asyncstream.runtime.aio.following import Followed
@@ -55,6 +57,8 @@ class SourceDriver:
         self._reading_since: float | None = None
         self._followed: Followed | None = None
         self._numbering: Numbering | None = None
+        self._split_names: Sequence[str] = ()
+        self._by_split: list[AssignEventTime] = []
 
     def _reopened(self) -> None:
         self._open.set()
@@ -111,6 +115,11 @@ class SourceDriver:
     async def run(self) -> None:
         """Read until the source ends, or is left."""
         now = asyncio.get_running_loop().time
+        if type(self.source).splits is not Source.splits:
+            self._by_split = list(_event_times(self._head))
+            for step in self._by_split:
+                step.follow_splits(self._hold)
+            self._look_at_splits()
         while not self.has_left:
             while not self.gate.is_open():
                 self._open.clear()
@@ -125,6 +134,8 @@ class SourceDriver:
             fault = fault_of(batch, self.source.rejects)
             if fault is not None:
                 raise SourceError(f"step {self.name!r}: {fault}")
+            if self._by_split or batch.split is not None:
+                self._look_at_splits(batch.split)
             if batch.timestamps is not None and not self._knows_unit:
                 self._look_at_unit(batch.timestamps)
             self._read += len(batch.values)
@@ -134,6 +145,25 @@ class SourceDriver:
                 self._push(batch)
             # a source that never waits must not keep everybody else from running
             await asyncio.sleep(0)
+
+    def _look_at_splits(self, entered: str | None = None) -> None:
+        """Tell those who follow the splits which there are now, and whose elements come next."""
+        with naming(self.name, SourceError, is_awaiting=False):
+            names = self.source.splits()
+        if entered is not None and entered not in names:
+            # it was at its end with this batch, or taken away while the batch was on its way
+            names = [*names, entered]
+        if names != self._split_names:
+            self._split_names = names
+            for step in self._by_split:
+                step.assign_splits(names)
+        if entered is not None:
+            for step in self._by_split:
+                step.enter_split(entered)
+
+    def _hold(self, ahead: frozenset[str]) -> None:
+        with naming(self.name, SourceError, is_awaiting=False):
+            self.source.hold(ahead)
 
     def _push(self, batch: SourceBatch[Any]) -> None:
         """Pass a batch on; each element that is followed in a batch of its own."""
@@ -182,3 +212,18 @@ class SourceDriver:
 
     def metrics(self) -> dict[str, int]:
         return {"read": self._read}
+
+
+def _event_times(head: Operator) -> Iterator[AssignEventTime]:
+    """
+    The steps that give event time to the very elements of a source: nothing but functions of one element is
+    between, so that what reaches them while a batch is pushed is of that batch.
+    """
+    if isinstance(head, AssignEventTime):
+        yield head
+    elif isinstance(head, Fanout):
+        for reader in head.readers:
+            yield from _event_times(reader)
+    elif isinstance(head, PerElement):
+        for output in (head.out, *head.side.values()):
+            yield from _event_times(output)

@@ -46,6 +46,7 @@ def source_contract(
     prepare: Callable[[Path], object] | None = None,
     replayable: bool = True,
     ends: bool = True,
+    split_of: Callable[[Any], Any] | None = None,
 ) -> list[Check]:
     """
     The checks that your own source must pass. With pytest::
@@ -61,8 +62,9 @@ def source_contract(
             folder tells one check from another.
         replayable: elements can be read again after a crash.
         ends: `read` gives None behind the last element, rather than to wait for more.
+        split_of: tells, of an element, which split it is from: only those of one come in order.
     """
-    return SourceContract(make, expected, prepare, replayable, ends).checks()
+    return SourceContract(make, expected, prepare, replayable, ends, split_of).checks()
 
 
 class SourceContract(Contract[Source[Any]]):
@@ -75,13 +77,19 @@ class SourceContract(Contract[Source[Any]]):
         prepare: Callable[[Path], object] | None,
         replayable: bool,
         ends: bool,
+        split_of: Callable[[Any], Any] | None,
     ) -> None:
         super().__init__(make)
+        self._split_of = split_of
         self._lease = 0
-        self._expected = list(expected)
+        self._expected = self._by_split(expected)
         self._prepare = prepare
         self._replayable = replayable
         self._ends = ends
+
+    def _by_split(self, elements: Sequence[Any]) -> list[Any]:
+        """The elements of one split after the other, each in order; those of a whole as they are."""
+        return list(elements) if self._split_of is None else sorted(elements, key=self._split_of)
 
     def leaves_out(self, name: str) -> bool:
         return not self._replayable and name in OF_REPLAY
@@ -109,15 +117,29 @@ class SourceContract(Contract[Source[Any]]):
                 break
             fault = fault_of(batch, source.rejects)
             expect(fault is None, fault or "")
+            self._is_of_its_split(source, batch)
             batches.append(batch)
             already += len(batch.values)
             expect(already <= len(self._expected) + 1000, f"{already} elements have come, and no end")
         return batches
 
+    def _is_of_its_split(self, source: Source[Any], batch: SourceBatch[Any]) -> None:
+        """A batch is of one split, and only a source that has splits says of which."""
+        if self._split_of is None:
+            return
+        expect(batch.split is not None or not batch.values, "a batch with elements does not say its split")
+        found = {self._split_of(value) for value in batch.values}
+        expect(len(found) <= 1, f"a batch has elements of several splits: {found}")
+        named = type(source).splits is not Source.splits
+        expect(named, "batches say their split, but splits() is not overridden")
+
     async def _gives(self, source: Source[Any], read: Sequence[Any] = ()) -> None:
         """It gives what has not been read yet, and nothing else."""
         batches = await self._rest(source, len(read))
-        expect_equal("elements", [*read, *_values(batches)], self._expected)
+        self._all_came([*read, *_values(batches)])
+
+    def _all_came(self, read: Sequence[Any]) -> None:
+        expect_equal("elements", self._by_split(read), self._expected)
 
     async def _goes_on_from(self, folder: Path, position: Any, read: Sequence[Any]) -> None:
         """Another source, put there, gives what has not been read by then, and nothing else."""
@@ -147,7 +169,7 @@ class SourceContract(Contract[Source[Any]]):
     # ------------------------------------------------------------------ reading
 
     async def every_element_comes_once_and_in_order(self, folder: Path) -> None:
-        """A source gives every element once, in order, in well-formed batches, and then None."""
+        """A source gives every element once, in the order of its split, in sound batches, and then None."""
         self._prepared(folder)
         source = self._make(folder)
         expect_equal("is_replayable()", source.is_replayable(), self._replayable)
@@ -194,7 +216,7 @@ class SourceContract(Contract[Source[Any]]):
                 break
             read += batch.values
         await source.close()
-        expect_equal("elements", read, self._expected)
+        self._all_came(read)
 
     async def a_read_that_is_cancelled_takes_nothing(self, folder: Path) -> None:
         """A read that is cancelled has not taken anything: the next one gives what it would have given."""
@@ -229,7 +251,12 @@ class SourceContract(Contract[Source[Any]]):
             while (batch := await source.read()) is not None:
                 read += batch.values
         await source.close()
-        expect_equal("elements", read, self._expected[: len(read)])
+        came: dict[Any, list[Any]] = {}
+        for element in read:
+            came.setdefault(self._split_of and self._split_of(element), []).append(element)
+        for split, elements in came.items():
+            every = [one for one in self._expected if not self._split_of or self._split_of(one) == split]
+            expect_equal("elements", elements, every[: len(elements)])
 
     async def it_closes_in_whatever_state_it_is(self, folder: Path) -> None:
         """`close` works right after `open`, after an `open` that failed, and after a cancelled read."""
@@ -268,7 +295,7 @@ class SourceContract(Contract[Source[Any]]):
                 break
             read += batch.values
         await source.close()
-        expect_equal("elements", read, self._expected)
+        self._all_came(read)
 
     async def crashes_between_any_two_reads_lose_nothing(self, folder: Path) -> None:
         """A source that is left behind every batch, and followed by another one, gives every element once."""
@@ -288,7 +315,7 @@ class SourceContract(Contract[Source[Any]]):
             position = _kept(source.position())
         for source in self._made:
             await source.close()
-        expect_equal("elements", read, self._expected)
+        self._all_came(read)
 
     async def goes_on_from_an_older_position_too(self, folder: Path) -> None:
         """A checkpoint may be lost, and the one before it be gone on from, though one has been further."""

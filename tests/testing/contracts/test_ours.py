@@ -19,6 +19,7 @@ from asyncstream import (
     CsvSink,
     CsvSource,
     DirectoryStore,
+    GlobSource,
     Inbox,
     Items,
     JsonLinesSink,
@@ -35,7 +36,7 @@ from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.testing import Check, sink_contract, source_contract, store_contract
 
-ROWS = [{"n": number, "text": f"line {number}"} for number in range(40)]
+ROWS: list[dict[str, Any]] = [{"n": number, "text": f"line {number}"} for number in range(40)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
@@ -56,6 +57,16 @@ def write_table(folder: Path) -> None:
 def write_parquet(folder: Path) -> None:
     for name, rows in (("a", ROWS[:25]), ("b", ROWS[25:])):
         parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet", row_group_size=10)
+
+
+def write_files(folder: Path) -> None:
+    for number in range(4):
+        rows = [json.dumps(row) for row in ROWS if row["n"] % 4 == number]
+        (folder / f"{number}.jsonl").write_text("\n".join(rows))
+
+
+def files(folder: Path) -> GlobSource[Any]:
+    return GlobSource(folder / "*.jsonl", lambda path: JsonLinesSource(path, batch=3), parallel=3)
 
 
 def generated() -> Iterator[dict[str, Any]]:
@@ -95,6 +106,7 @@ SOURCES: dict[str, list[Check]] = {
         lambda folder: SqliteSource(folder / "in.sqlite", "t", batch=7), ROWS, prepare=write_table
     ),
     "parquet": source_contract(lambda folder: ParquetSource(folder, batch=7), ROWS, prepare=write_parquet),
+    "files": source_contract(files, ROWS, prepare=write_files, split_of=lambda row: row["n"] % 4),
     "sequence": source_contract(lambda folder: Items(ROWS), ROWS),
     "generator": source_contract(lambda folder: Items(generated), ROWS, replayable=False),
     "async generator": source_contract(lambda folder: Items(generated_later), ROWS, replayable=False),

@@ -1,0 +1,348 @@
+"""
+Many sources of one kind, read as one: each is a *split* of it, such as a file of a folder.
+
+    known ──> open, at most `parallel` at a time ──> at its end
+                  │   ▲
+                  └───┘  one batch of each is ready, and no other is read before that is given out
+
+A task reads each open split, one batch ahead; `read` gives them out in turn. So what is slow to come in one
+split holds up no other, a split that is held (`Source.hold`) has one batch in memory, and a `read` that is
+cancelled has taken nothing: the tasks go on, and keep what they have. The position holds, of each split that
+is open, where it stood when its last batch was given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import inspect
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from asyncstream.arguments import Duration, count, duration_seconds, function, text
+from asyncstream.aside import aside
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.errors import SourceError, describe_error
+
+__all__ = ("GlobSource", "SplitSource")
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Open(Generic[T]):
+    """
+    A split that is being read.
+
+    Attributes:
+        name: of the split.
+        source: what reads it.
+        position: behind the last batch that was given out; None: at its beginning.
+        task: reads a batch; None: one is ready, or it has not begun.
+        ready: what came last, and the position behind it; None: nothing. A batch of None is the end.
+        error: what reading has failed with.
+    """
+
+    name: str
+    source: Source[T]
+    position: Any = None
+    is_begun: bool = False
+    task: asyncio.Task[None] | None = None
+    ready: tuple[SourceBatch[T] | None, Any] | None = None
+    error: SourceError | None = None
+
+
+class SplitSource(Source[T]):
+    """
+    Reads many sources as one; their elements come mixed, those of each in order.
+
+        SplitSource(lambda table: SqliteSource("shop.db", table), ["orders", "returns"])
+
+    It ends when all splits have ended, unless it looks for new ones. What it goes on from are the positions
+    of the open splits and the names of those that have ended, which are not read again.
+
+    Args:
+        make: gives a new source of a split, by its name. It must be one that can be read again after a crash,
+            and end by itself unless the job is to run until it is stopped.
+        splits: the names of the splits to read, in the order in which to begin with them; or a function,
+            perhaps `async def`, that gives them.
+        every: how often to look for splits that are new, if `splits` is a function: a `timedelta` or seconds;
+            None: once, at the beginning.
+        parallel: how many splits are read at a time. Event time waits for those only, not for what is yet to
+            be begun: begin with the oldest.
+        rejects: what the splits reject goes to the source's `rejected` output.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str], Source[T]],
+        splits: Sequence[str] | Callable[[], Iterable[str] | Awaitable[Iterable[str]]] = (),
+        *,
+        every: Duration | None = None,
+        parallel: int = 4,
+        rejects: bool = False,
+    ) -> None:
+        self._make = function("make", make)
+        self._given = splits if callable(splits) else tuple(text("splits", name) for name in splits)
+        self._every = None if every is None else duration_seconds("every", every)
+        self._parallel = count("parallel", parallel)
+        self.rejects = bool(rejects)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._waiting: deque[str] = deque()
+        self._open: dict[str, _Open[T]] = {}
+        self._ended: dict[str, None] = {}  # in their order
+        self._positions: dict[str, Any] = {}  # to go on from, of splits that are not open
+        self._held: frozenset[str] = frozenset()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._arrived = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._failed: SourceError | None = None
+        self._looks = False
+        self._ready: deque[_Open[T]] = deque()  # in the order in which they came
+        self._names: tuple[str, ...] = ()
+        self._has_left = False  # a split, since the last batch
+
+    # ------------------------------------------------------------------ which splits
+
+    def assign(self, *names: str, positions: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """
+        Read these splits too, if they are not read and have not been.
+
+        Args:
+            names: of the splits.
+            positions: where to go on in some of them; the others are read from the beginning.
+        """
+        for name in names:
+            text("name", name)
+            if name not in self._open and name not in self._ended and name not in self._waiting:
+                self._waiting.append(name)
+                if name in positions:
+                    self._positions[name] = positions[name]
+        self._arrived.set()
+
+    def revoke(self, *names: str) -> dict[str, Any]:
+        """
+        Read these splits no more; what was read ahead of them is not given out.
+
+        Returns:
+            Where each stood that had begun, for who goes on with it.
+        """
+        left: dict[str, Any] = {}
+        for name in names:
+            position = self._positions.pop(name, None)
+            if name in self._waiting:
+                self._waiting.remove(name)
+            split = self._open.pop(name, None)
+            if split is not None:
+                position = split.position
+                self._leave(split)
+            if position is not None:
+                left[name] = position
+        self._names = tuple(self._open)
+        self._arrived.set()
+        return left
+
+    def splits(self) -> Sequence[str]:
+        return self._names
+
+    def hold(self, splits: Collection[str]) -> None:
+        self._held = frozenset(splits)
+        self._arrived.set()
+
+    # ------------------------------------------------------------------ reading
+
+    async def open(self) -> None:
+        self._begin()
+        await self._look()
+        if callable(self._given) and self._every is not None:
+            self._looks = True
+            self._looking = asyncio.create_task(self._keep_looking(self._every), name="asyncstream splits")
+
+    async def _look(self) -> None:
+        if not callable(self._given):
+            self.assign(*self._given)
+            return
+        found: Any = self._given()
+        if inspect.isawaitable(found):
+            found = await found
+        self.assign(*found)
+
+    async def _keep_looking(self, every: float) -> None:
+        try:
+            while True:
+                await asyncio.sleep(every)
+                await self._look()
+        except Exception as error:
+            self._failed = SourceError(f"cannot look for splits: {describe_error(error)}")
+            self._failed.__cause__ = error
+            self._arrived.set()
+
+    async def read(self) -> SourceBatch[T] | None:
+        while True:
+            if self._failed is not None:
+                raise self._failed
+            self._begin_some()
+            batch = self._next()
+            if batch is not None:
+                self._has_left = False
+                return batch
+            if self._has_left:  # for the pipeline to hear that a split is gone, before others are waited for
+                self._has_left = False
+                return SourceBatch([])
+            if not self._has_more():
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _has_more(self) -> bool:
+        return bool(self._open or self._waiting or self._looks)
+
+    def _begin_some(self) -> None:
+        """Begin with splits while there is room."""
+        while self._waiting and len(self._open) < self._parallel:
+            name = self._waiting.popleft()
+            self._open[name] = split = _Open(name, self._make(name), self._positions.pop(name, None))
+            self._read_ahead(split)
+            self._names = tuple(self._open)
+
+    def _read_ahead(self, split: _Open[T]) -> None:
+        split.task = asyncio.create_task(self._fill(split), name=f"asyncstream split {split.name}")
+
+    def _next(self) -> SourceBatch[T] | None:
+        """The batch that is the first to be given out; None: there is none now."""
+        for split in list(self._ready):
+            if split.name in self._held or self._open.get(split.name) is not split:
+                continue
+            if split.error is not None:
+                raise split.error
+            self._ready.remove(split)
+            assert split.ready is not None
+            (batch, split.position), split.ready = split.ready, None
+            if batch is not None:
+                self._read_ahead(split)
+                return batch._replace(split=split.name)
+            del self._open[split.name]
+            self._ended[split.name] = None
+            self._leave(split)
+            self._names = tuple(self._open)
+        return None
+
+    async def _fill(self, split: _Open[T]) -> None:
+        try:
+            if not split.is_begun:
+                if not split.source.is_replayable():
+                    raise SourceError("a split must be a source that can be read again from a position")
+                split.source.writer = self.writer
+                await split.source.open()
+                split.is_begun = True
+                if split.position is not None:
+                    await split.source.seek(split.position)
+            batch = await split.source.read()
+            split.ready = batch, split.source.position()
+        except Exception as error:
+            reason = str(error) if isinstance(error, SourceError) else describe_error(error)
+            split.error = SourceError(f"split {split.name!r}: {reason}")
+            split.error.__cause__ = error
+        self._ready.append(split)
+        split.task = None
+        self._arrived.set()
+
+    def _leave(self, split: _Open[T]) -> None:
+        """Close the source of a split, when what it does has ended."""
+        self._has_left = True
+        if split in self._ready:
+            self._ready.remove(split)
+        task = asyncio.create_task(self._closed(split), name=f"asyncstream split {split.name}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _closed(self, split: _Open[T]) -> None:
+        if split.task is not None:
+            split.task.cancel()
+            await asyncio.wait({split.task})
+        await split.source.close()
+
+    def unread(self) -> int:
+        ready = (split.ready for split in self._open.values())
+        return sum(len(one[0].values) for one in ready if one is not None and one[0] is not None)
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self) -> dict[str, Any]:
+        now = {name: split.position for name, split in self._open.items()}
+        known = {
+            name: position for name, position in {**self._positions, **now}.items() if position is not None
+        }
+        return {"splits": known, "ended": list(self._ended)}
+
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        for name, place in position["splits"].items():
+            await self._make(name).can_seek(place)
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        self._ended = dict.fromkeys(position["ended"])
+        self._positions = dict(position["splits"])
+        fresh = [name for name in self._waiting if name not in self._ended and name not in self._positions]
+        self._waiting = deque([*self._positions, *fresh])
+
+    async def forget(self, position: dict[str, Any]) -> None:
+        for name, place in position["splits"].items():
+            if name in self._open and self._open[name].is_begun:
+                await self._open[name].source.forget(place)
+
+    async def close(self) -> None:
+        tasks = [split.task for split in self._open.values() if split.task is not None]
+        if self._looking is not None:
+            tasks.append(self._looking)
+            self._looking = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        splits, self._open = list(self._open.values()), {}
+        for split in splits:
+            await split.source.close()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+
+class GlobSource(SplitSource[T]):
+    """
+    Reads all files that match a pattern, each as a split, in the order of their names.
+
+        GlobSource("in/*.jsonl", JsonLinesSource)
+        GlobSource("in/**/*.csv", lambda path: CsvSource(path, delimiter=";"), watch=timedelta(seconds=5))
+
+    A file is read when it is there under its name, so a new one is to be written under another name, and
+    renamed. A file that has been read to its end is not looked at again.
+
+    Args:
+        pattern: as for `glob.glob`; `**` is any number of folders.
+        make: gives the source of one file, by its path.
+        watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
+            the source ends with the last file.
+        parallel: as for `SplitSource`; so is `rejects`.
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        make: Callable[[str], Source[T]],
+        *,
+        watch: Duration | None = None,
+        parallel: int = 4,
+        rejects: bool = False,
+    ) -> None:
+        path = text("pattern", os.fspath(pattern))
+
+        async def find() -> list[str]:
+            return await aside(lambda: sorted(filter(os.path.isfile, glob.iglob(path, recursive=True))))
+
+        every = None if watch is None else duration_seconds("watch", watch)
+        super().__init__(make, find, every=every, parallel=parallel, rejects=rejects)

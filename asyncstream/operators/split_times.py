@@ -1,0 +1,150 @@
+"""
+How far event time has come in each split of a source, and in all of them together.
+
+Theory. A split is in order, or nearly so; splits beside each other are not, for one is read faster than the
+other. A single generator of watermarks would go with the fastest, and what the others bring would be late. So
+each split has a generator of its own, and the stream's watermark is the smallest of theirs. After Flink's
+WatermarkOutputMultiplexer:
+
+* a split that has brought nothing yet is waited for, and so is one that comes back from idleness: the
+  watermark of the stream, which never goes back, stands still until that one has caught up;
+* an idle split is waited for no more, nor is one that is gone. When all are idle, so is the stream.
+
+*Alignment*: a split that is more than `max_drift_ms` ahead of the slowest is to wait, lest what is behind the
+step fills up with its elements. While it waits, its silence says nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.eventtime import WatermarkGenerator, WatermarkStrategy
+
+__all__ = ("SplitTimes",)
+
+
+class _Split:
+    """Event time in one split."""
+
+    __slots__ = ("generator", "heard_ms", "idle", "watermark")
+
+    def __init__(self, generator: WatermarkGenerator, now_ms: int) -> None:
+        self.generator = generator
+        self.watermark = MIN_TIMESTAMP
+        self.idle = False
+        self.heard_ms = now_ms
+
+
+class SplitTimes:
+    """
+    The event times of the splits of one source.
+
+    Args:
+        strategy: makes a generator of watermarks for each.
+        idle_after_ms: without an element for this long in processing time, a split is idle; None: never.
+        max_drift_ms: how far a split may be ahead of the slowest; None: as far as it gets.
+
+    Attributes:
+        ahead: the splits that are to wait for the others.
+    """
+
+    def __init__(
+        self, strategy: WatermarkStrategy, idle_after_ms: int | None, max_drift_ms: int | None
+    ) -> None:
+        self._strategy = strategy
+        self._idle_after_ms = idle_after_ms
+        self._max_drift_ms = max_drift_ms
+        self._splits: dict[str, _Split] = {}
+        self._kept: dict[str, list[Any]] = {}  # of an earlier run, of splits that are not there yet
+        self._current: _Split | None = None
+        self.ahead: frozenset[str] = frozenset()
+
+    def assign(self, names: Iterable[str], now_ms: int) -> None:
+        """These are the splits from now on; those that are new begin at the beginning."""
+        before, self._splits = self._splits, {}
+        for name in names:
+            self._splits[name] = before.get(name) or self._begun(name, now_ms)
+
+    def _begun(self, name: str, now_ms: int) -> _Split:
+        split = _Split(self._strategy.generator(), now_ms)
+        if name in self._kept:
+            generator, split.watermark, split.idle = self._kept.pop(name)
+            split.generator.restore(generator)
+        return split
+
+    def enter(self, name: str, now_ms: int) -> WatermarkGenerator:
+        """The elements that come next are of this split; gives its generator."""
+        self._current = split = self._splits[name]
+        split.idle = False
+        split.heard_ms = now_ms
+        return split.generator
+
+    def advance(self, watermark: int) -> int:
+        """The split that was entered has come to this; gives what all together have come to."""
+        split = self._current
+        if split is not None and watermark > split.watermark:
+            split.watermark = watermark
+        return self.watermark()
+
+    def watermark(self) -> int:
+        """The smallest of those that are waited for; before all time if there are none."""
+        return min(self._awaited(), default=MIN_TIMESTAMP)
+
+    def _awaited(self) -> list[int]:
+        return [split.watermark for split in self._splits.values() if not split.idle]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are splits, and all are idle."""
+        return bool(self._splits) and all(split.idle for split in self._splits.values())
+
+    def align(self) -> bool:
+        """See which splits are to wait; whether that has changed."""
+        if self._max_drift_ms is None:
+            return False
+        limit = self.watermark() + self._max_drift_ms
+        ahead = {name for name, split in self._splits.items() if not split.idle and split.watermark > limit}
+        if ahead == self.ahead:
+            return False
+        self.ahead = frozenset(ahead)
+        return True
+
+    def look(self, now_ms: int, excused: bool) -> int | None:
+        """
+        See which splits are idle.
+
+        Args:
+            now_ms: processing time.
+            excused: the source may not be read, so that silence says nothing.
+
+        Returns:
+            When to look next; None: not before a split that is idle has brought something.
+        """
+        if self._idle_after_ms is None:
+            return None
+        due_ms = None
+        for name, split in self._splits.items():
+            if split.idle:
+                continue
+            if excused or name in self.ahead:
+                split.heard_ms = now_ms
+            until_ms = split.heard_ms + self._idle_after_ms
+            if until_ms <= now_ms:
+                split.idle = True
+            elif due_ms is None or until_ms < due_ms:
+                due_ms = until_ms
+        return due_ms
+
+    def snapshot(self) -> dict[str, Any]:
+        """By name: what the generator has, the watermark, and whether it is idle."""
+        now = {
+            name: [split.generator.snapshot(), split.watermark, split.idle]
+            for name, split in self._splits.items()
+        }
+        return {**self._kept, **now}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `snapshot` gave, for splits that are assigned from now on."""
+        self._kept = dict(state)

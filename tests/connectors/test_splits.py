@@ -1,0 +1,230 @@
+"""Many sources read as one: splits that come and go, positions of each, and event time of the slowest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    Count,
+    GlobSource,
+    JsonLinesSource,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Source,
+    SourceBatch,
+    SourceError,
+    SplitSource,
+    TumblingWindows,
+)
+from asyncstream.testing.loop import run_virtual
+
+
+class Paced(Source[Any]):
+    """Gives one element after the other, each at the second that it names, as (split, number)."""
+
+    def __init__(self, name: str, times: Sequence[float], log: list[str]) -> None:
+        self.name, self.times, self.log, self.at = name, times, log, 0
+
+    async def open(self) -> None:
+        self.log.append(f"{self.name} open")
+
+    async def read(self) -> SourceBatch[Any] | None:
+        if self.at == len(self.times):
+            return None
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, self.times[self.at] - now))
+        self.at += 1
+        return SourceBatch([(self.name, self.at)])
+
+    def position(self) -> int:
+        return self.at
+
+    async def seek(self, position: int) -> None:
+        self.at = position
+
+    async def close(self) -> None:
+        self.log.append(f"{self.name} close")
+
+
+def paced(log: list[str], **times: Sequence[float]) -> SplitSource[Any]:
+    return SplitSource(lambda name: Paced(name, times[name], log), list(times))
+
+
+async def drained(source: Source[Any], count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        batch = await source.read()
+        assert batch is not None
+        found += batch.values
+    return found
+
+
+def test_a_split_that_is_slow_holds_up_no_other() -> None:
+    async def main() -> None:
+        source = paced([], slow=[100, 200], quick=[1, 2, 3])
+        await source.open()
+        found = await drained(source, 5)
+        assert found == [("quick", 1), ("quick", 2), ("quick", 3), ("slow", 1), ("slow", 2)]
+        while (batch := await source.read()) is not None:
+            assert not batch.values
+        assert source.splits() == ()
+        await source.close()
+
+    run_virtual(main())
+
+
+def test_a_split_that_is_held_is_kept_until_it_is_let_go() -> None:
+    async def main() -> None:
+        source = paced([], a=[0, 0, 0], b=[0, 5, 9])
+        await source.open()
+        source.hold({"a"})
+        assert await drained(source, 3) == [("b", 1), ("b", 2), ("b", 3)]
+        assert source.position()["splits"] == {"b": 3}
+        source.hold(())
+        assert await drained(source, 3) == [("a", 1), ("a", 2), ("a", 3)]
+        await source.close()
+
+    run_virtual(main())
+
+
+def test_splits_are_revoked_and_assigned_at_run_time() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        times: dict[str, Sequence[float]] = {"a": [1, 2, 3, 4], "b": [1.5, 2.5]}
+        first = SplitSource(lambda name: Paced(name, times[name], log), ["a", "b"])
+        other = SplitSource(lambda name: Paced(name, times[name], log))
+        await first.open()
+        await other.open()
+        assert await drained(first, 3) == [("a", 1), ("b", 1), ("a", 2)]
+        left = first.revoke("a")
+        assert left == {"a": 2}
+        assert first.splits() == ("b",)
+        other.assign(*left, positions=left)
+        assert await drained(other, 2) == [("a", 3), ("a", 4)]
+        assert await drained(first, 1) == [("b", 2)]
+        assert "a" not in first.position()["splits"]
+        await first.close()
+        await other.close()
+        assert log.count("a open") == log.count("a close") == 2
+
+    run_virtual(main())
+
+
+def test_what_fails_in_a_split_names_it() -> None:
+    class Failing(Paced):
+        async def read(self) -> SourceBatch[Any] | None:
+            raise OSError("gone")
+
+    async def main() -> None:
+        source = SplitSource(lambda name: Failing(name, [], []), ["a"])
+        await source.open()
+        with pytest.raises(SourceError, match=r"split 'a': OSError: gone"):
+            await drained(source, 1)
+        await source.close()
+
+    run_virtual(main())
+
+
+def test_windows_wait_for_the_slowest_split() -> None:
+    async def main() -> list[tuple[int, int]]:
+        # each element's event time is its number, in seconds; "quick" is read long before "slow"
+        source = paced([], slow=[100, 200, 300], quick=[1, 2, 3])
+        counts: list[Any] = []
+        pipeline = Pipeline("windows")
+        stream = pipeline.source(source, name="events").map(lambda event: event)
+        timed = stream.event_time(lambda event: event[1] * 1000, AscendingTimestamps(every=0), name="times")
+        windows = timed.window_all(TumblingWindows(timedelta(seconds=1)))
+        windows.aggregate(n=Count()).to(counts)
+        await pipeline.run()
+        return [(result.start_ms, result.value["n"]) for result in counts]
+
+    assert run_virtual(main()) == [(1000, 2), (2000, 2), (3000, 2)]
+
+
+def test_a_split_far_ahead_waits_until_the_slowest_comes_near() -> None:
+    async def main() -> list[Any]:
+        source = paced([], slow=[1, 2, 3, 4], quick=[0] * 40)
+        seen: list[Any] = []
+        pipeline = Pipeline("aligned")
+        stream = pipeline.source(source, name="events")
+        timed = stream.event_time(
+            lambda event: event[1] * (1000 if event[0] == "quick" else 10_000),
+            AscendingTimestamps(every=0),
+            idle_after=60,
+            max_drift=5,
+        )
+        timed.to(seen)
+        await pipeline.run()
+        return seen
+
+    seen = run_virtual(main())
+    assert len(seen) == 44
+    reached = 0
+    for split, number in seen:
+        if split == "slow":
+            reached = number * 10_000
+        elif reached and reached < 40_000:  # one batch may be on its way when the split is told to wait
+            assert number * 1000 <= reached + 5000 + 1000
+
+
+def test_a_job_goes_on_in_each_file_where_it_was(tmp_path: Path) -> None:
+    for name in "abc":
+        lines = [json.dumps([name, number]) for number in range(20)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    store = MemoryStore()
+    seen: list[Any] = []
+    stopped = asyncio.Event()
+
+    def look(event: list[Any]) -> None:
+        seen.append(event)
+        if len(seen) == 23:
+            stopped.set()
+
+    def build() -> Pipeline:
+        pipeline = Pipeline("files")
+        source = GlobSource(tmp_path / "*.jsonl", lambda path: JsonLinesSource(path, batch=4), parallel=2)
+        pipeline.source(source, name="files").to(look, name="seen")
+        return pipeline
+
+    async def main() -> None:
+        async with build().start(checkpoints=Checkpoints(store=store, every=3600)) as job:
+            await stopped.wait()
+            await job.stop()
+        assert len(seen) < 60
+        await build().run(checkpoints=Checkpoints(store=store, every=3600))
+
+    run_virtual(main())
+    assert sorted(map(tuple, seen)) == [(name, number) for name in "abc" for number in range(20)]
+    for name in "abc":
+        assert [number for which, number in seen if which == name] == list(range(20))
+
+
+def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
+    async def main() -> list[Any]:
+        source = GlobSource(tmp_path / "**" / "*.jsonl", JsonLinesSource, watch=10)
+        await source.open()
+        (tmp_path / "late").mkdir()
+        (tmp_path / "late" / "a.jsonl").write_text("1\n2\n")
+        first = await drained(source, 2)
+        (tmp_path / "b.jsonl").write_text("3\n")
+        rest = await drained(source, 1)
+        await source.close()
+        return first + rest
+
+    assert run_virtual(main()) == [1, 2, 3]
+
+
+def test_alignment_needs_idleness() -> None:
+    stream = Pipeline("wrong").source([1])
+    with pytest.raises(PipelineError, match="max_drift needs idle_after="):
+        stream.event_time(lambda event: event, AscendingTimestamps(), max_drift=5)

@@ -1,0 +1,150 @@
+"""Event time of a source's splits: the slowest counts, idle ones excepted, and those far ahead wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import AscendingTimestamps, ManualClock
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.split_times import SplitTimes
+from asyncstream.operators.timestamps import AssignEventTime
+from tests.operators.recorder import IDLE, Recorder, W, record
+
+EVERY_ONE = AscendingTimestamps(every=0)
+
+
+def followed(
+    *names: str, idle_after_ms: int | None = None, max_drift_ms: int | None = None
+) -> tuple[AssignEventTime, Recorder, ManualClock, list[set[str]]]:
+    """A step that follows these splits, what it emits, its clock, and which splits were to wait."""
+    operator = AssignEventTime(lambda value: value, EVERY_ONE, idle_after_ms, max_drift_ms=max_drift_ms)
+    recorder, clock, held = record(operator), ManualClock(0), []
+    operator.open(OperatorContext(clock=clock, wake_at=lambda ms: None))
+    operator.follow_splits(lambda ahead: held.append(set(ahead)))
+    operator.assign_splits(names)
+    return operator, recorder, clock, held
+
+
+def push(operator: AssignEventTime, split: str, *values: int) -> None:
+    operator.enter_split(split)
+    operator.process_batch(list(values), None)
+
+
+def watermarks(recorder: Recorder) -> list[Any]:
+    return [seen[1] for seen in recorder.seen if seen[0] is W]
+
+
+def test_the_watermark_is_the_smallest_of_the_splits() -> None:
+    operator, recorder, _, _ = followed("a", "b")
+    push(operator, "a", 100, 200)
+    assert watermarks(recorder) == []
+    push(operator, "b", 50)
+    push(operator, "b", 150, 300)
+    assert watermarks(recorder) == [49, 149, 199]
+
+
+def test_an_idle_split_is_not_waited_for_until_it_is_back() -> None:
+    operator, recorder, clock, _ = followed("a", "b", idle_after_ms=1000)
+    push(operator, "a", 100)
+    clock.set_ms(500)
+    push(operator, "a", 200)
+    clock.set_ms(1000)
+    operator.advance_clock(1000)
+    assert watermarks(recorder) == [199]
+    push(operator, "b", 150)  # behind: the watermark stands still until it has caught up
+    push(operator, "a", 400)
+    assert watermarks(recorder) == [199]
+    push(operator, "b", 300)
+    assert watermarks(recorder) == [199, 299]
+
+
+def test_the_stream_is_idle_when_all_splits_are() -> None:
+    operator, recorder, clock, _ = followed("a", "b", idle_after_ms=1000)
+    push(operator, "a", 100)
+    clock.set_ms(1000)
+    operator.advance_clock(1000)
+    assert recorder.seen[-1] == (IDLE, True)
+    push(operator, "b", 50)
+    assert (IDLE, False) in recorder.seen
+
+
+def test_a_split_that_is_gone_is_not_waited_for() -> None:
+    operator, recorder, _, _ = followed("a", "b")
+    push(operator, "a", 100)
+    operator.assign_splits(("a",))
+    assert watermarks(recorder) == [99]
+
+
+def test_a_split_that_has_come_is_waited_for() -> None:
+    operator, recorder, _, _ = followed("a")
+    push(operator, "a", 100)
+    operator.assign_splits(("a", "b"))
+    push(operator, "a", 200)
+    assert watermarks(recorder) == [99]
+    push(operator, "b", 120)
+    assert watermarks(recorder) == [99, 119]
+
+
+def test_a_split_far_ahead_waits_for_the_slowest_and_is_not_idle_meanwhile() -> None:
+    operator, recorder, clock, held = followed("a", "b", idle_after_ms=1000, max_drift_ms=100)
+    push(operator, "b", 10)
+    push(operator, "a", 50)
+    assert held == [{"b"}, set()]  # before "a" had brought anything, any split was ahead of it
+    push(operator, "a", 500)
+    assert held[-1] == {"a"}
+    clock.set_ms(900)
+    push(operator, "b", 20)
+    clock.set_ms(1500)
+    operator.advance_clock(1500)  # "a" has been silent for longer than a second, because it was told to
+    push(operator, "b", 450)
+    assert held[-1] == set()
+    assert watermarks(recorder) == [9, 19, 449]
+
+
+def test_where_the_slowest_is_idle_the_others_go_on() -> None:
+    operator, recorder, clock, held = followed("a", "b", idle_after_ms=1000, max_drift_ms=100)
+    push(operator, "a", 500)
+    assert held == [{"a"}]
+    clock.set_ms(1000)
+    operator.advance_clock(1000)
+    assert held[-1] == set()
+    assert watermarks(recorder) == [499]
+
+
+def test_a_snapshot_holds_how_far_each_split_has_come() -> None:
+    operator, _, _, _ = followed("a", "b")
+    push(operator, "a", 100)
+    push(operator, "b", 50)
+    restored = AssignEventTime(lambda value: value, EVERY_ONE)
+    recorder = record(restored)
+    restored.restore(operator.snapshot())
+    assert restored.snapshot() == operator.snapshot()  # also before it knows of any split
+    restored.follow_splits(lambda ahead: None)
+    restored.assign_splits(("a", "b"))
+    push(restored, "b", 80)
+    push(restored, "b", 200)
+    assert watermarks(recorder) == [79, 99]
+
+
+def test_a_source_without_splits_has_the_snapshot_that_it_had() -> None:
+    operator = AssignEventTime(lambda value: value, EVERY_ONE)
+    record(operator)
+    operator.process(10, None)
+    assert operator.snapshot() == [11, 9, False]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50))))
+def test_no_element_is_late_that_is_not_late_in_its_own_split(elements: list[tuple[str, int]]) -> None:
+    times = SplitTimes(EVERY_ONE, None, None)
+    times.assign(list("abc"), 0)
+    own = dict.fromkeys("abc", MIN_TIMESTAMP)
+    for split, timestamp in elements:
+        watermark = times.enter(split, 0).on_element(None, timestamp)
+        if watermark is not None:
+            own[split] = max(own[split], watermark)
+            times.advance(watermark)
+        assert times.watermark() == min(own.values())
