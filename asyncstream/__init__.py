@@ -6,7 +6,7 @@ A map of the package, in reading order:
     elements      what flows: values, timestamps, watermarks
     operators     the contract every operator keeps, and the plain ones
     async_wait    many calls at once, their results in the order asked for
-    calls         guards around a call: retry, rate limit, circuit breaker, cache, batching
+    guards        around a call: retry, rate limit, circuit breaker, cache, batching
     eventtime     timestamps and watermarks
     state         keyed state; with `timers`, what process functions and windows are made of
     keyed         one of many, the first of many, rolling results, patterns

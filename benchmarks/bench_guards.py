@@ -25,7 +25,7 @@ import aiolimiter
 import anyio
 
 from asyncstream import Pipeline
-from asyncstream.calls import (
+from asyncstream.guards import (
     Guard,
     adaptive_concurrency,
     cached,

@@ -40,10 +40,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream import BoundedOutOfOrderness, Pipeline, Stream
 from asyncstream.runtime.spark import enrich, local_spark
-from asyncstream.runtime.spark.assembly import Terms
-from asyncstream.runtime.spark.cut import cut
 from asyncstream.runtime.spark.enrich import async_step
-from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
+from asyncstream.runtime.spark.stages import stages_of
+from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage
 from asyncstream.windowing import Count, Sum, TumblingWindows
 from benchmarks.by_key import ByKey, result_type
 from benchmarks.kit import table
@@ -156,14 +156,14 @@ def drain(df: DataFrame) -> None:
 
 def without_spark(fn: Function, schema: StructType, batches: list[Any]) -> None:
     graph, _ = async_step(fn, False, "enrich", {}, [])
-    (stage,) = cut(graph, streaming=False)
+    (stage,) = stages_of(graph, streaming=False)
     route = stage.exits[0].number
     task = StageTask(
         f"without Spark {fn}",
         stage,
         Terms(1, frozenset({route}), streaming=False),
         source=tuple(entry.number for entry in stage.entries),
-        output=Output("results", route, schema),
+        output=OutputTask("results", route, schema),
     )
     written = sum(batch.num_rows for batch in run_stage(task, iter(batches)))
     assert written == sum(batch.num_rows for batch in batches)

@@ -18,8 +18,8 @@ from typing import Any
 from aiohttp import web
 
 from asyncstream import FailedCall, Pipeline
-from asyncstream.calls import Breaker
 from asyncstream.connectors.http import HttpLookup
+from asyncstream.guards import Breaker
 
 FLIGHTS = [{"flight": f"AS{number}", "tailnum": f"N{number * 7 % 150:03}"} for number in range(600)]
 

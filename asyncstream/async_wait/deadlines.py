@@ -44,7 +44,7 @@ class Deadlines:
         self._overdue = overdue
         self._entries: deque[tuple[float, list[Worker]]] = deque()
         self._count = 0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._stamp = -inf
 
     def stamp(self) -> float:
@@ -66,25 +66,25 @@ class Deadlines:
             )
             self._entries = deque(entry for entry in running if entry[1])
             self._count = sum(len(workers) for _, workers in self._entries)
-        if self._alarm is None:
-            self._alarm = self._loop.call_at(now + self._seconds, self._expire)
+        if self._timer is None:
+            self._timer = self._loop.call_at(now + self._seconds, self._expire)
 
     def cancel(self) -> None:
         """Nothing is due any more."""
         self._entries.clear()
         self._count = 0
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _expire(self) -> None:
-        self._alarm = None
+        self._timer = None
         now = self._loop.time() + CLOCK_SLACK
         while self._entries:
             since, workers = self._entries[0]
             if since + self._seconds > now:
                 if any(_runs_since(worker, since) for worker in workers):
-                    self._alarm = self._loop.call_at(since + self._seconds, self._expire)
+                    self._timer = self._loop.call_at(since + self._seconds, self._expire)
                     return
             else:
                 for worker in workers:

@@ -62,7 +62,6 @@ from contextvars import Context, copy_context
 from itertools import repeat
 from typing import Any
 
-from asyncstream.arguments import is_async_function
 from asyncstream.async_wait.deadlines import Deadlines
 from asyncstream.async_wait.entries import (
     MARKED,
@@ -75,7 +74,7 @@ from asyncstream.async_wait.entries import (
 )
 from asyncstream.async_wait.follow import call_followed
 from asyncstream.async_wait.journaled import Journaled
-from asyncstream.async_wait.lanes import Lanes
+from asyncstream.async_wait.key_serializer import KeySerializer
 from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
@@ -101,7 +100,8 @@ from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeo
 from asyncstream.operators.origins import Origin, Placed
 from asyncstream.operators.whereabouts import LIMITED, Progress, RecentFailures, Whereabouts
 from asyncstream.sharing import hold, release
-from asyncstream.state.detached import IMMUTABLE, detached
+from asyncstream.state.capture import IMMUTABLE, detached
+from asyncstream.validation import is_async_function
 
 __all__ = ("COUNTED", "AsyncWaitOperator")
 
@@ -157,7 +157,7 @@ class AsyncWaitOperator(Intake):
         self._held = 0  # elements taken from the inbox and not emitted
         self._passed: tuple[list[Any], list[int | None]] = ([], [])
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
-        self._lanes = None if settings.key_by is None else Lanes(settings.key_by)
+        self._serializer = None if settings.key_by is None else KeySerializer(settings.key_by)
         self._workers: set[Worker] = set()
         self._most_running = 0
         self._idle_workers: list[Worker] = []
@@ -422,7 +422,7 @@ class AsyncWaitOperator(Intake):
             return  # all are busy, and whoever is done takes the next one
         if self._halted or not self._has_work():
             return
-        released = 0 if self._lanes is None else len(self._lanes.released)
+        released = 0 if self._serializer is None else len(self._serializer.released)
         wanted = min(released + len(self._inbox), self._burst)
         for _ in range(wanted):
             if self._idle_workers:
@@ -437,7 +437,7 @@ class AsyncWaitOperator(Intake):
         self._schedule_turn()
 
     def _has_work(self) -> bool:
-        if self._lanes is not None and self._lanes.released and not self._settled:
+        if self._serializer is not None and self._serializer.released and not self._settled:
             return True
         return bool(self._inbox) and self._held < self._room
 
@@ -454,17 +454,17 @@ class AsyncWaitOperator(Intake):
         # The one loop that runs per element: what can be a local is one.
         inbox, base, unstamped, finish = self._inbox, self._base, self._unstamped, self._queue.finish
         (values, timestamps), ahead = self._passed, self._queue.ahead
-        flat, lanes = self.settings.flat, self._lanes
+        flat, serializer = self.settings.flat, self._serializer
         ended = self._times.began.append
-        direct, cancelling = not flat and lanes is None, worker.task.cancelling
+        direct, cancelling = not flat and serializer is None, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
         copies, tracks, journaled = self._copies, self._tracks, self._journaled
         try:
             while True:
                 journey = None
-                if lanes is not None:
-                    worker.promise = promise = self._next_of_a_free_key(lanes)
+                if serializer is not None:
+                    worker.promise = promise = self._next_of_a_free_key(serializer)
                     if promise is None:
                         await self._park(worker)
                         continue
@@ -499,7 +499,7 @@ class AsyncWaitOperator(Intake):
                     if unstamped and unstamped[-1].promise is UNMADE:
                         self._make_promise(unstamped[-1])
                     unstamped.append(worker)
-                    if suspends and lanes is None:
+                    if suspends and serializer is None:
                         self._make_promise(worker)  # now, while all that it takes is at hand
                 if (tracks or journey is not None) and worker.promise is UNMADE:
                     self._make_promise(worker)  # which keeps journey and origin with the result
@@ -554,8 +554,8 @@ class AsyncWaitOperator(Intake):
                             journaled.add(promise, outcome)
                         if began is not None:
                             ended(began)
-                    if lanes is not None:
-                        lanes.leave(promise)
+                    if serializer is not None:
+                        serializer.leave(promise)
                     if not self._turning:
                         self._schedule_turn()
                 try:
@@ -674,11 +674,11 @@ class AsyncWaitOperator(Intake):
                 self._fail(UserFunctionError(self.context.name, promise.value, error))
         self._schedule_turn()
 
-    def _next_of_a_free_key(self, lanes: Lanes) -> Promise | None:
+    def _next_of_a_free_key(self, serializer: KeySerializer) -> Promise | None:
         """The next promise whose key has no call running; None if there is none, or no room."""
         while not (self._halted or self._settled):
-            if lanes.released:
-                return lanes.released.popleft()
+            if serializer.released:
+                return serializer.released.popleft()
             if not self._inbox or self._held >= self._room:
                 break
             value, timestamp = self._inbox.popleft()
@@ -691,7 +691,7 @@ class AsyncWaitOperator(Intake):
             promise.started = promise.origin = None
             self._queue.add(promise)
             try:
-                if lanes.enter(promise):
+                if serializer.enter(promise):
                     return promise
                 self._schedule_turn()  # the inbox has drained by one, though no call has started
             except BaseException as error:
@@ -816,8 +816,8 @@ class AsyncWaitOperator(Intake):
         kept: Iterable[tuple[Promise, Any]] = (
             (promise, unwritten.get(promise, promise.outcome)) for promise in self._queue
         )
-        if self._lanes is not None:
-            kept = self._lanes.kept(kept)
+        if self._serializer is not None:
+            kept = self._serializer.kept(kept)
         held = (
             entry_of(promise.value, promise.timestamp, outcome, promise.origin if self._tracks else None)
             for promise, outcome in kept
@@ -835,8 +835,8 @@ class AsyncWaitOperator(Intake):
         entries = [entry for entry in state if entry[0] != REACHED]
         self._watermark = max([self._watermark, *reached])
         self._is_restored = True
-        if self._lanes is not None:
-            entries = list(self._lanes.in_order(entries))
+        if self._serializer is not None:
+            entries = list(self._serializer.in_order(entries))
         self._inbox.extend(inbox_item(entry, call_all=call_all) for entry in entries)
         self._accepted()
 

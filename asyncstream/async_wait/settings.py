@@ -10,7 +10,11 @@ from enum import Enum
 from inspect import isasyncgenfunction
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from asyncstream.arguments import (
+from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
+from asyncstream.errors import PipelineError
+from asyncstream.operators.failures import OnError, on_error_choice
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.validation import (
     Duration,
     choice,
     count,
@@ -19,10 +23,6 @@ from asyncstream.arguments import (
     refuse,
     selector,
 )
-from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
-from asyncstream.errors import PipelineError
-from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.functions import AsyncFunction
 
 __all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnTimeout", "OutputOrder")
 
@@ -134,7 +134,7 @@ class AsyncWaitSettings:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
             advice = (
                 "use map or flat_map for a plain function, or wrap it in an async def; for one that blocks "
-                "use thread_map, or in_threads(fn, threads=...) of asyncstream.calls"
+                "use thread_map, or in_threads(fn, threads=...) of asyncstream.guards"
             )
             if isasyncgenfunction(self.function):
                 advice = "it must return its results, in a list for async_flat_map, not yield them"

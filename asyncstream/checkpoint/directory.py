@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asyncstream.arguments import refuse
 from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError
 from asyncstream.lease import Holder, Lease, following
+from asyncstream.validation import refuse
 
 __all__ = ("DirectoryStore", "name_file")
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse, text
 from asyncstream.checkpoint.directory import DirectoryStore
 from asyncstream.checkpoint.journal_files import FolderFiles, JournalFiles
 from asyncstream.checkpoint.parts import INLINE_BYTES
@@ -18,6 +17,7 @@ from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.base import Ahead
 from asyncstream.errors import PipelineError
+from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, text
 
 __all__ = ("Checkpoints", "Place", "checkpoints_of")
 

@@ -19,7 +19,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from asyncstream.arguments import refuse
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
@@ -27,6 +26,7 @@ from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.connectors.looking import looking_at
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.lease import Holder, Lease, following
+from asyncstream.validation import refuse
 
 __all__ = ("SqliteStore",)
 

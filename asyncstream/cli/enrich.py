@@ -15,7 +15,6 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from asyncstream.arguments import text
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writing
@@ -23,6 +22,7 @@ from asyncstream.connectors import JsonLinesSink, to_dead_letter
 from asyncstream.connectors.http import METHODS, HttpLookup
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
+from asyncstream.validation import text
 
 __all__ = ("add_enrich_command", "enrichment")
 

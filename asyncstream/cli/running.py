@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from asyncstream.arguments import count, duration_seconds, refuse
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
@@ -28,6 +27,7 @@ from asyncstream.runtime.aio.process import (
     until_signal,
 )
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
+from asyncstream.validation import count, duration_seconds, refuse
 
 __all__ = ("PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline")
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from asyncstream.arguments import refuse
 from asyncstream.codec.base import Codec
 from asyncstream.codec.json import JsonCodec
 from asyncstream.codec.pickled import PickleCodec
+from asyncstream.validation import refuse
 
 __all__ = ("codec",)
 

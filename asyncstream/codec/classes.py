@@ -11,9 +11,9 @@ from functools import cached_property, lru_cache
 from types import MemberDescriptorType
 from typing import Any, Final
 
-from asyncstream.arguments import refuse
 from asyncstream.codec.fields import has_fields
 from asyncstream.errors import CodecError, safe_repr
+from asyncstream.validation import refuse
 
 __all__ = (
     "Classes",

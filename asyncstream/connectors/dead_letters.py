@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncstream.arguments import refuse
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.origins import Origin
+from asyncstream.validation import refuse
 
 __all__ = ("DeadLetterSource", "from_dead_letter", "to_dead_letter")
 

@@ -36,7 +36,6 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
-from asyncstream.arguments import Duration, duration_ms, refuse
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
@@ -44,6 +43,7 @@ from asyncstream.connectors.base import Writer
 from asyncstream.connectors.looking import looking_at
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
+from asyncstream.validation import Duration, duration_ms, refuse
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
 

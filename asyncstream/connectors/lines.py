@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import orjson
 
-from asyncstream.arguments import refuse
+from asyncstream.validation import refuse
 
 __all__ = (
     "BOM",

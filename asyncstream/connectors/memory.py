@@ -10,11 +10,11 @@ from collections.abc import AsyncIterable, Callable, Iterable, MutableSequence, 
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from asyncstream.arguments import count, is_async_function, refuse
 from asyncstream.connectors.base import Sink, Source, SourceBatch
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, SourceError, UserFunctionError, describe_error, safe_repr
+from asyncstream.validation import count, is_async_function, refuse
 
 log = logging.getLogger("asyncstream.sources")
 

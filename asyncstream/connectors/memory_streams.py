@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.arguments import count, refuse
 from asyncstream.connectors.base import Sink, Source, SourceBatch
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError
+from asyncstream.validation import count, refuse
 
 __all__ = ("MemoryStreamSink", "MemoryStreamSource")
 

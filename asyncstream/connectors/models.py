@@ -31,8 +31,8 @@ from typing import (
 )
 from uuid import UUID
 
-from asyncstream.arguments import refuse
 from asyncstream.errors import describe_error, safe_repr
+from asyncstream.validation import refuse
 
 __all__ = ("Unfit", "reader")
 

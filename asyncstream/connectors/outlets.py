@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.arguments import choice, count, function
 from asyncstream.connectors.base import Sink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import JobStopped, UserFunctionError
 from asyncstream.operators.functions import FailedCall
+from asyncstream.validation import choice, count, function
 
 __all__ = (
     "Answers",

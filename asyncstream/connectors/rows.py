@@ -33,9 +33,9 @@ from uuid import UUID
 
 import orjson
 
-from asyncstream.arguments import function
 from asyncstream.codec.depth import check_depth
 from asyncstream.errors import describe_error, safe_repr
+from asyncstream.validation import function
 from asyncstream.windowing import WindowResult
 
 __all__ = ("Default", "JsonWriter", "RowWriter", "record_of", "why_unwritten")

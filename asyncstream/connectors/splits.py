@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_seconds, function, text
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import Duration, count, duration_seconds, function, text
 
 __all__ = ("GlobSource", "SplitSource")
 

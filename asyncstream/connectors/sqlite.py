@@ -18,7 +18,6 @@ from contextlib import closing, suppress
 from operator import itemgetter
 from typing import Any, Final, Literal, TypeVar, overload
 
-from asyncstream.arguments import choice, count, refuse, text
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.looking import looking_at
@@ -27,6 +26,7 @@ from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.staging import Staging, quoted
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.validation import choice, count, refuse, text
 
 __all__ = ("SqliteSink", "SqliteSource")
 

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import count, refuse, text
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.operators.journey import Journey
+from asyncstream.validation import count, refuse, text
 
 __all__ = ("Submissions",)
 

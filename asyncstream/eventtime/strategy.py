@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from asyncstream.arguments import Duration, duration_ms, function, instant_ms
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.validation import Duration, duration_ms, function, instant_ms
 
 __all__ = (
     "AscendingTimestamps",

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from asyncstream.arguments import refuse
 from asyncstream.errors import PipelineError
 from asyncstream.joins.co_process import FunctionInput
 from asyncstream.operators.failures import OnError
@@ -26,6 +25,7 @@ from asyncstream.operators.process import Emitter, KeyedContext, KeyedFunction, 
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
+from asyncstream.validation import refuse
 
 __all__ = (
     "BroadcastContext",

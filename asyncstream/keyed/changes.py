@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from asyncstream.arguments import choice
+from asyncstream.validation import choice
 
 __all__ = (
     "DELETE",

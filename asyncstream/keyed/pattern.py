@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_ms, function, refuse, selector, text
 from asyncstream.errors import PipelineError
+from asyncstream.validation import Duration, count, duration_ms, function, refuse, selector, text
 
 __all__ = ("Given", "Match", "Pattern", "Stage")
 

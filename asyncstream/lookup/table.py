@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import orjson
 
-from asyncstream.arguments import Duration, Fields, duration_ms, refuse, selector, text
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
+from asyncstream.validation import Duration, Fields, duration_ms, refuse, selector, text
 
 __all__ = ("LookupTable",)
 

@@ -34,7 +34,7 @@ from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
-from asyncstream.state.frozen import Frozen, freeze
+from asyncstream.state.capture import Frozen, freeze
 from asyncstream.state.tables import Tables, divide_snapshot, is_snapshot, unite_snapshots
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")

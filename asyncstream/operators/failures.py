@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
-from asyncstream.arguments import choice
 from asyncstream.clock import Clock
 from asyncstream.errors import InternalError, PipelineError, StateError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.results import NotAValue
 from asyncstream.operators.whereabouts import RecentFailures
+from asyncstream.validation import choice
 
 __all__ = (
     "FAILED",

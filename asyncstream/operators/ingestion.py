@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncstream.arguments import duration_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import IngestionTime
 from asyncstream.operators.base import Operator, OperatorContext
@@ -20,6 +19,7 @@ from asyncstream.operators.origins import carried
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.whereabouts import Progress
 from asyncstream.state.schema import Schema
+from asyncstream.validation import duration_ms
 
 __all__ = ("AssignIngestionTime", "IngestionTimeSpec")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from asyncstream.arguments import instant_ms
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
@@ -21,6 +20,7 @@ from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.split_times import SplitTimes
 from asyncstream.operators.whereabouts import Progress
 from asyncstream.state.schema import Schema, described
+from asyncstream.validation import instant_ms
 
 __all__ = ("AdvanceWhenQuiet", "AdvanceWhenQuietSpec", "AssignEventTime", "EventTimeSpec")
 

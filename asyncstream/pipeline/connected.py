@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from asyncstream.arguments import plain_methods, refuse
 from asyncstream.errors import PipelineError
 from asyncstream.joins import (
     BroadcastSpec,
@@ -21,6 +20,7 @@ from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.stream import SideStreams, Stream, no_key
+from asyncstream.validation import plain_methods, refuse
 
 __all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "check_together", "connected")
 

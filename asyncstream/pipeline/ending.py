@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from asyncstream.arguments import Fields, selector
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.memory import CallbackSink
 from asyncstream.connectors.outlets import Answers, Publication, Published, Results, ResultsHandle
@@ -16,6 +15,7 @@ from asyncstream.operators.failures import FAILED, OnError, on_error_choice, rou
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.ends import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
+from asyncstream.validation import Fields, selector
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream

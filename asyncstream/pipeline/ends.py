@@ -10,10 +10,10 @@ from typing import Any
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.arguments import is_async_function, refuse
 from asyncstream.connectors.base import Sink, Source
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
+from asyncstream.validation import is_async_function, refuse
 
 __all__ = ("as_sink", "as_source")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.arguments import Duration, choice, duration_ms, refuse, signed_ms
 from asyncstream.errors import PipelineError
 from asyncstream.joins import (
     LATE_LEFT,
@@ -26,6 +25,7 @@ from asyncstream.pipeline.connected import check_together
 from asyncstream.pipeline.keyed import described
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
+from asyncstream.validation import Duration, choice, duration_ms, refuse, signed_ms
 from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
 __all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "as_of", "bounds_ms")

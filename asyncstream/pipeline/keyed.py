@@ -13,13 +13,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
-from asyncstream.arguments import Duration, duration_ms, plain_methods, refuse
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
 from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
+from asyncstream.validation import Duration, duration_ms, plain_methods, refuse
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,

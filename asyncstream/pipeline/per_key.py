@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from asyncstream.arguments import Duration, Fields, choice, count, duration_ms, function, refuse, selector
 from asyncstream.errors import PipelineError
 from asyncstream.keyed import (
     LATE,
@@ -32,6 +31,7 @@ from asyncstream.operators.spec import Spec
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.plan import Graph, Output
 from asyncstream.state import TimeToLive
+from asyncstream.validation import Duration, Fields, choice, count, duration_ms, function, refuse, selector
 
 __all__ = ("KeyedResults", "PatternMatches", "PerKey")
 

@@ -8,14 +8,6 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncstream.arguments import (
-    Duration,
-    choice,
-    duration_seconds,
-    element_type,
-    refuse,
-    text,
-)
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
@@ -42,6 +34,14 @@ from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import DiskState
+from asyncstream.validation import (
+    Duration,
+    choice,
+    duration_seconds,
+    element_type,
+    refuse,
+    text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession

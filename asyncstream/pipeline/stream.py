@@ -12,21 +12,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from asyncstream.arguments import (
-    Duration,
-    Fields,
-    choice,
-    duration_ms,
-    element_type,
-    plain_methods,
-    refuse,
-    selector,
-    text,
-)
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
-from asyncstream.calls.in_threads import THREADS, InThreads
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, WatermarkStrategy
+from asyncstream.guards.in_threads import THREADS, InThreads
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
@@ -38,6 +27,17 @@ from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.plan import Graph, Input, OperatorStep, Output
+from asyncstream.validation import (
+    Duration,
+    Fields,
+    choice,
+    duration_ms,
+    element_type,
+    plain_methods,
+    refuse,
+    selector,
+    text,
+)
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -290,9 +290,9 @@ class Stream(Joining[T], Tabling[T], Ending[T]):
         """
         Each element becomes `fn(element)`, called in a thread, where it may block; many calls run at once.
 
-        The step is one of `async_map`, whose function is `asyncstream.calls.in_threads(fn, threads=threads)`;
-        give that to `async_map` or `async_flat_map` to put guards around it. So its checkpoints go on when
-        the function becomes an `async def`.
+        The step is one of `async_map`, whose function is `guards.in_threads(fn, threads=threads)`. Give that
+        to `async_map` or `async_flat_map` to put guards around it. Its checkpoints go on when the function
+        becomes an `async def`.
 
         A thread cannot be ended from outside: a call that has timed out keeps it until it returns, and shows
         as `overdue` in the metrics; a stop waits for running calls, as it does for whatever ignores its

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
-from asyncstream.arguments import Duration, Fields, choice, function, refuse, selector
 from asyncstream.async_wait import AsyncWaitOptions
 from asyncstream.errors import PipelineError
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Output
+from asyncstream.validation import Duration, Fields, choice, function, refuse, selector
 
 if TYPE_CHECKING:
     from asyncstream.keyed import By, Change, Changes, Keep

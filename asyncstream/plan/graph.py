@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from asyncstream.arguments import text
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError
 from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec
 from asyncstream.state.schema import Schema
+from asyncstream.validation import text
 
 __all__ = ("Graph", "Input", "OperatorStep", "Output", "Reader", "SinkStep", "SourceStep", "Step")
 

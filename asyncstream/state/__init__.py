@@ -7,6 +7,7 @@ names), `handles` (what user code reads and writes), `ttl` (how entries expire),
 `upgrade` for what earlier versions kept.
 """
 
+from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze
 from asyncstream.state.database import Database, DiskState
 from asyncstream.state.delta import Delta
 from asyncstream.state.descriptors import (
@@ -19,9 +20,7 @@ from asyncstream.state.descriptors import (
     TimeToLive,
     ValueDescriptor,
 )
-from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.frozen import Frozen, freeze
 from asyncstream.state.handles import (
     AggregatingState,
     ListState,

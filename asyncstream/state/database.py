@@ -15,9 +15,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from asyncstream.arguments import count, refuse
 from asyncstream.errors import MissingExtra, StateError, describe_error
 from asyncstream.filelock import lock
+from asyncstream.validation import count, refuse
 
 __all__ = ("Database", "DiskState")
 

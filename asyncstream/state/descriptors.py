@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from asyncstream.arguments import Duration, choice, duration_ms, refuse
+from asyncstream.validation import Duration, choice, duration_ms, refuse
 
 __all__ = (
     "Aggregation",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from asyncstream.state.detached import detached
+from asyncstream.state.capture import detached
 from asyncstream.state.rows import MISSING
 from asyncstream.state.table import Table
 

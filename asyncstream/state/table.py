@@ -36,8 +36,8 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from asyncstream.errors import InternalError, StateError
+from asyncstream.state.capture import IMMUTABLE, detached
 from asyncstream.state.delta import Delta, SavedRows
-from asyncstream.state.detached import IMMUTABLE, detached
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     MISSING,

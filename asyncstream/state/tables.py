@@ -24,8 +24,8 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.errors import CheckpointError, InternalError
+from asyncstream.state.capture import detached
 from asyncstream.state.delta import Delta
-from asyncstream.state.detached import detached
 from asyncstream.state.rows import OldRows, plain_namespace
 from asyncstream.state.table import Table
 

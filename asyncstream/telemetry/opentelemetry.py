@@ -25,12 +25,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from asyncstream.arguments import refuse
 from asyncstream.errors import MissingExtra
 from asyncstream.metrics import Distribution, Metric
 from asyncstream.operators.journey import Span, Trace
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.measuring import CATALOG, Told
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation

@@ -22,7 +22,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, overload
 
-from asyncstream.arguments import Duration, count, instant_ms, refuse, text
 from asyncstream.clock import ManualClock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
@@ -41,6 +40,7 @@ from asyncstream.testing.segment import (
     parts_of_operator,
     parts_of_stream,
 )
+from asyncstream.validation import Duration, count, instant_ms, refuse, text
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 __all__ = ("Harness", "HarnessSnapshot", "harness")

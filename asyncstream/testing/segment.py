@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from asyncstream.arguments import refuse
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
 from asyncstream.connectors.memory import Items, ListSink
@@ -23,6 +22,7 @@ from asyncstream.operators.flow import Attended
 from asyncstream.pipeline import Stream
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring
 from asyncstream.state.schema import Schema, adapted
+from asyncstream.validation import refuse
 
 __all__ = (
     "Element",

@@ -21,10 +21,10 @@ from importlib.resources import files
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
-from asyncstream.arguments import refuse, text
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.telemetry import exposition
+from asyncstream.validation import refuse, text
 from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.dependency import job_of
 from asyncstream.web.lifespan import JOB

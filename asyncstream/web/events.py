@@ -16,12 +16,12 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from asyncstream.arguments import count, function, refuse
 from asyncstream.connectors import Published
 from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import describe_error
 from asyncstream.plan import SinkStep
 from asyncstream.runtime.aio import Job
+from asyncstream.validation import count, function, refuse
 from asyncstream.web.asgi import Message, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.feed import Feed
 from asyncstream.web.sse import stream_feed

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
-from asyncstream.arguments import Duration, count, duration_seconds, refuse, text
 from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
 from asyncstream.runtime.aio.process import GRACE
 from asyncstream.runtime.aio.slices import is_frozen
+from asyncstream.validation import Duration, count, duration_seconds, refuse, text
 from asyncstream.web.ending import Ending, told_to_end
 from asyncstream.web.events import REPLAY, relay_all
 

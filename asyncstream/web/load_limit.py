@@ -7,8 +7,8 @@ holds. That is backpressure as long as clients are few; when they are many, an a
 
 from __future__ import annotations
 
-from asyncstream.arguments import Duration, count, duration_seconds
 from asyncstream.errors import JobStopped
+from asyncstream.validation import Duration, count, duration_seconds
 from asyncstream.web.asgi import Application, Message, Receive, Scope, Send, answer_json, retry_after
 
 __all__ = ("LoadLimit",)

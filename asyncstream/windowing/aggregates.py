@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias, TypeVar
 
-from asyncstream.arguments import Fields, plain_methods, refuse, selector
 from asyncstream.errors import MissingExtra
 from asyncstream.state.schema import attributes
+from asyncstream.validation import Fields, plain_methods, refuse, selector
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.fused import CALLED, Inline, fused
 

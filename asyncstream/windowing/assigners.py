@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from asyncstream import arguments
-from asyncstream.arguments import Duration, duration_ms, refuse
+from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.state.schema import attributes
+from asyncstream.validation import Duration, duration_ms, refuse
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -200,7 +200,7 @@ class DynamicSessionWindows(WindowAssigner):
 
     def __init__(self, gap_of: Callable[[Any], Duration], *, time: TimeKind = "event") -> None:
         self.event_time = _is_event_time(time)
-        self.gap_of = arguments.function("gap_of", gap_of)
+        self.gap_of = validation.function("gap_of", gap_of)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         gap_ms = duration_ms("gap of an element", self.gap_of(value))
@@ -229,7 +229,7 @@ class GlobalWindows(WindowAssigner):
 
 
 def _is_event_time(time: TimeKind) -> bool:
-    return arguments.choice("time", time, ("event", "processing")) == "event"
+    return validation.choice("time", time, ("event", "processing")) == "event"
 
 
 def _offset_ms(offset: Duration, period_ms: int) -> int:

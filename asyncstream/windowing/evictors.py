@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from asyncstream import arguments
-from asyncstream.arguments import Duration, choice, duration_ms, function, refuse
+from asyncstream import validation
+from asyncstream.validation import Duration, choice, duration_ms, function, refuse
 from asyncstream.windowing.windows import Window
 
 __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")
@@ -55,7 +55,7 @@ class CountEvictor(Evictor):
 
     def __init__(self, n: int, when: When = "before") -> None:
         super().__init__(when)
-        self.n = arguments.count("n", n, least=0)
+        self.n = validation.count("n", n, least=0)
 
     def kept(self, elements: Elements, window: Window) -> Elements:
         return elements[max(0, len(elements) - self.n) :]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
-from asyncstream.arguments import function
 from asyncstream.state import (
     AggregatingDescriptor,
     AggregatingState,
@@ -28,6 +27,7 @@ from asyncstream.state import (
     detached,
 )
 from asyncstream.state.schema import attributes
+from asyncstream.validation import function
 from asyncstream.windowing.windows import Window
 
 __all__ = (

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.arguments import count, plain_methods, refuse
 from asyncstream.errors import PipelineError
+from asyncstream.validation import count, plain_methods, refuse
 from asyncstream.windowing.assigners import (
     CumulativeWindows,
     GlobalWindows,

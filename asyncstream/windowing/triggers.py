@@ -13,9 +13,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from asyncstream.arguments import Duration, count, duration_ms, function, plain_methods, refuse
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
+from asyncstream.validation import Duration, count, duration_ms, function, plain_methods, refuse
 from asyncstream.windowing.windows import Window
 
 __all__ = (

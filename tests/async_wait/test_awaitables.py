@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from asyncstream import AsyncFunction, Pipeline
-from asyncstream.calls import cached, rate_limit, retry, single_flight
+from asyncstream.guards import cached, rate_limit, retry, single_flight
 
 trace: ContextVar[int] = ContextVar("trace", default=0)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from asyncstream import JobStatus, Latency, Pipeline
-from asyncstream.calls import retry, single_flight
-from asyncstream.calls.retry import attempts_in
 from asyncstream.connectors.http import HttpLookup
+from asyncstream.guards import retry, single_flight
+from asyncstream.guards.retry import attempts_in
 from asyncstream.metrics import Distribution, Point
 from tests.runtime.parts import boom, run
 

@@ -24,8 +24,8 @@ from asyncstream import (
     TumblingWindows,
     call_context,
 )
-from asyncstream.calls import batched, cached, in_threads, retry, single_flight
 from asyncstream.connectors import to_dead_letter
+from asyncstream.guards import batched, cached, in_threads, retry, single_flight
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

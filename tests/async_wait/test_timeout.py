@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from asyncstream.arguments import is_async_function
-from asyncstream.calls import retry
 from asyncstream.elements import Watermark
 from asyncstream.errors import CallTimeout, PipelineError, UserFunctionError
+from asyncstream.guards import retry
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.testing.loop import VirtualTimeLoop
+from asyncstream.validation import is_async_function
 from tests.async_wait.rig import Rig, Service, passes
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

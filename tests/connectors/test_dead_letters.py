@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
-from asyncstream.calls import retry
 from asyncstream.connectors import from_dead_letter, to_dead_letter
 from asyncstream.errors import RetriesExhausted
+from asyncstream.guards import retry
 from asyncstream.operators.functions import FailedCall
 from asyncstream.testing.loop import run_virtual
 

@@ -24,7 +24,7 @@ from asyncstream import (
     SlidingWindows,
     TumblingWindows,
 )
-from asyncstream.calls import circuit_breaker, retry
+from asyncstream.guards import circuit_breaker, retry
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended, Intake
 from asyncstream.operators.process import Emitter

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from asyncstream import Pipeline, PipelineError, UserFunctionError
-from asyncstream.calls import in_threads
+from asyncstream.guards import in_threads
 
 PATIENCE = 20
 """Seconds until a test that hangs is given up."""

@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncstream.calls import (
+from asyncstream.errors import CircuitOpen, RetriesExhausted
+from asyncstream.guards import (
     Guard,
     RateLimiter,
     adaptive_concurrency,
@@ -21,7 +22,6 @@ from asyncstream.calls import (
     retry,
     single_flight,
 )
-from asyncstream.errors import CircuitOpen, RetriesExhausted
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.testing.loop import run_virtual
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, Restarts, UserFunctionError
-from asyncstream.calls import retry
+from asyncstream.guards import retry
 from tests.runtime.parts import boom, run
 
 
@@ -73,9 +73,9 @@ def test_plain_functions_say_it_too(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_retries_are_for_who_looks_closely(caplog: pytest.LogCaptureFixture) -> None:
     guarded = retry(fail, attempts=3, wait_initial=0.5, wait_jitter=0)
-    with caplog.at_level(logging.DEBUG, "asyncstream.calls"):
+    with caplog.at_level(logging.DEBUG, "asyncstream.guards"):
         run_with(guarded, [1], on_error="skip")
-    records = [record for record in caplog.records if record.name == "asyncstream.calls"]
+    records = [record for record in caplog.records if record.name == "asyncstream.guards"]
     assert {record.levelno for record in records} == {logging.DEBUG}
     assert [fields(record, "attempt", "wait_seconds") for record in records] == [(1, 0.5), (2, 1.0)]
 

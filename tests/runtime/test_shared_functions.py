@@ -16,7 +16,7 @@ from asyncstream import (
     PipelineError,
     Stream,
 )
-from asyncstream.calls import cached, retry, single_flight
+from asyncstream.guards import cached, retry, single_flight
 from asyncstream.operators.process import Emitter
 from asyncstream.pipeline.keyed import WindowedStream
 from asyncstream.state import ValueDescriptor

@@ -21,8 +21,8 @@ from asyncstream import (
     Stream,
     TumblingWindows,
 )
-from asyncstream.calls import circuit_breaker, rate_limit
 from asyncstream.elements import Timestamps
+from asyncstream.guards import circuit_breaker, rate_limit
 from tests.runtime.parts import boom, run
 
 

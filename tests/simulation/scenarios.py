@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from asyncstream.async_wait import AsyncWaitOptions
-from asyncstream.calls import current_attempt, retry
 from asyncstream.eventtime import BoundedOutOfOrderness
+from asyncstream.guards import current_attempt, retry
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import Pipeline, SideStreams, Stream, WindowResults

@@ -35,7 +35,7 @@ from asyncstream.windowing import (
     WindowAssigner,
     WindowPlan,
 )
-from tests.spark.drawn import Batches, Drawn, Rows
+from tests.spark.generated_pipelines import Batches, Drawn, Rows
 from tests.spark.steps import KEYS, Counted, Plain, Policy, Processed, Step, Windowed, difference, gap_of, ms
 
 __all__ = ("Account", "keyed_steps", "micro_batches", "pipelines")

@@ -10,11 +10,11 @@ import pytest
 
 from asyncstream import BoundedOutOfOrderness, KeyedProcessFunction, Pipeline, Stream
 from asyncstream.errors import CheckpointError
-from asyncstream.runtime.spark.assembly import Terms
-from asyncstream.runtime.spark.cut import StageKind, cut
-from asyncstream.runtime.spark.keyed import KeyGroup, remembered
-from asyncstream.runtime.spark.keys import label_of
-from asyncstream.runtime.spark.sparkplan import _unnamed
+from asyncstream.runtime.spark.plan import _unnamed
+from asyncstream.runtime.spark.stages import StageKind, stages_of
+from asyncstream.runtime.spark.wire.keys import label_of
+from asyncstream.runtime.spark.worker.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows
 
@@ -93,7 +93,7 @@ def graph_of(define: Define) -> Any:
 def run(define: Define, store: Store) -> None:
     """A micro-batch in which nothing comes."""
     graph = graph_of(define)
-    stage = next(stage for stage in cut(graph, streaming=True) if stage.kind is StageKind.KEYED)
+    stage = next(stage for stage in stages_of(graph, streaming=True) if stage.kind is StageKind.KEYED)
     terms = Terms(4, frozenset(), streaming=True, unnamed=tuple(_unnamed(graph)))
     group = KeyGroup(stage, terms, 1)
     group.init(

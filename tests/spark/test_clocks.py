@@ -14,7 +14,7 @@ from asyncstream.runtime.spark.clocks import LATEST_MS, before, timed_inputs, to
 from asyncstream.runtime.spark.progress import _ours
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream, stream
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

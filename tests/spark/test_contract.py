@@ -230,7 +230,7 @@ def test_stream_gives_what_the_embedded_engine_gives(
     batches = batches_of(seed)
     plan = on_spark(spark, stream(spark, tmp_path / "in", batches), define, key_groups=5)
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    spark.conf.set(name, 7)  # so that several parcels of a key group come out of one task
+    spark.conf.set(name, 7)  # so that several envelopes of a key group come out of one task
     try:
         found = run_stream(plan, tmp_path / "checkpoint")["lines"]
     finally:

@@ -9,9 +9,9 @@ import pytest
 
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
 from asyncstream.runtime.spark import group_log
-from asyncstream.runtime.spark.group_log import Position, keep, take_back
+from asyncstream.runtime.spark.worker.group_log import Position, keep, take_back
 from asyncstream.state import ListDescriptor, Tables, ValueDescriptor
-from tests.spark.standin import List
+from tests.spark.fake_spark import List
 from tests.spark.test_contract import embedded, key_of, row
 from tests.spark.test_keyed import on_stand_in
 
@@ -69,7 +69,7 @@ def test_results_are_the_same_whatever_workers_still_know(
         hits.append(take_back(place, position))
         return hits[-1]
 
-    monkeypatch.setattr("asyncstream.runtime.spark.keyed.take_back", found)
+    monkeypatch.setattr("asyncstream.runtime.spark.worker.keyed.take_back", found)
     monkeypatch.setattr(group_log, "LEAST_BYTES", least_bytes)
     if worker == "holds nothing":
         monkeypatch.setattr(group_log, "HELD_BYTES", 0)

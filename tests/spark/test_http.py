@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from asyncstream import AsyncFunction
-from asyncstream.calls import Retry
+from asyncstream.guards import Retry
 from asyncstream.runtime.spark import enrich
 from tests.spark.cluster import columns, stream
 

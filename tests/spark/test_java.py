@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from asyncstream import PipelineError
-from asyncstream.runtime.spark.extra import need_java
+from asyncstream.runtime.spark.session import need_java
 
 
 def a_java(home: Path, version: str) -> Path:

@@ -16,7 +16,7 @@ from asyncstream import (
 )
 from tests.joins.test_co_process import Latest
 from tests.spark.cluster import event_columns
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 from tests.spark.test_contract import embedded, embedded_to_the_end, on_spark, row
 from tests.spark.test_keyed import on_stand_in
 

@@ -21,14 +21,14 @@ from asyncstream import (
     PipelineError,
     Stream,
 )
-from asyncstream.runtime.spark.assembly import Terms
-from asyncstream.runtime.spark.cut import cut
-from asyncstream.runtime.spark.keyed import KeyGroup
-from asyncstream.runtime.spark.keys import GROUPING
+from asyncstream.runtime.spark.stages import stages_of
+from asyncstream.runtime.spark.wire.keys import GROUPING
+from asyncstream.runtime.spark.worker.keyed import KeyGroup
+from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 from tests.spark.test_contract import Definition, doubled, embedded, key_of, on_spark, row
 
 
@@ -142,7 +142,7 @@ def test_elements_keep_their_order_past_a_later_keyed_step(kind: str) -> None:
 
 
 def test_what_timers_emit_comes_first_from_all_key_groups_together() -> None:
-    """Sums by two keys of what has one: parcels of all groups, from before and behind the watermark."""
+    """Sums by two keys of what has one: envelopes of all groups, from before and behind the watermark."""
 
     def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
         echoes = timed.key_by(key_of).process(Echo())
@@ -182,7 +182,7 @@ def test_calls_in_the_order_of_a_key_let_no_element_go_ahead_of_its_watermark() 
 def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[int, ...], told: str) -> None:
     pipeline = Pipeline()
     pipeline.source([row(0)]).key_by(key_of).count_window(2).collect().to([], name="out")
-    _, stage = cut(pipeline._graph, streaming=True)
+    _, stage = stages_of(pipeline._graph, streaming=True)
     blob = pickle.dumps(({}, 0, None, *divided), 5)
     group = KeyGroup(stage, Terms(4, frozenset(), streaming=True), 1)
     group.init(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream.runtime.spark.keys import KeyGroups, group_of, label_of
+from asyncstream.runtime.spark.wire.keys import KeyGroups, group_of, label_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import AsyncFunction, BoundedOutOfOrderness, Pipeline, Stream
-from asyncstream.calls import retry
+from asyncstream.guards import retry
 from asyncstream.runtime.spark import enrich, log_progress
 from asyncstream.runtime.spark.progress import progress_line
 from asyncstream.windowing import Count, TumblingWindows

@@ -11,7 +11,7 @@ import pytest
 from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, PunctuatedWatermarks, Stream
 from asyncstream.pipeline import WindowResults
 from asyncstream.runtime.spark import PlanSettings
-from asyncstream.runtime.spark.cut import StageKind, cut
+from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame
 
@@ -42,7 +42,7 @@ def stages(define: Callable[[Stream[Any]], Stream[Any]], *, streaming: bool) -> 
     define(pipeline.source([])).to([], name="out")
     return [
         f"{stage.kind.name.lower()}: {' '.join(step.name for step in stage.steps)}"
-        for stage in cut(pipeline._graph, streaming=streaming)
+        for stage in stages_of(pipeline._graph, streaming=streaming)
     ]
 
 
@@ -83,7 +83,7 @@ def test_every_edge_between_stages_has_one_route() -> None:
     windows.to([], name="windows")
     windows.late.to([], name="late")
     windows.map(dict).union(source.map(dict)).to([], name="both")
-    found = cut(pipeline._graph, streaming=True)
+    found = stages_of(pipeline._graph, streaming=True)
     assert [stage.kind for stage in found] == [StageKind.PLAIN, StageKind.KEYED, StageKind.PLAIN]
     numbers = [route.number for stage in found for route in stage.exits]
     assert len(numbers) == len(set(numbers))

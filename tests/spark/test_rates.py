@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import Pipeline
-from asyncstream.calls import rate_limit
+from asyncstream.guards import rate_limit
 from asyncstream.runtime.spark import enrich
-from asyncstream.runtime.spark.extra import partitions_of, tasks_at_once
+from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from tests.spark.cluster import columns, event_columns, stream
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,13 +18,13 @@ from asyncstream import (
     TumblingWindows,
 )
 from asyncstream.plan import Output
-from asyncstream.runtime.spark.assembly import Leaving
-from asyncstream.runtime.spark.cut import Route
-from asyncstream.runtime.spark.parcels import pack
-from asyncstream.runtime.spark.replay import Replay
+from asyncstream.runtime.spark.stages import Route
+from asyncstream.runtime.spark.wire.batches import Leaving
+from asyncstream.runtime.spark.wire.envelope import pack
+from asyncstream.runtime.spark.worker.replay import Replay
 from asyncstream.state import ValueDescriptor
 from tests.spark.cluster import columns
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 
 SILENT_MS = 10_000
 
@@ -141,7 +141,7 @@ def test_input_without_event_time_holds_up_nobody() -> None:
 def test_only_parcels_that_are_under_way_are_open() -> None:
     route = Route(0, Output("rows"), "reader")
 
-    def parcel(first: int, origin: int) -> tuple[Any, ...]:
+    def envelope(first: int, origin: int) -> tuple[Any, ...]:
         marks = [*range(first, first + 10)]
         values = [(mark, origin) for mark in marks]
         payload = pack(Leaving(route, first, 0, values, [None] * 10, marks))
@@ -159,7 +159,7 @@ def test_only_parcels_that_are_under_way_are_open() -> None:
         for origin in (2, 1):
             given.append((first + 5 * (origin - 1), origin))
     for first, origin in sorted(given):
-        take(replay.add(*parcel(first, origin)))
+        take(replay.add(*envelope(first, origin)))
         most = max(most, len(replay._open))
     take(replay.rest())
     assert [value[0] for value in found] == sorted(value[0] for value in found)

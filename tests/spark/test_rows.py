@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from asyncstream import UserFunctionError
-from asyncstream.runtime.spark.rows import RowWriter, array_of, elements_of
+from asyncstream.runtime.spark.wire.rows import RowWriter, array_of, elements_of
 from tests.spark.cluster import columns
 
 

@@ -27,15 +27,16 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.operators.functions import FailedCall
-from asyncstream.plan import Output as StepOutput
-from asyncstream.runtime.spark.assembly import NOW, Exit, Leaving, Terms
-from asyncstream.runtime.spark.cut import Route, cut
-from asyncstream.runtime.spark.heritage import route_of
-from asyncstream.runtime.spark.keys import KeyGroups
-from asyncstream.runtime.spark.loop import LoopThread, settle, token_of
-from asyncstream.runtime.spark.parcels import BATCH, PAYLOAD, Packer, pack, packed, unpack
-from asyncstream.runtime.spark.rows import RowWriter
-from asyncstream.runtime.spark.tasks import Output, StageTask, run_stage
+from asyncstream.plan import Output
+from asyncstream.runtime.spark.stages import Route, stages_of
+from asyncstream.runtime.spark.state_transfer import route_of
+from asyncstream.runtime.spark.wire.batches import NOW, Leaving
+from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, pack, packed, unpack
+from asyncstream.runtime.spark.wire.keys import KeyGroups
+from asyncstream.runtime.spark.wire.rows import RowWriter
+from asyncstream.runtime.spark.worker.loop import LoopThread, settle, token_of
+from asyncstream.runtime.spark.worker.operators import Exit, Terms
+from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
 
@@ -49,10 +50,10 @@ def batch(*numbers: int) -> Any:
 def one_stage(pipeline: Pipeline, sink: str) -> StageTask:
     from pyspark.sql.types import LongType
 
-    (stage,) = cut(pipeline._graph, streaming=False)
+    (stage,) = stages_of(pipeline._graph, streaming=False)
     route = next(route.number for route in stage.exits if route.reader == sink)
-    source = tuple(r.number for r in stage.entries if r.output == StepOutput("source"))
-    output = Output(sink, route, columns(v=LongType()))
+    source = tuple(r.number for r in stage.entries if r.output == Output("source"))
+    output = OutputTask(sink, route, columns(v=LongType()))
     return StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=source, output=output)
 
 
@@ -151,7 +152,7 @@ def test_first_copy_of_a_stage_stays_and_the_oldest_is_closed() -> None:
     loop = LoopThread()
     pipeline = Pipeline()
     pipeline.source([]).to([], name="out")
-    (stage,), (copy,) = (cut(pipeline._graph, streaming=False) for _ in range(2))
+    (stage,), (copy,) = (stages_of(pipeline._graph, streaming=False) for _ in range(2))
     function = Closing()
     resident = loop.resident("0", stage)
     lent = resident.lend(function)
@@ -170,7 +171,7 @@ def test_key_has_the_same_group_in_every_process(key: Any) -> None:
     import subprocess
     import sys
 
-    program = f"from asyncstream.runtime.spark.keys import KeyGroups; print(KeyGroups(1000).of({key!r}))"
+    program = f"from asyncstream.runtime.spark.wire.keys import KeyGroups; print(KeyGroups(1000).of({key!r}))"
     told = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -211,7 +212,7 @@ def test_equal_keys_have_equal_groups(keys: tuple[Any, ...]) -> None:
 
 
 def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark() -> None:
-    exit_ = Exit(Route(0, StepOutput("ask"), "out"), KeyGroups(4), True, 3, NOW)
+    exit_ = Exit(Route(0, Output("ask"), "out"), KeyGroups(4), True, 3, NOW)
     given = [1, 2]
     exit_.process_batch(["a", "b"], given)
     exit_.process_batch(["c"], None)
@@ -243,7 +244,7 @@ class Parcelled:
 
 
 def leaving(*values: Any) -> Leaving:
-    return Leaving(Route(0, StepOutput("ask"), "out"), 0, 0, list(values), [None] * len(values))
+    return Leaving(Route(0, Output("ask"), "out"), 0, 0, list(values), [None] * len(values))
 
 
 def test_no_payload_is_large_unless_an_element_is() -> None:
@@ -258,7 +259,7 @@ def test_no_payload_is_large_unless_an_element_is() -> None:
 
 
 def test_heritage_stays_in_one_piece() -> None:
-    states = Leaving(Route(route_of(1), StepOutput("ask"), "out"), 0, 0, [b"x" * 3_000_000, 5], [None, None])
+    states = Leaving(Route(route_of(1), Output("ask"), "out"), 0, 0, [b"x" * 3_000_000, 5], [None, None])
     ((count, payload),) = packed(states)
     assert (count, unpack(payload)[0][1]) == (2, 5)
 
@@ -272,7 +273,7 @@ def test_batches_of_parcels_are_of_a_size_that_can_be_held() -> None:
 
 
 def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
-    """The elements of a batch of parcels, all at once, take many times what the parcels do."""
+    """The elements of a batch of envelopes, all at once, take many times what the envelopes do."""
     pipeline = Pipeline()
     alive: list[Any] = []
     most: list[int] = []
@@ -284,15 +285,15 @@ def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
 
     source: Stream[Any] = pipeline.source([])
     source.key_by(lambda row: 0).process(Look()).to([], name="out")
-    _, stage = cut(pipeline._graph, streaming=False)
+    _, stage = stages_of(pipeline._graph, streaming=False)
     route = next(route.number for route in stage.exits)
     task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), 1)
     entry = stage.entries[0]
     ALIVE[:] = [alive]
     items = [Leaving(entry, NOW, 0, [Parcelled(number)], [None]) for number in range(200)]
-    (batch_of_parcels,) = Packer(0, event_time=False).batches(items, 0, None)
+    (batch_of_envelopes,) = Packer(0, event_time=False).batches(items, 0, None)
     alive.clear()
-    rows = [row for found in run_stage(task, iter([batch_of_parcels])) for row in found.to_pylist()]
+    rows = [row for found in run_stage(task, iter([batch_of_envelopes])) for row in found.to_pylist()]
     assert sum(row["count"] for row in rows if row["route"] == route) == 200
     assert max(most) < 5
 
@@ -302,7 +303,7 @@ def test_few_large_elements_are_packed_before_there_are_many() -> None:
 
     pipeline = Pipeline()
     pipeline.source([]).map(dict).key_by(lambda row: 0).count_window(2).collect().to([], name="out")
-    stage, _ = cut(pipeline._graph, streaming=False)
+    stage, _ = stages_of(pipeline._graph, streaming=False)
     route = next(route.number for route in stage.exits)
     entries = tuple(route.number for route in stage.entries)
     task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=entries)
@@ -369,7 +370,7 @@ def test_stages_that_are_planned_again_go_by_the_same_token() -> None:
     def token(place: str, concurrency: int = 3) -> str:
         pipeline = Pipeline()
         pipeline.source([]).async_map(Client(place), concurrency=concurrency).to([], name="out")
-        return token_of(cut(pipeline._graph, streaming=False))
+        return token_of(stages_of(pipeline._graph, streaming=False))
 
     assert token("here") == token("here")
     assert len({token("here"), token("there"), token("here", 4)}) == 3

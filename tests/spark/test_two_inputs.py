@@ -9,7 +9,7 @@ import pytest
 from asyncstream import PipelineError, Stream
 from tests.operators.enriching import enriched, is_event
 from tests.spark.cluster import event_columns
-from tests.spark.standin import StandIn
+from tests.spark.fake_spark import StandIn
 from tests.spark.test_contract import embedded, on_spark, row
 from tests.spark.test_keyed import on_stand_in
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asyncstream.runtime.spark.keys import KeyGroups
-from asyncstream.runtime.spark.values import classes_in, dumps, loads
+from asyncstream.runtime.spark.wire.keys import KeyGroups
+from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads
 
 
 class Run:

@@ -19,8 +19,8 @@ from asyncstream import (
     Pipeline,
     TumblingWindows,
 )
-from asyncstream.calls import cached, circuit_breaker, rate_limit, retry, single_flight
 from asyncstream.errors import MissingExtra
+from asyncstream.guards import cached, circuit_breaker, rate_limit, retry, single_flight
 from asyncstream.metrics import Metric, Point
 from asyncstream.telemetry import JobCollector, exposition
 from tests.runtime.parts import run

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncstream import JsonLinesSink, Pipeline
-from asyncstream.calls import retry
+from asyncstream.guards import retry
 from asyncstream.pipeline import SourceStream
 from asyncstream.testing.simulation import (
     FaultPlan,

@@ -78,9 +78,9 @@ from asyncstream import (
     call_context,
     web,
 )
-from asyncstream.calls import hedge, in_threads
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
+from asyncstream.guards import hedge, in_threads
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults

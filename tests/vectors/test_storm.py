@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from asyncstream.arguments import instant_ms
 from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.validation import instant_ms
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
@@ -33,13 +33,13 @@ from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.operator import EXPIRED, PolicyWindow, PolicyWindowOperator
 from asyncstream.windowing.policies.settings import LATE, PolicySettings, SourceTerms, policy_settings
 from asyncstream.windowing.policies.trigger import (
-    CountTrigger,
-    TimeTrigger,
+    CountTriggerPolicy,
+    TimeTriggerPolicy,
     TriggerPolicy,
-    WatermarkCountTrigger,
-    WatermarkTimeTrigger,
+    WatermarkCountTriggerPolicy,
+    WatermarkTimeTriggerPolicy,
 )
-from asyncstream.windowing.policies.watermark import WatermarkGenerator
+from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
 from tests.vectors.cases import Case, cases
 
 SAME_AS_STORM = {"arrival-order"}
@@ -66,13 +66,13 @@ EVICTION: dict[str, Callable[[dict[str, Any]], EvictionPolicy]] = {
 def trigger_policy(config: dict[str, Any], evict: str) -> TriggerPolicy:
     match config["policy"]:
         case "count":
-            return CountTrigger(config["n"])
+            return CountTriggerPolicy(config["n"])
         case "time":
-            return TimeTrigger(config["ms"], only_new=evict == "count")
+            return TimeTriggerPolicy(config["ms"], only_new=evict == "count")
         case "wm_count":
-            return WatermarkCountTrigger(config["n"])
+            return WatermarkCountTriggerPolicy(config["n"])
         case _:
-            return WatermarkTimeTrigger(config["ms"], only_new=evict == "wm_count")
+            return WatermarkTimeTriggerPolicy(config["ms"], only_new=evict == "wm_count")
 
 
 def storm_state(policy: EvictionPolicy | TriggerPolicy) -> Any:
@@ -80,7 +80,7 @@ def storm_state(policy: EvictionPolicy | TriggerPolicy) -> Any:
     state = policy.snapshot()
     if isinstance(policy, TimeEviction):
         return None if state is None else {"ref": state, "slide_ms": None}
-    if isinstance(policy, TimeTrigger):
+    if isinstance(policy, TimeTriggerPolicy):
         return None
     return 0 if state is None and isinstance(policy, TriggerPolicy) else state
 
@@ -185,7 +185,7 @@ def test_eviction_policy_decides_as_storm_does(case: Case) -> None:
 
 @pytest.mark.parametrize("case", ours("storm_watermarks.jsonl", "generator"))
 def test_watermark_generator_answers_as_storm_does(case: Case) -> None:
-    generator = WatermarkGenerator(case["config"]["lag"], case["config"]["streams"])
+    generator = WatermarkEventGenerator(case["config"]["lag"], case["config"]["streams"])
     for number, step in enumerate(case["steps"], start=1):
         out: list[dict[str, Any]] = []
         if step["op"] == "track":
@@ -262,7 +262,7 @@ def test_windows_are_refused_where_storm_refuses_them(case: Case) -> None:
         return
     settings = settings_of(case["config"])
     assert type(settings.eviction_policy()).__name__ + "Policy" == expect["eviction"]
-    assert type(settings.trigger_policy()).__name__ + "Policy" == expect["trigger"]
+    assert type(settings.trigger_policy()).__name__ == expect["trigger"]
     if settings.event_time:
         assert settings.watermark_interval_ms == expect["watermark_interval_ms"]
         assert settings.lag_ms == expect["lag_ms"]

@@ -26,8 +26,8 @@ from asyncstream import (
     SystemClock,
     TumblingWindows,
 )
-from asyncstream.calls import circuit_breaker, retry
 from asyncstream.elements import Timestamps
+from asyncstream.guards import circuit_breaker, retry
 from asyncstream.web import app, lifespan
 
 __all__ = ("EVIL", "Shop", "serving")

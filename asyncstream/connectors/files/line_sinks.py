@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import orjson
 
-from asyncstream.arguments import choice
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, Record, fenced
@@ -33,6 +32,7 @@ from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_o
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
+from asyncstream.validation import choice
 
 __all__ = ("CsvSink", "JsonLinesSink")
 

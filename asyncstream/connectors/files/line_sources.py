@@ -27,7 +27,6 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
 
-from asyncstream.arguments import choice, count, function, refuse
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.files.identity import difference, fingerprint, has_shrunk
 from asyncstream.connectors.lines import (
@@ -46,6 +45,7 @@ from asyncstream.connectors.lines import (
 )
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import choice, count, function, refuse
 
 __all__ = ("CsvSource", "JsonLinesSource")
 

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
 
-from asyncstream.arguments import choice, count, refuse
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.arrow import Tables, parquet
@@ -33,6 +32,7 @@ from asyncstream.connectors.lines import AnyPath, column_names, file_path
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.validation import choice, count, refuse
 
 __all__ = ("ParquetSink",)
 

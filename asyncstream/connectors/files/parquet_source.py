@@ -15,13 +15,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from asyncstream.arguments import count
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.lines import AnyPath, column_names, file_path, open_file
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import count
 
 __all__ = ("ParquetSource",)
 

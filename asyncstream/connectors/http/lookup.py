@@ -16,8 +16,11 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from asyncstream.arguments import Duration, choice, count, duration_seconds, function, refuse
-from asyncstream.calls import (
+from asyncstream.codec.depth import check_depth
+from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
+from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
+from asyncstream.errors import HttpError, PipelineError, describe_error
+from asyncstream.guards import (
     Breaker,
     Guard,
     Limiter,
@@ -27,12 +30,9 @@ from asyncstream.calls import (
     retry,
     single_flight,
 )
-from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
-from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
-from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.operators.call_context import current_key
 from asyncstream.operators.functions import AsyncFunction
+from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
 
 __all__ = ("METHODS", "HttpLookup")
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from asyncstream.arguments import refuse
+from asyncstream.validation import refuse
 
 __all__ = ("UnsafeUrl", "shown", "template")
 

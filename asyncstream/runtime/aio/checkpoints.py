@@ -61,7 +61,7 @@ from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Frozen, freeze
 
 __all__ = ("Checkpointer", "check_settings")
@@ -143,7 +143,7 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ going on from one
 
-    async def load(self, wiring: Wiring) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def load(self, wiring: RunWiring) -> tuple[dict[str, Any], dict[str, Any]]:
         """
         What operators remember and where sources stand, by name, in the checkpoint to go on from.
 

@@ -18,7 +18,7 @@ from asyncstream.lease import Holder, following, is_free
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.checkpoints import check_settings
 from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.wiring import RunWiring
 
 __all__ = ("DryRun", "dry_run")
 
@@ -84,7 +84,7 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     check_settings(settings, graph)
     history = History(settings.store, settings.values_codec(), settings.key)
     answers, refusals, holder = Survey(), [], None
-    wiring = Wiring(graph, lambda operator: None)
+    wiring = RunWiring(graph, lambda operator: None)
     writers = [(sink, sink.writer) for _, _, sink in transactional_sinks(wiring)]
     try:
         current = await settings.store.holder()
@@ -116,7 +116,7 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     )
 
 
-def _in_order(answers: Survey, graph: Graph, wiring: Wiring) -> list[StepRecovery]:
+def _in_order(answers: Survey, graph: Graph, wiring: RunWiring) -> list[StepRecovery]:
     """What becomes of every step that has a part in recovery, also of those that the checkpoint lacks."""
     known = dict(answers.steps)
     taking_part = {name for name, _, _ in transactional_sinks(wiring)}

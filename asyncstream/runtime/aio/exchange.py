@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar, overload
 
-from asyncstream.arguments import Duration, duration_seconds, refuse
 from asyncstream.connectors.outlets import (
     Answers,
     Publication,
@@ -24,6 +23,7 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import SinkStep, SourceStep
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.tickets import Tickets, no_room, running_loop
+from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("Exchange",)
 

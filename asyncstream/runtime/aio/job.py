@@ -11,7 +11,6 @@ import asyncio
 from types import TracebackType
 from typing import Any
 
-from asyncstream.arguments import Duration, duration_seconds, refuse
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
 from asyncstream.clock import Clock
@@ -32,6 +31,7 @@ from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.state import DiskState
+from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("Job",)
 

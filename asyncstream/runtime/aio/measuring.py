@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
-from asyncstream.calls.retry import attempts_in
+from asyncstream.guards.retry import attempts_in
 from asyncstream.metrics import Distribution, Metric, Point
 from asyncstream.plan import OperatorStep, SinkStep
 from asyncstream.runtime.aio.checkpoints import Checkpointer

@@ -28,7 +28,7 @@ from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.numbering import position_in, with_position
 from asyncstream.runtime.aio.slices import in_slices, without_collector
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
@@ -97,14 +97,14 @@ class Survey:
         self.refusals.append(refusal)
 
 
-def transactional_sinks(wiring: Wiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
+def transactional_sinks(wiring: RunWiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
     """By name, the sinks of a job that take part in its checkpoints."""
     for name, operator in wiring.sinks.items():
         if isinstance(operator.sink, TransactionalSink):
             yield name, operator, operator.sink
 
 
-async def fence(wiring: Wiring, writer: Writer) -> None:
+async def fence(wiring: RunWiring, writer: Writer) -> None:
     """
     Keep the jobs that `writer` follows out of all sinks that take part in checkpoints.
 
@@ -122,7 +122,7 @@ async def choose(
     history: History,
     graph: Graph,
     pipeline: str,
-    wiring: Wiring,
+    wiring: RunWiring,
     writer: Writer,
     new_old: Callable[[], OldRows] | None = None,
 ) -> Found:
@@ -156,7 +156,7 @@ async def survey(
     history: History,
     graph: Graph,
     pipeline: str,
-    wiring: Wiring,
+    wiring: RunWiring,
     writer: Writer,
     new_old: Callable[[], OldRows] | None = None,
 ) -> Survey:
@@ -192,7 +192,7 @@ async def _find(
     history: History,
     graph: Graph,
     pipeline: str,
-    wiring: Wiring,
+    wiring: RunWiring,
     new_old: Callable[[], OldRows] | None,
 ) -> Survey:
     if settings.restore == "none":

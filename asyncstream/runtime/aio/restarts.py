@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from asyncstream.arguments import Duration, count, duration_seconds
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.errors import (
     CheckpointError,
@@ -24,6 +23,7 @@ from asyncstream.errors import (
 )
 from asyncstream.plan import Graph, SourceStep
 from asyncstream.runtime.aio.job import Job
+from asyncstream.validation import Duration, count, duration_seconds
 
 __all__ = ("Restarts", "run_with_restarts")
 

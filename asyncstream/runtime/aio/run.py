@@ -48,7 +48,6 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.flow import Attended
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.alarms import Alarms
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.following import Followed, Tracer
 from asyncstream.runtime.aio.inside import enter
@@ -56,8 +55,9 @@ from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
 from asyncstream.runtime.aio.spilling import Spilling
+from asyncstream.runtime.aio.wakeups import Wakeups
 from asyncstream.runtime.aio.watching import LoopWatch
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import DiskState
 
 __all__ = ("OPEN_SECONDS", "Phase", "Run")
@@ -171,8 +171,8 @@ class Run:
         self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] = self.loop.create_future()
         self._clock.begin()
         self.started_ms = self._clock.now_ms()
-        self.alarms = Alarms(self._clock, self.fail)
-        self.wiring = Wiring(self.graph, self.alarms.has_room)
+        self.wakeups = Wakeups(self._clock, self.fail)
+        self.wiring = RunWiring(self.graph, self.wakeups.has_room)
         self.parts = {**self.wiring.sources, **self.wiring.operators}
         self.followed = Followed(self.name)
         self.followed.tracer = self.tracer
@@ -242,11 +242,11 @@ class Run:
                     OperatorContext(
                         name,
                         self._clock,
-                        partial(self.alarms.wake, operator),
+                        partial(self.wakeups.wake, operator),
                         self.fail,
                         partial(self.wiring.is_held, name),
                         partial(self.wiring.has_room, name),
-                        partial(self.alarms.wake_with_room, operator),
+                        partial(self.wakeups.wake_with_room, operator),
                         self._patience,
                         self.checkpointer is not None,
                         self.followed,
@@ -362,7 +362,7 @@ class Run:
         for intake in self.wiring.intakes.values():
             intake.halt()
         self.leave_sources()
-        self.alarms.cancel()  # what a timer emitted now, nobody would write
+        self.wakeups.cancel()  # what a timer emitted now, nobody would write
         self._help(self._end_tasks(seconds))
         if not self._tasks:
             self._finish()
@@ -510,7 +510,7 @@ class Run:
 
     def _finish(self) -> None:
         """Every task has ended: take the last checkpoint, unless the job has failed."""
-        self.alarms.cancel()
+        self.wakeups.cancel()
         if self.checkpointer is None or self.error is not None or self.phase == "closed":
             if not self.finished.done():
                 self.finished.set_result(None)
@@ -574,7 +574,7 @@ class Run:
             await self._closed(within(self._patience, self.checkpointer.close()))
         if self._warning is not None:
             self._warning.cancel()
-        self.alarms.cancel()
+        self.wakeups.cancel()
         for part in reversed(self._opened):
             self._being_closed = part.name if isinstance(part, SourceDriver) else part.context.name
             enter(self, f"step {self._being_closed!r}")

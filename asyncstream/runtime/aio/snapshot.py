@@ -11,7 +11,7 @@ from typing import Any
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.slices import in_slices, without_collector
-from asyncstream.runtime.aio.wiring import Wiring
+from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
 
 __all__ = ("JobSnapshot", "restore", "take")
@@ -36,7 +36,7 @@ class JobSnapshot:
     now_ms: int = 0
 
 
-def take(graph: Graph, wiring: Wiring, now_ms: int) -> JobSnapshot:
+def take(graph: Graph, wiring: RunWiring, now_ms: int) -> JobSnapshot:
     """
     What these parts remember now; shares nothing with them.
 
@@ -60,7 +60,7 @@ def _copied(step: str, state: Callable[[], Any]) -> Any:
         raise PipelineError(f"step {step!r} gives no snapshot: {describe_error(error)}") from error
 
 
-async def restore(snapshot: JobSnapshot, graph: Graph, wiring: Wiring) -> None:
+async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> None:
     """
     Give the parts, which are open and have seen nothing, what others remembered.
 

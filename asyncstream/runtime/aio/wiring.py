@@ -10,18 +10,17 @@ from functools import partial
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
-from asyncstream.plan import Wiring as Connections
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.reading import SourceDriver
 
-__all__ = ("Wiring",)
+__all__ = ("RunWiring",)
 
 REJECTED = "rejected"
 """Tag of the output on which a source sends what it could not read."""
 
 
-class Wiring:
+class RunWiring:
     """
     The parts of one run.
 
@@ -45,7 +44,7 @@ class Wiring:
                 self.operators[step.name] = step.spec.build()
             elif isinstance(step, SinkStep):
                 self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
-        self._connections = connections = Connections(graph, self.operators)
+        self._connections = connections = Wiring(graph, self.operators)
         self.intakes = connections.intakes
         self.sources = {
             step.name: SourceDriver(

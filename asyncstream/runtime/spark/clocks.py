@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.eventtime import AscendingTimestamps, BoundedOutOfOrderness, WatermarkStrategy
 from asyncstream.plan import Graph, OperatorStep, SourceStep
+from asyncstream.validation import duration_ms
 
-__all__ = ("LATEST_MS", "SHIFT_YEARS", "Timed", "before", "timed_inputs", "to_spark")
+__all__ = ("LATEST_MS", "SHIFT_YEARS", "Timed", "before", "delay_ms", "timed_inputs", "to_spark")
 
 SHIFT_YEARS = 2000
 SHIFT_MS = SHIFT_YEARS // 400 * 146_097 * 86_400_000
@@ -74,3 +76,10 @@ def timed_inputs(graph: Graph) -> list[Timed]:
     timed = frozenset().union(*(each.inputs for each in found))
     rest = [step.name for step in graph if isinstance(step, SourceStep) and step.name not in timed]
     return found + [Timed(frozenset([name]), frozenset()) for name in rest]
+
+
+def delay_ms(strategy: WatermarkStrategy) -> int | None:
+    """How far behind the largest timestamp the watermark is, or None if it is found in another way."""
+    if type(strategy) is BoundedOutOfOrderness:
+        return duration_ms("delay", strategy.delay, zero=True)
+    return 0 if type(strategy) is AscendingTimestamps else None

@@ -11,19 +11,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from asyncstream.arguments import refuse
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
-from asyncstream.calls.rate_limit import share_rates
 from asyncstream.errors import PipelineError
+from asyncstream.guards.rate_limit import share_rates
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.runtime.spark.assembly import NOW, Leaving, Terms, telling_the_cause
-from asyncstream.runtime.spark.cut import Stage, cut
 from asyncstream.runtime.spark.enrich import async_step
-from asyncstream.runtime.spark.extra import need_pyspark, tasks_at_once
-from asyncstream.runtime.spark.loop import loop_thread, token_of
-from asyncstream.runtime.spark.rows import array_of, elements_of
-from asyncstream.runtime.spark.run import Entering, StageRun
 from asyncstream.runtime.spark.schemas import data_type
+from asyncstream.runtime.spark.session import need_pyspark, tasks_at_once
+from asyncstream.runtime.spark.stages import Stage, stages_of
+from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
+from asyncstream.runtime.spark.wire.rows import array_of, elements_of
+from asyncstream.runtime.spark.worker.loop import loop_thread, token_of
+from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
+from asyncstream.runtime.spark.worker.stage_run import StageRun
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +79,7 @@ def enrich_column(
     if settings.effect is True:
         advice = "use enrich, or effect= with a function of the element"
         raise refuse("effect", "what tells rows from each other, which a column does not", True, advice)
-    stages = cut(graph, streaming=False)
+    stages = stages_of(graph, streaming=False)
     session = SparkSession.getActiveSession()
     at_once = None if session is None else tasks_at_once(session)
     run = partial(run_column, token_of(stages), stages[0], name, returns, at_once)

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from asyncstream.arguments import refuse, text
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.runtime.spark.plan import SparkPlan
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.settings import PlanSettings
-from asyncstream.runtime.spark.sparkplan import SparkPlan
+from asyncstream.validation import refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

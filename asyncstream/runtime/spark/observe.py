@@ -1,8 +1,8 @@
 """
 What a query counts, as Spark's observed metrics.
 
-Each task ends with a parcel for each of its counts that is not zero; Spark adds them up where it observes the
-last stage, and tells them with the progress of the micro-batch.
+Each task ends with an envelope for each of its counts that is not zero; Spark adds them up where it
+observes the last stage, and tells them with the progress of the micro-batch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from asyncstream.plan import OperatorStep
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ("OBSERVED", "Count", "counts_of", "grown", "observed", "tally")
+__all__ = ("OBSERVED", "ObservedCount", "counts_of", "grown", "observed", "tally")
 
 OBSERVED = -2
-"""The route of parcels with counts: the group is the number of the count, and `count` what it is."""
+"""The route of envelopes with counts: the group is the number of the count, and `count` what it is."""
 
 
-class Count(NamedTuple):
+class ObservedCount(NamedTuple):
     """
     Something that is counted.
 
@@ -40,17 +40,17 @@ class Count(NamedTuple):
         return f"{self.step}.{self.name}"
 
 
-def counts_of(steps: Iterable[OperatorStep]) -> tuple[Count, ...]:
+def counts_of(steps: Iterable[OperatorStep]) -> tuple[ObservedCount, ...]:
     """What is counted of these steps."""
     return tuple(
-        Count(step.name, name, is_peak)
+        ObservedCount(step.name, name, is_peak)
         for step in steps
         for is_peak, names in ((False, step.spec.counters), (True, step.spec.peaks))
         for name in names
     )
 
 
-def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[int]:
+def tally(counts: Sequence[ObservedCount], operators: Mapping[str, Operator]) -> list[int]:
     """Where the counts of these operators stand; 0 for those of others."""
     steps = {count.step for count in counts}
     metrics = {name: operator.metrics() for name, operator in operators.items() if name in steps}
@@ -58,16 +58,16 @@ def tally(counts: Sequence[Count], operators: Mapping[str, Operator]) -> list[in
 
 
 def grown(
-    counts: Sequence[Count], operators: Mapping[str, Operator], before: Sequence[int]
+    counts: Sequence[ObservedCount], operators: Mapping[str, Operator], before: Sequence[int]
 ) -> dict[int, int]:
     """By how much each count is more than it was before, by its number, as far as it is."""
     now = tally(counts, operators)
     return {number: more for number, count in enumerate(now) if (more := count - before[number])}
 
 
-def observed(counts: Sequence[Count], outputs: Mapping[str, int]) -> list[Column]:
+def observed(counts: Sequence[ObservedCount], outputs: Mapping[str, int]) -> list[Column]:
     """
-    The columns to observe parcels by.
+    The columns to observe envelopes by.
 
     Args:
         outputs: the routes to the outputs, by name.

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS
-from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.session import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncstream.arguments import refuse
 from asyncstream.errors import PipelineError, describe_error
-from asyncstream.runtime.spark.extra import need_pyspark
+from asyncstream.runtime.spark.session import need_pyspark
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asyncstream.arguments import count, refuse, text
 from asyncstream.checkpoint import Checkpoints
+from asyncstream.validation import count, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Observation

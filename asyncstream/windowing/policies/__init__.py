@@ -56,6 +56,9 @@ Not taken over: windows kept in partitions on disk, and recovery by message ids;
 pipeline do both.
 """
 
+import warnings
+from typing import Any, Final
+
 from asyncstream.windowing.policies.events import Event, EventQueue
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
@@ -83,13 +86,13 @@ from asyncstream.windowing.policies.settings import (
 )
 from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
 from asyncstream.windowing.policies.trigger import (
-    CountTrigger,
-    TimeTrigger,
+    CountTriggerPolicy,
+    TimeTriggerPolicy,
     TriggerPolicy,
-    WatermarkCountTrigger,
-    WatermarkTimeTrigger,
+    WatermarkCountTriggerPolicy,
+    WatermarkTimeTriggerPolicy,
 )
-from asyncstream.windowing.policies.watermark import WatermarkGenerator
+from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
 
 __all__ = (
     "policy_window",
@@ -115,9 +118,27 @@ __all__ = (
     "WatermarkCountEviction",
     "WatermarkTimeEviction",
     "TriggerPolicy",
-    "CountTrigger",
-    "TimeTrigger",
-    "WatermarkCountTrigger",
-    "WatermarkTimeTrigger",
-    "WatermarkGenerator",
+    "CountTriggerPolicy",
+    "TimeTriggerPolicy",
+    "WatermarkCountTriggerPolicy",
+    "WatermarkTimeTriggerPolicy",
+    "WatermarkEventGenerator",
 )
+
+FORMER: Final = {
+    "CountTrigger": CountTriggerPolicy,
+    "TimeTrigger": TimeTriggerPolicy,
+    "WatermarkCountTrigger": WatermarkCountTriggerPolicy,
+    "WatermarkTimeTrigger": WatermarkTimeTriggerPolicy,
+    "WatermarkGenerator": WatermarkEventGenerator,
+}
+"""Names until version 0.4, which other classes have too."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    now = FORMER[name]
+    message = f"{__name__}.{name} is now {now.__name__}; the old name goes with version 0.4"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return now

@@ -18,8 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from asyncstream import arguments
-from asyncstream.arguments import Duration
+from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
@@ -27,6 +26,7 @@ from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.tables import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
+from asyncstream.validation import Duration
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.settings import (
@@ -36,7 +36,7 @@ from asyncstream.windowing.policies.settings import (
     SourceTerms,
     policy_settings,
 )
-from asyncstream.windowing.policies.watermark import WatermarkGenerator
+from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
 
 __all__ = ("COUNTED", "EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperator", "policy_window")
 
@@ -123,10 +123,10 @@ def policy_window(
         source=source,
     )
     if (streams is None) != (stream_of is None):
-        raise arguments.refuse("stream_of", "a function exactly when streams are named", stream_of)
+        raise validation.refuse("stream_of", "a function exactly when streams are named", stream_of)
     for name, given in (("function", function), ("key_by", key_by), ("stream_of", stream_of)):
         if given is not None:
-            arguments.function(name, given)
+            validation.function(name, given)
     return PolicyWindowOperator(settings, function, key_by, stream_of)
 
 
@@ -155,7 +155,7 @@ class PolicyWindowOperator(Operator):
         self._key_by = None if key_by is None else FirstKeys(self, key_by)
         self._kinds = Kinds()
         self._stream_of = stream_of
-        self._generator = WatermarkGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
+        self._generator = WatermarkEventGenerator(settings.lag_ms, settings.streams, settings.idle_after_ms)
         self._managers = self.tables.declare(
             Table("managers", save=WindowManager.snapshot, load=self._loaded_manager, is_bound=True)
         )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from asyncstream.arguments import Duration, choice, count, duration_ms, refuse
 from asyncstream.errors import PipelineError
 from asyncstream.state.schema import Schema, described
+from asyncstream.validation import Duration, choice, count, duration_ms, refuse
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
     EvictionPolicy,
@@ -23,11 +23,11 @@ from asyncstream.windowing.policies.eviction import (
     WatermarkTimeEviction,
 )
 from asyncstream.windowing.policies.trigger import (
-    CountTrigger,
-    TimeTrigger,
+    CountTriggerPolicy,
+    TimeTriggerPolicy,
     TriggerPolicy,
-    WatermarkCountTrigger,
-    WatermarkTimeTrigger,
+    WatermarkCountTriggerPolicy,
+    WatermarkTimeTriggerPolicy,
 )
 
 __all__ = ("LATE", "Extent", "PolicySettings", "SourceTerms", "policy_schema", "policy_settings")
@@ -107,10 +107,12 @@ class PolicySettings:
         """A new policy for the slide."""
         if self.slide_count is not None:
             return (
-                WatermarkCountTrigger(self.slide_count) if self.event_time else CountTrigger(self.slide_count)
+                WatermarkCountTriggerPolicy(self.slide_count)
+                if self.event_time
+                else CountTriggerPolicy(self.slide_count)
             )
         assert self.slide_ms is not None
-        policy = WatermarkTimeTrigger if self.event_time else TimeTrigger
+        policy = WatermarkTimeTriggerPolicy if self.event_time else TimeTriggerPolicy
         return policy(self.slide_ms, only_new=self.length_count is not None)
 
 

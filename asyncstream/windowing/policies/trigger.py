@@ -7,7 +7,7 @@ of time (`advance`); afterwards it is asked what is `due` until nothing is, and 
 processing time again.
 
 Time is event time for the two watermark policies (it advances to a watermark w: events at w may still
-come) and processing time for `TimeTrigger` (it advances to the last millisecond that is over). That is
+come) and processing time for `TimeTriggerPolicy` (it advances to the last millisecond that is over). That is
 the only difference between the two time triggers, so both end their windows at the same multiples of
 the slide, whenever a timer happens to go off.
 """
@@ -21,7 +21,13 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.windowing.policies.events import Event, EventQueue
 from asyncstream.windowing.policies.eviction import Firing
 
-__all__ = ("CountTrigger", "TimeTrigger", "TriggerPolicy", "WatermarkCountTrigger", "WatermarkTimeTrigger")
+__all__ = (
+    "CountTriggerPolicy",
+    "TimeTriggerPolicy",
+    "TriggerPolicy",
+    "WatermarkCountTriggerPolicy",
+    "WatermarkTimeTriggerPolicy",
+)
 
 
 class TriggerPolicy:
@@ -67,7 +73,7 @@ class TriggerPolicy:
         """Take up the state that `snapshot` gave."""
 
 
-class CountTrigger(TriggerPolicy):
+class CountTriggerPolicy(TriggerPolicy):
     """At every `slide`-th event since the last window, whatever ended that."""
 
     def __init__(self, slide: int) -> None:
@@ -100,7 +106,7 @@ class CountTrigger(TriggerPolicy):
         self._count = state
 
 
-class WatermarkTimeTrigger(TriggerPolicy):
+class WatermarkTimeTriggerPolicy(TriggerPolicy):
     """
     At every multiple of `slide_ms` that event time has reached, but for spans without events.
 
@@ -157,7 +163,7 @@ class WatermarkTimeTrigger(TriggerPolicy):
         self._end_ms = state
 
 
-class TimeTrigger(WatermarkTimeTrigger):
+class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
     """
     At every multiple of `slide_ms` that processing time has passed.
 
@@ -179,7 +185,7 @@ class TimeTrigger(WatermarkTimeTrigger):
         return None if end is None else end + 1
 
 
-class WatermarkCountTrigger(TriggerPolicy):
+class WatermarkCountTriggerPolicy(TriggerPolicy):
     """
     At every `slide`-th event, in order of arrival, among those that the watermark has reached.
 

@@ -16,10 +16,10 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.state import Cell
 
-__all__ = ("WatermarkGenerator",)
+__all__ = ("WatermarkEventGenerator",)
 
 
-class WatermarkGenerator:
+class WatermarkEventGenerator:
     """
     Tracks the timestamps of several streams.
 

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from asyncstream import Pipeline
-from asyncstream.calls import Breaker, RateLimiter
 from asyncstream.clock import ManualClock
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
+from asyncstream.guards import Breaker, RateLimiter
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

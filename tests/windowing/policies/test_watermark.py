@@ -4,11 +4,11 @@ import pytest
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
-from asyncstream.windowing.policies import WatermarkGenerator
+from asyncstream.windowing.policies import WatermarkEventGenerator
 
 
 def test_watermark_is_the_slowest_streams_newest_less_the_lag() -> None:
-    generator = WatermarkGenerator(5, ["a", "b"])
+    generator = WatermarkEventGenerator(5, ["a", "b"])
     generator.track("a", 100)
     assert generator.tick() is None
     generator.track("b", 50)
@@ -16,7 +16,7 @@ def test_watermark_is_the_slowest_streams_newest_less_the_lag() -> None:
 
 
 def test_nothing_is_late_before_the_first_watermark() -> None:
-    generator = WatermarkGenerator(0, ["a"])
+    generator = WatermarkEventGenerator(0, ["a"])
     assert generator.watermark_ms == MIN_TIMESTAMP
     assert generator.track("a", -1_000)
     assert generator.tick() == -1_000
@@ -24,7 +24,7 @@ def test_nothing_is_late_before_the_first_watermark() -> None:
 
 
 def test_undeclared_stream_is_judged_but_not_waited_for() -> None:
-    generator = WatermarkGenerator(0, ["a"])
+    generator = WatermarkEventGenerator(0, ["a"])
     generator.track("a", 100)
     assert generator.track("z", 10)
     assert generator.tick() == 100
@@ -35,11 +35,11 @@ def test_undeclared_stream_is_judged_but_not_waited_for() -> None:
 
 def test_no_stream_to_wait_for_is_refused() -> None:
     with pytest.raises(PipelineError, match="at least one stream"):
-        WatermarkGenerator(0, [])
+        WatermarkEventGenerator(0, [])
 
 
 def test_silent_stream_becomes_idle_and_counts_again_when_it_speaks() -> None:
-    generator = WatermarkGenerator(0, ["a", "b"], idle_after_ms=100)
+    generator = WatermarkEventGenerator(0, ["a", "b"], idle_after_ms=100)
     generator.track("a", 10, now_ms=0)
     generator.track("b", 5, now_ms=0)
     assert generator.tick(0) == 5
@@ -52,7 +52,7 @@ def test_silent_stream_becomes_idle_and_counts_again_when_it_speaks() -> None:
 
 
 def test_all_streams_idle_go_as_far_as_anybody_has_come() -> None:
-    generator = WatermarkGenerator(0, ["a", "b"])
+    generator = WatermarkEventGenerator(0, ["a", "b"])
     generator.track("a", 30)
     generator.mark_idle("a")
     generator.mark_idle("b")
@@ -61,16 +61,16 @@ def test_all_streams_idle_go_as_far_as_anybody_has_come() -> None:
 
 def test_idleness_of_an_unknown_stream_is_refused() -> None:
     with pytest.raises(PipelineError, match="no stream 'c'"):
-        WatermarkGenerator(0, ["a"]).mark_idle("c")
+        WatermarkEventGenerator(0, ["a"]).mark_idle("c")
 
 
 def test_restored_generator_goes_on() -> None:
-    generator = WatermarkGenerator(0, ["a", "b"])
+    generator = WatermarkEventGenerator(0, ["a", "b"])
     generator.track("a", 30)
     generator.track("b", 20)
     generator.tick()
     generator.mark_idle("b")
-    restored = WatermarkGenerator(0, ["a", "b"])
+    restored = WatermarkEventGenerator(0, ["a", "b"])
     for name, cell in generator.cells().items():
         restored.cells()[name].give(cell.take())
     assert not restored.track("a", 19)

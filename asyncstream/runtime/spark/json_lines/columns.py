@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from asyncstream.arguments import refuse
 from asyncstream.connectors.lines import BOM, EXCERPT_BYTES, why_malformed
 from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from asyncstream.arguments import choice, refuse
 from asyncstream.errors import PipelineError
-from asyncstream.runtime.spark.extra import need_pyspark, register_source, shuffle_partitions
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
+from asyncstream.runtime.spark.session import need_pyspark, register_source, shuffle_partitions
+from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncstream.runtime.spark.json_lines.columns import JsonColumns, split_lines
 from asyncstream.runtime.spark.json_lines.lines import Chunk, LineReader, Place, Span, is_compressed
 from asyncstream.runtime.spark.json_lines.settings import Limits
-from asyncstream.runtime.spark.rows import ROWS
+from asyncstream.runtime.spark.wire.rows import ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

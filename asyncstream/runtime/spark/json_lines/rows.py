@@ -13,7 +13,7 @@ from asyncstream.runtime.spark.json_lines.columns import REJECTED, JsonColumns, 
 from asyncstream.runtime.spark.json_lines.lines import Chunk, LineReader, count_lines
 from asyncstream.runtime.spark.json_lines.order import Stretch
 from asyncstream.runtime.spark.json_lines.settings import ReadSettings
-from asyncstream.runtime.spark.rows import ROWS
+from asyncstream.runtime.spark.wire.rows import ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa

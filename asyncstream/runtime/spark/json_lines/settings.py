@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import orjson
 
-from asyncstream.arguments import choice, count, refuse, text
+from asyncstream.validation import choice, count, refuse, text
 
 __all__ = ("FORMAT", "OPTION", "Limits", "ReadSettings", "folder_path")
 

@@ -1,0 +1,63 @@
+"""
+Guards around an async call: each takes an async function and is one, alone or nested, with or without a
+pipeline.
+
+    lookup = cached(single_flight(retry(circuit_breaker(rate_limit(fetch, rate=100)), attempts=5)), ttl=60)
+
+Read from the outside in, this is the sensible order:
+
+1. `cached`: an answer at hand needs nothing of what follows.
+2. `single_flight`: of equal calls that overlap, one goes on.
+3. `retry`: outside of what follows, so that every attempt is counted, slowed down and held back like a
+   first one, and an element that waits for its next attempt takes up nobody's place.
+4. `circuit_breaker`: sees each attempt; while it is open, no attempt uses up the rate.
+5. `hedge`: outside of the limits, which are to count its second calls.
+6. `adaptive_concurrency`: sees each attempt's latency and overload.
+7. `rate_limit`: innermost, because a rate is exact only for what starts at once.
+
+`batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
+a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
+
+`in_threads` makes an async function of a plain one that blocks: `retry(in_threads(ask, threads=20))`.
+"""
+
+from asyncstream.guards.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
+from asyncstream.guards.batched import Batched, batched
+from asyncstream.guards.cached import Cached, cached
+from asyncstream.guards.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
+from asyncstream.guards.guard import Call, Guard
+from asyncstream.guards.hedge import Hedge, hedge
+from asyncstream.guards.in_threads import InThreads, in_threads
+from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
+from asyncstream.guards.retry import Attempt, Retry, current_attempt, retry
+from asyncstream.guards.single_flight import SingleFlight, single_flight
+
+__all__ = (
+    "AdaptiveConcurrency",
+    "AdaptiveLimit",
+    "Attempt",
+    "Batched",
+    "Breaker",
+    "Cached",
+    "Call",
+    "CircuitBreaker",
+    "CircuitState",
+    "Guard",
+    "Hedge",
+    "InThreads",
+    "Limiter",
+    "RateLimit",
+    "RateLimiter",
+    "Retry",
+    "SingleFlight",
+    "adaptive_concurrency",
+    "batched",
+    "cached",
+    "circuit_breaker",
+    "current_attempt",
+    "hedge",
+    "in_threads",
+    "rate_limit",
+    "retry",
+    "single_flight",
+)

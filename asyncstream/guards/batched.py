@@ -1,0 +1,152 @@
+"""
+Batching: many elements become one call.
+
+A batch is open until it is full or its time is up; then it is sent, as a task of its own. Each element
+waits on its own future, so one that is cancelled or timed out leaves an open batch, or is passed over
+when the answers of a sent one come. A sent batch that nobody waits for any more is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
+from typing import Any, Generic, TypeVar, cast, overload
+
+from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail
+from asyncstream.operators.call_context import on_behalf_of_none
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.validation import Duration, count, duration_seconds
+
+__all__ = ("Batched", "batched")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class _Batch(Generic[In, Out]):
+    """Elements that go together, by the future on which each waits; in order of arrival."""
+
+    __slots__ = ("places", "task", "timer")
+
+    def __init__(self) -> None:
+        self.places: dict[asyncio.Future[Out], In] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[Sequence[Out | Exception]] | None = None
+
+    def deliver(self, task: asyncio.Task[Sequence[Out | Exception]]) -> None:
+        """Give all who wait what the call has ended with."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        answers = repeat(error, len(self.places)) if error is not None else task.result()
+        for place, answer in zip(self.places, answers, strict=True):
+            if isinstance(answer, BaseException):
+                fail(place, answer)
+            elif not place.done():
+                place.set_result(answer)
+
+
+class Batched(Guard[In, Out]):
+    """
+    Gathers elements, calls `fn` with a list of them, and hands each the answer at its place in the result.
+
+    An element's answer that is an exception is raised for that element alone. If `fn` itself raises, or
+    gives another number of answers than it was given elements, all elements of the batch fail.
+
+    A batch needs company: it waits for `wait` whenever fewer than `size` elements are under way, so give
+    the step a concurrency of a few times `size`.
+
+    Args:
+        size: elements of a batch at most.
+        wait: how long a batch stays open for more after its first element.
+    """
+
+    counted = ("batches", "batched")
+
+    def __init__(
+        self, fn: Call[list[In], Sequence[Out | Exception]], *, size: int = 100, wait: Duration = 0.01
+    ) -> None:
+        super().__init__(cast("Call[In, Out]", fn))
+        self._send = cast("Callable[[list[In]], Awaitable[Sequence[Out | Exception]]]", self._call)
+        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
+            self.__dict__["timeout"] = lambda value: fn.timeout([value])[0]
+        self._size = count("size", size)
+        self._wait = duration_seconds("wait", wait, zero=True)
+        self._open: _Batch[In, Out] | None = None
+        self._background = Background()
+        self._batches = 0
+        self._elements = 0
+
+    async def invoke(self, value: In) -> Out:
+        loop = get_running_loop()
+        batch = self._open
+        if batch is None:
+            batch = self._open = _Batch()
+            batch.timer = loop.call_later(self._wait, self._close_batch, batch)
+        place: asyncio.Future[Out] = loop.create_future()
+        batch.places[place] = value
+        if len(batch.places) == self._size:
+            self._close_batch(batch)
+        try:
+            return await delivery(place)
+        except asyncio.CancelledError:
+            await self._leave(batch, place)
+            raise
+
+    def _close_batch(self, batch: _Batch[In, Out]) -> None:
+        """Send `batch`, if there is still anybody in it."""
+        self._open = None
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if batch.places:
+            self._batches += 1
+            self._elements += len(batch.places)
+            batch.task = self._background.start(self._run(list(batch.places.values())))
+            batch.task.add_done_callback(batch.deliver)
+
+    async def _leave(self, batch: _Batch[In, Out], place: asyncio.Future[Out]) -> None:
+        """Somebody who was cancelled does not wait any more."""
+        if batch.task is None:
+            batch.places.pop(place, None)
+            if not batch.places and batch is self._open:
+                self._close_batch(batch)
+        elif not batch.task.done() and all(place.done() for place in batch.places):
+            await end(batch.task)
+
+    async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
+        with on_behalf_of_none():
+            answers: Any = await self._send(values)
+        if isinstance(answers, Sequence) and len(answers) == len(values):
+            return answers
+        got = len(answers) if isinstance(answers, Sequence) else f"a {type(answers).__name__}"
+        raise TypeError(
+            f"a batched function must give a list of one answer per element: {len(values)}, got {got}"
+        )
+
+    async def stop(self) -> None:
+        if self._open is not None:
+            for place in self._open.places:
+                place.cancel()
+            self._open.places.clear()
+            self._close_batch(self._open)
+        await self._background.stop()
+
+    def counters(self) -> dict[str, int]:
+        return {"batches": self._batches, "batched": self._elements}
+
+
+@overload
+def batched(
+    fn: Call[list[In], Sequence[Out | Exception]], /, *, size: int = 100, wait: Duration = 0.01
+) -> Batched[In, Out]: ...
+
+
+@overload
+def batched(
+    *, size: int = 100, wait: Duration = 0.01
+) -> Callable[[Call[list[In], Sequence[Out | Exception]]], Batched[In, Out]]: ...
+
+
+def batched(fn: Any = None, /, **options: Any) -> Any:
+    """`Batched(fn, size=..., wait=...)`, or a decorator that makes one."""
+    return (lambda fn: Batched(fn, **options)) if fn is None else Batched(fn, **options)

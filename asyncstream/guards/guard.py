@@ -1,0 +1,235 @@
+"""
+What all guards share: they wrap an async function and are one.
+
+A guard holds the call that it guards and nothing of the elements that go through it: what belongs to one
+element lives in the local variables of its `invoke`. What several calls share (a rate, a breaker, a
+limit) is an object of its own, so that several guards can be given the same one.
+
+Each guard is written once, as a class whose first argument is the function; `usable_as_decorator` makes
+the lower-case name that people write, `retry(fetch, attempts=3)` or `@retry(attempts=3)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.sharing import hold, release
+from asyncstream.validation import is_async_function, refuse
+
+__all__ = (
+    "EARLY",
+    "Background",
+    "Call",
+    "Decorator",
+    "Guard",
+    "GuardMaker",
+    "chain",
+    "delivery",
+    "end",
+    "fail",
+    "hashable",
+    "loop_time",
+    "usable_as_decorator",
+)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+P = ParamSpec("P")
+
+Call: TypeAlias = Callable[[In], Awaitable[Out]] | AsyncFunction[In, Out]
+"""What can be guarded: an `async def` of one argument, or an `AsyncFunction`."""
+
+EARLY = 1e-6
+"""Seconds by which an event loop's timer may be early and still be taken for punctual."""
+
+
+class Guard(AsyncFunction[In, Out]):
+    """
+    An async function around another; opening and closing it opens and closes the one inside, which other
+    steps and guards may hold too.
+
+    A guard that does not need to wait does not suspend.
+
+    Attributes:
+        inner: the function inside.
+        counted: the names in `counters` of those that only ever grow; the others are gauges.
+    """
+
+    counted: tuple[str, ...] = ()
+
+    def __init__(self, fn: Call[In, Out]) -> None:
+        self.inner = fn
+        self._held_in: asyncio.AbstractEventLoop | None = None  # where this holds the one inside
+        # an open guard knows its event loop: asking for the running one costs more than a whole guard may
+        self._time: Callable[[], float] = loop_time
+        self._call: Callable[[In], Awaitable[Out]]
+        if isinstance(fn, AsyncFunction):
+            # bound once: a nest of guards is a chain of plain calls of `invoke`
+            self._call = fn.invoke
+            if has_timeout_hook(fn):
+                self.__dict__["timeout"] = fn.timeout
+        elif is_async_function(fn):
+            self._call = fn
+        else:
+            raise refuse(f"the function of {type(self).__name__}", "an async def or an AsyncFunction", fn)
+
+    def __init_subclass__(cls) -> None:
+        # the same function, not one that calls the other: that would be a coroutine more for each call
+        cls.__call__ = cls.invoke  # type: ignore[method-assign]
+
+    async def __call__(self, value: In) -> Out:
+        """The call itself: a guard is used like the function inside."""
+        return await self.invoke(value)
+
+    @property
+    def uses_key(self) -> bool:
+        return isinstance(self.inner, AsyncFunction) and self.inner.uses_key
+
+    async def open(self) -> None:
+        loop = get_running_loop()
+        self._time = loop.time
+        if isinstance(self.inner, AsyncFunction) and self._held_in is not loop:
+            self._held_in = loop
+            await hold(self.inner)
+
+    async def close(self) -> None:
+        try:
+            await self.stop()
+        finally:
+            self._time = loop_time
+            if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
+                self._held_in = None
+                await release(self.inner)
+
+    async def stop(self) -> None:
+        """End what this guard itself has running in the background; called once, by `close`."""
+
+    def counters(self) -> dict[str, int]:
+        """The counters and gauges of this guard alone."""
+        return {}
+
+    def metrics(self) -> dict[str, int]:
+        """Counters and gauges by name, as they stand now, of this guard and of those inside it."""
+        found: dict[str, int] = {}
+        for function in chain(self):
+            own = function.counters() if isinstance(function, Guard) else _metrics_of(function)
+            for name, number in own.items():
+                found[name] = found.get(name, 0) + number
+        return found
+
+    def counter_names(self) -> tuple[str, ...]:
+        """Those of `metrics` that are counters."""
+        declared = (
+            function.counted if isinstance(function, Guard) else function.counter_names()
+            for function in chain(self)
+            if isinstance(function, AsyncFunction)
+        )
+        return tuple(dict.fromkeys(name for names in declared for name in names))
+
+
+def loop_time() -> float:
+    """The time of the running event loop, in seconds."""
+    return get_running_loop().time()
+
+
+def chain(function: object) -> Iterator[object]:
+    """`function` and what is inside it, from the outside in."""
+    while isinstance(function, Guard):
+        yield function
+        function = function.inner
+    yield function
+
+
+def _metrics_of(function: object) -> dict[str, int]:
+    metrics = getattr(function, "metrics", None)
+    return metrics() if callable(metrics) else {}
+
+
+class Background:
+    """Tasks that somebody holds on to and that somebody ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `coroutine` as a task, which must deal with its own errors."""
+        task = get_running_loop().create_task(coroutine)
+        # the loop itself references tasks only weakly
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        while self._tasks:
+            await end(*self._tasks)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel `tasks` and wait until they have ended, whatever they end with."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def hashable(key: In) -> In:
+    """`key`, which calls are to be told apart by."""
+    try:
+        hash(key)
+    except TypeError as error:
+        raise refuse("key", "something hashable", key, "give key=, a function of the element") from error
+    return key
+
+
+def fail(place: asyncio.Future[Any], error: BaseException) -> None:
+    """Raise `error` in whoever waits for `place`, if he still does."""
+    if place.done():
+        return
+    if isinstance(error, asyncio.CancelledError):
+        place.cancel()
+    else:
+        # a future cannot hold a StopIteration, and whoever waits for it must be told something
+        place.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+
+async def delivery(place: asyncio.Future[Out]) -> Out:
+    """What `place` is given; an error that comes too late for a cancelled caller is not called unheeded."""
+    try:
+        return await place
+    except asyncio.CancelledError:
+        if place.done() and not place.cancelled():
+            place.exception()
+        raise
+
+
+class Decorator(Protocol):
+    """Puts a guard around a function."""
+
+    def __call__(self, fn: Call[In, Out], /) -> Guard[In, Out]: ...
+
+
+class GuardMaker(Protocol[P]):
+    """A guard's class that may be called with the function or, to get a decorator, without."""
+
+    @overload
+    def __call__(self, fn: Call[In, Out], /, *args: P.args, **kwargs: P.kwargs) -> Guard[In, Out]: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Decorator: ...
+
+
+def usable_as_decorator(make: Callable[Concatenate[Call[Any, Any], P], Guard[Any, Any]]) -> GuardMaker[P]:
+    """`make(fn, **options)` that may also be called `make(**options)(fn)`."""
+
+    constructor: Callable[..., Any] = make
+
+    @functools.wraps(make, updated=())
+    def guard(fn: Any = None, /, **options: Any) -> Any:
+        return functools.partial(constructor, **options) if fn is None else constructor(fn, **options)
+
+    return guard  # type: ignore[return-value]

@@ -1,0 +1,161 @@
+"""
+Hedge: a second call for the few that take long, and the answer of whichever comes first.
+
+After Dean and Barroso, "The Tail at Scale". A call that has taken longer than most do is asked a second time.
+How long that is, is found out from the latencies of late: the 95th percentile, say. A call that was cut short
+because the other one answered counts with the time that it had taken by then. The extra load is bounded by
+tokens: each call brings `at_most` of one, and a second call takes one; a few can be saved up. So a service
+that has become slow as a whole is not asked everything twice.
+
+Both calls have the same `call_context()`, and so the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Final, TypeVar
+
+from asyncstream.guards.guard import Background, Call, Guard, end, usable_as_decorator
+from asyncstream.validation import Duration, duration_seconds, refuse
+
+__all__ = ("Hedge", "hedge")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+FEWEST: Final = 20
+"""Latencies that a percentile is made of, at least; until there are, no call is made a second time."""
+
+REMEMBERED: Final = 500
+"""Latencies that a percentile is made of, at most: the last ones."""
+
+ONE: Final = 1 - 1e-9
+"""A token, whose parts may not add up exactly."""
+
+SAVED: Final = 10.0
+"""Second calls that can be saved up while none is needed."""
+
+
+class _Latencies:
+    """
+    The last latencies, in order.
+
+    Args:
+        share: which of them `quantile` is: this part of them is not larger.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        self._recent.append(seconds)
+        insort(self._sorted, seconds)
+        if len(self._recent) > REMEMBERED:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+
+    def quantile(self) -> float | None:
+        """Seconds; None: not enough is known."""
+        known = len(self._sorted)
+        return None if known < FEWEST else self._sorted[min(known - 1, int(self._share * known))]
+
+
+class Hedge(Guard[In, Out]):
+    """
+    Calls a second time when an answer takes long; the first answer counts, and the other call is cancelled.
+
+    An error of one call is raised only when the other has failed, too, or there is none. Belongs inside
+    `retry`, and outside of `rate_limit` and other limits, which are to count second calls. Only for what may
+    be done twice: reads, or calls with an idempotency key.
+
+    Args:
+        after: when to call a second time: a percentile of the latencies of late, as "p95"; or a duration.
+        at_most: how many second calls there may be for each call; above 0, at most 1.
+    """
+
+    counted = ("hedged", "hedges_won")
+
+    def __init__(self, fn: Call[In, Out], *, after: str | Duration = "p95", at_most: float = 0.05) -> None:
+        super().__init__(fn)
+        self._latencies: _Latencies | None = None
+        self._after: float | None = None
+        if isinstance(after, str):
+            self._latencies = _Latencies(_share_of(after))
+        else:
+            self._after = duration_seconds("after", after)
+        if isinstance(at_most, bool) or not isinstance(at_most, int | float) or not 0 < at_most <= 1:
+            raise refuse("at_most", "a number above 0 and up to 1", at_most)
+        self._at_most = at_most
+        self._tokens = 0.0
+        self._losers = Background()
+        self._hedged = 0
+        self._won = 0
+
+    async def invoke(self, value: In) -> Out:
+        self._tokens = min(SAVED, self._tokens + self._at_most)
+        latencies, began = self._latencies, self._time()
+        after = self._after if latencies is None else latencies.quantile()
+        try:
+            if after is None:
+                return await self._call(value)
+            return await self._called_twice(value, after)
+        finally:
+            if latencies is not None:
+                latencies.add(self._time() - began)
+
+    async def _called_twice(self, value: In, after: float) -> Out:
+        """Of the first call, or of a second one after so many seconds."""
+        calls = [self._begin(value)]
+        try:
+            done, running = await asyncio.wait(calls, timeout=after)
+            if not done and self._tokens >= ONE:
+                self._tokens -= 1
+                self._hedged += 1
+                calls.append(self._begin(value))
+                running = set(calls)
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for call in calls:  # the first one counts if both have ended
+                    if call in done and not call.cancelled() and call.exception() is None:
+                        self._won += call is not calls[0]
+                        return call.result()
+            return calls[0].result()  # raises
+        finally:
+            self._let_go([call for call in calls if not call.done()])
+            for call in calls:
+                if call.done() and not call.cancelled():
+                    call.exception()  # that of the other is not unheeded
+
+    def _begin(self, value: In) -> asyncio.Task[Out]:
+        async def call() -> Out:
+            return await self._call(value)
+
+        return asyncio.create_task(call())
+
+    def _let_go(self, losers: list[asyncio.Task[Out]]) -> None:
+        for loser in losers:
+            loser.cancel()
+        if losers:  # one that ignores that holds up nobody but the end
+            self._losers.start(end(*losers))
+
+    async def stop(self) -> None:
+        await self._losers.stop()
+
+    def counters(self) -> dict[str, int]:
+        return {"hedged": self._hedged, "hedges_won": self._won}
+
+
+def _share_of(percentile: str) -> float:
+    try:
+        share = float(percentile.removeprefix("p")) / 100
+    except ValueError:
+        share = 0.0
+    if not percentile.startswith("p") or not 0 < share < 1:
+        raise refuse("after", 'a percentile between p0 and p100, as "p95", or a duration', percentile)
+    return share
+
+
+hedge = usable_as_decorator(Hedge)

@@ -1,0 +1,263 @@
+"""
+Rate limit: not more than so many calls in any stretch of time.
+
+Two rules, both exact. *The window*: in no stretch of `per` seconds do calls start whose weights add up
+to more than `rate`. A log of what started within the last `per` seconds decides that. *The spacing*, if
+`burst` is less than `rate`: not more than `burst` at once, and then one each `per / rate` seconds, kept
+as the one instant (`_paid_until`) up to which the calls so far have used up their share of time.
+
+A token bucket alone, the usual choice, lets through up to twice the rate after a rest, which is exactly
+when a service that counts per minute begins to answer 429.
+
+Whoever must wait stands in a queue, first come first served: a heavy call at its head holds back light
+ones behind it, or it would wait forever. One timer at most is set, for the head of the queue.
+
+A process that does a part of the work has a part of every rate (`share_rates`): what its limiters allow
+together with those of the others is the rate. They know nothing of each other, so a part that is not used is
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
+
+from asyncstream.errors import PipelineError
+from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
+from asyncstream.operators.whereabouts import LIMITED
+from asyncstream.validation import Duration, count, duration_seconds, refuse
+
+__all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Limiter(Protocol):
+    """What a rate-limited call asks for leave: a `RateLimiter`, an `aiolimiter.AsyncLimiter` or alike."""
+
+    async def acquire(self, amount: float, /) -> Any:
+        """Returns when a call of this weight may start."""
+
+
+_limiters: WeakSet[RateLimiter] = WeakSet()
+"""All of this process."""
+
+_processes = 1
+"""Of those that share every rate, this one included."""
+
+
+def share_rates(processes: int) -> None:
+    """
+    Have every `RateLimiter` of this process, also those still to be made, allow its part of the rate.
+
+    Args:
+        processes: how many share it, this one included; 1: it has all of it, as in the beginning.
+    """
+    global _processes
+    if processes != _processes:
+        _processes = processes
+        for limiter in _limiters:
+            limiter.share()
+
+
+class RateLimiter:
+    """
+    A rate that any number of calls, steps and pipelines of one event loop share.
+
+    It remembers the calls of the last period: `rate` of them at most, if they weigh 1.
+    On Spark it is divided among the tasks that run at once, as far as their number is known.
+
+    Args:
+        rate: the sum of weights that may start in any period.
+        per: the period.
+        burst: the sum of weights that may start at once; by default all of `rate`. For more at once than
+            `rate`, give a longer period.
+    """
+
+    def __init__(self, rate: int, *, per: Duration = 1.0, burst: int | None = None) -> None:
+        self.rate = count("rate", rate)
+        self.per = duration_seconds("per", per)
+        self.burst = self.rate if burst is None else count("burst", burst)
+        if self.burst > self.rate:
+            raise refuse("burst", f"at most the rate, {rate}", burst, "give a longer period, with its rate")
+        self._paid_until = 0.0
+        self._log: deque[tuple[float, float]] = deque()  # (start, weight), the oldest first
+        self._used = 0.0
+        self._queue: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.waited = 0
+        """How many calls had to wait."""
+        self.share()
+        _limiters.add(self)
+
+    def share(self) -> None:
+        """Allow what the number of processes that share the rate leaves to this one; see `share_rates`."""
+        parts = _processes
+        # rounded down, or all together would be above it; where there is no whole call for each, it is
+        # each one's turn more rarely
+        self._most = max(self.rate // parts, 1)
+        self._within = max(self.per, self.per * parts / self.rate)
+        self._at_once = max(self.burst // parts, 1)
+        self._spacing = 0.0 if self._at_once == self._most else self._within / self._most
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.share()
+        _limiters.add(self)
+
+    def try_acquire(self, amount: float = 1, now: float | None = None) -> bool:
+        """
+        Whether a call of this weight may start at this time of the event loop; if so it is counted.
+
+        Raises:
+            PipelineError: if the weight is more than may ever start at once.
+        """
+        if now is None:
+            now = loop_time()
+        # while all that is in the log fits, nobody needs to know what of it is too old to count
+        used = self._used + amount
+        if used <= self._most and amount > 0 and not self._spacing and not self._queue:
+            self._used = used
+            self._log.append((now, amount))
+            return True
+        if not 0 <= amount <= self.burst:
+            raise PipelineError(f"a call of weight {amount} never fits a burst of {self.burst}")
+        if amount > self._at_once or self._queue or self._free_at(amount, now) > now:
+            return False
+        self._count(amount, now)
+        return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for _, place in self._queue)
+
+    async def acquire(self, amount: float = 1) -> None:
+        """Wait until a call of this weight may start."""
+        if self.try_acquire(amount):
+            return
+        self.waited += 1
+        loop, most = get_running_loop(), self._at_once
+        places: list[asyncio.Future[None]] = []
+        while amount > 0 or not places:  # in pieces if it is more than this process's part of the rate
+            places.append(loop.create_future())
+            self._queue.append((min(amount, most), places[-1]))
+            amount -= most
+        if self._timer is None:
+            self._admit(0.0)
+        try:
+            for place in places:
+                await place
+        except asyncio.CancelledError:
+            for place in places:
+                place.cancel()
+            if places[-1].cancelled():
+                self._admit(0.0)  # who stood behind may be lighter, or there may be nobody left
+            raise
+
+    def _free_at(self, amount: float, now: float) -> float:
+        """When a call of this weight may start: not after `now` if it may start at once."""
+        log = self._log
+        if log and (log[0][0] > now + EARLY or self._paid_until > now + self._within + EARLY):
+            self._forget_future(now)
+        free_at = now
+        if self._spacing:
+            free_at = self._paid_until - (self._at_once - amount) * self._spacing
+        if self._used + amount > self._most:
+            while log and log[0][0] + self._within <= now:
+                self._used -= log.popleft()[1]
+        excess = self._used + amount - self._most
+        for started, weight in log:
+            if excess <= 0:
+                break
+            excess -= weight
+            free_at = max(free_at, started + self._within)
+        return free_at
+
+    def _forget_future(self, now: float) -> None:
+        """Another event loop has a clock of its own: what the one before counted means nothing to it."""
+        kept = [entry for entry in self._log if entry[0] <= now]
+        self._log.clear()
+        self._log.extend(kept)
+        self._used = sum(weight for _, weight in kept)
+        self._paid_until = min(self._paid_until, now)
+
+    def _count(self, amount: float, now: float) -> None:
+        if amount:
+            self._log.append((now, amount))
+            self._used += amount
+        if self._spacing:
+            self._paid_until = max(self._paid_until, now) + amount * self._spacing
+
+    def _admit(self, due: float) -> None:
+        """Let in whoever may start, and set the timer for the next; `due` is what a timer was set for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = get_running_loop()
+        now = loop.time()
+        if now < due <= now + EARLY:
+            now = due
+        while self._queue:
+            amount, place = self._queue[0]
+            if not place.done():  # done: whoever waited here has been cancelled
+                free_at = self._free_at(amount, now)
+                if free_at > now:
+                    self._timer = loop.call_at(free_at, self._admit, free_at)
+                    return
+                self._count(amount, now)
+                place.set_result(None)
+            self._queue.popleft()
+
+
+class RateLimit(Guard[In, Out]):
+    """
+    Starts calls no faster than a rate; those above it wait, first come first served.
+
+    Args:
+        rate, per, burst: as of `RateLimiter`, for a rate of this guard alone.
+        limiter: a rate shared with others, instead.
+        weight: of each call: a number, or a function of the element.
+    """
+
+    def __init__(
+        self,
+        fn: Call[In, Out],
+        *,
+        rate: int | None = None,
+        per: Duration = 1.0,
+        burst: int | None = None,
+        limiter: Limiter | None = None,
+        weight: float | Callable[[In], float] = 1,
+    ) -> None:
+        super().__init__(fn)
+        if (rate is None) == (limiter is None):
+            raise refuse("rate_limit", "either rate= or limiter=", (rate, limiter))
+        if rate is not None:
+            limiter = RateLimiter(rate, per=per, burst=burst)
+        if limiter is None or not hasattr(limiter, "acquire"):
+            raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
+        self.limiter: Limiter = limiter
+        self.counted = ("rate_limited",) if isinstance(limiter, RateLimiter) else ()
+        # that of others is only asked to wait, which does not suspend where there is room
+        self._try = limiter.try_acquire if isinstance(limiter, RateLimiter) else None
+        self._weight = weight if callable(weight) else None
+        self._fixed_weight = 1.0 if callable(weight) else weight
+
+    async def invoke(self, value: In) -> Out:
+        weight = self._fixed_weight if self._weight is None else self._weight(value)
+        if self._try is None or not self._try(weight, self._time()):
+            await self.limiter.acquire(weight)
+        return await self._call(value)
+
+    def counters(self) -> dict[str, int]:
+        if not isinstance(self.limiter, RateLimiter):
+            return {}
+        return {"rate_limited": self.limiter.waited, LIMITED: self.limiter.waiting()}
+
+
+rate_limit = usable_as_decorator(RateLimit)

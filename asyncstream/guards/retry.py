@@ -1,0 +1,288 @@
+"""
+Retry: call again after a failure that may pass, later and later, until it works or patience ends.
+
+The whole state of a retry (attempt, back-off, deadline) is local to the `invoke` of one element, so two
+elements that wait at the same time do not disturb each other. The vocabulary is stamina's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as _random
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from asyncstream.clock import Clock, SystemClock
+from asyncstream.errors import RetriesExhausted, describe_error
+from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
+from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
+from asyncstream.metrics import ATTEMPTS, Distribution
+from asyncstream.validation import Duration, count, duration_seconds, refuse
+
+__all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
+
+log = logging.getLogger("asyncstream.guards")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+RetryOn: TypeAlias = (
+    type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool | float | timedelta]
+)
+"""Which errors to retry: types, or a predicate, which may also answer how long to wait (seconds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """
+    Which try of a call this is.
+
+    Attributes:
+        number: starts at 1.
+        idempotency_key: the same for all attempts of one element; None unless the retry makes one.
+    """
+
+    number: int = 1
+    idempotency_key: Any = None
+
+
+_FIRST = Attempt()
+_attempt: ContextVar[Attempt] = ContextVar("asyncstream_attempt", default=_FIRST)
+
+
+def current_attempt() -> Attempt:
+    """The attempt that the caller is part of; a first one outside of any retry."""
+    return _attempt.get()
+
+
+def _by_chance() -> float:
+    # not random.random itself, which is pickled with its state: all Spark workers would draw the same numbers
+    return _random.random()
+
+
+class Retry(Guard[In, Out]):
+    """
+    Calls again when a call failed with an error that may pass, or gave a result that is refused.
+
+    Before attempt n + 1 it waits `wait_initial * wait_exp_base ** (n - 1)`, at most `wait_max`, changed by
+    the jitter; and never less than the server's `Retry-After` asks for, up to `retry_after_max`. That is
+    looked for as `retry_after`, `headers` or `response.headers` of the error or of the refused result.
+
+    No attempt starts after `timeout`: it gives up at once if the wait would end later. An attempt that runs
+    is not cut short: that is for the step's own timeout, which bounds all attempts because it cancels
+    this guard.
+
+    Args:
+        attempts: calls at most, the first one included; None: as many as `timeout` allows.
+        timeout: total time of all attempts and waits; None: as long as `attempts` allows.
+        wait_initial: back-off after the first attempt.
+        wait_max: the longest back-off.
+        wait_jitter: "full": anywhere between nothing and the back-off, evenly; a duration: up to this much
+            is added, evenly, within `wait_max`; 0: none.
+        wait_exp_base: by how much the back-off grows; at least 1.
+        on: which errors to retry. A predicate answers whether, or how long to wait before. Except by a
+            predicate, an error that says `retryable = False` of itself is not retried; nor are TypeError,
+            AttributeError, NameError, ImportError, SyntaxError, AssertionError, NotImplementedError and
+            RecursionError, unless they, or a kind of them, are named: trying again does not mend code.
+        on_result: whether a result is refused and to be tried again.
+        retry_after_max: the longest wait that the server may ask for.
+        idempotency_key: function of the element that makes a key, which `current_attempt()` tells every
+            attempt; `lambda value: uuid4()` serves where an element has none by nature.
+        random: gives numbers in [0, 1).
+        clock: tells the time of day, for a `Retry-After` that is a date.
+
+    Raises:
+        RetriesExhausted: when the last attempt failed too. An error that is not retried is raised as it is,
+            with `attempts` set on it if there was more than one.
+    """
+
+    counted = ("retries", "recovered", "retries_exhausted")
+
+    def __init__(
+        self,
+        fn: Call[In, Out],
+        *,
+        attempts: int | None = 10,
+        timeout: Duration | None = 45.0,
+        wait_initial: Duration = 0.1,
+        wait_max: Duration = 5.0,
+        wait_jitter: Duration | Literal["full"] = "full",
+        wait_exp_base: float = 2.0,
+        on: RetryOn = Exception,
+        on_result: Callable[[Any], bool] | None = None,
+        retry_after_max: Duration = 60.0,
+        idempotency_key: Callable[[Any], Any] | None = None,
+        random: Callable[[], float] = _by_chance,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(fn)
+        if attempts is None and timeout is None:
+            raise refuse("attempts and timeout", "at least one of them", None)
+        if not wait_exp_base >= 1:
+            raise refuse("wait_exp_base", "a number of at least 1", wait_exp_base)
+        self._attempts = None if attempts is None else count("attempts", attempts)
+        self._timeout = None if timeout is None else duration_seconds("timeout", timeout)
+        self._wait_initial = duration_seconds("wait_initial", wait_initial, zero=True)
+        self._wait_max = duration_seconds("wait_max", wait_max, zero=True)
+        self._wait_jitter = (
+            None if wait_jitter == "full" else duration_seconds("wait_jitter", wait_jitter, zero=True)
+        )
+        self._wait_exp_base = wait_exp_base
+        self._on = on
+        self._types = _error_types(on)
+        self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
+        self._on_result = on_result
+        self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
+        self._idempotency_key = idempotency_key
+        self._random = random
+        self._clock = clock or SystemClock()
+        self._retries = 0
+        self._recovered = 0
+        self._exhausted = 0
+        self._at_once = 0  # calls that ended with their first attempt
+        self._more_attempts: Counter[int] = Counter()  # the others, by how many they had
+        self.on_failure: list[Callable[[object, float], None]] = []
+        """Told of each failure (error or refused result) that a retry follows, and its attempt's start."""
+
+    async def invoke(self, value: In) -> Out:
+        began = attempt_began = self._time()
+        key = None if self._idempotency_key is None else self._idempotency_key(value)
+        backoff = self._wait_initial
+        number = 1
+        while True:
+            # most calls are a first attempt without a key, which is what the default says
+            marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
+            failure: Any
+            try:
+                result = await self._call(value)
+            except Exception as error:
+                asked = self._asks(error)
+                if asked is False:
+                    self._count_attempts(number)
+                    if number > 1:
+                        _note_attempts(error, number)
+                    raise
+                wait = self._wait(error, asked, backoff)
+                if self._is_last(number, began, wait):
+                    raise RetriesExhausted(number, error) from error
+                failure = error
+            else:
+                if self._on_result is None or not self._on_result(result):
+                    if number == 1:
+                        self._at_once += 1
+                    else:
+                        self._count_attempts(number)
+                        self._recovered += 1
+                    return result
+                wait = self._wait(result, True, backoff)
+                if self._is_last(number, began, wait):
+                    raise RetriesExhausted(number, None)
+                failure = result
+            finally:
+                if marked is not None:
+                    _attempt.reset(marked)
+            if log.isEnabledFor(logging.DEBUG):
+                said = describe_error(failure) if isinstance(failure, Exception) else "its result was refused"
+                fields = {"attempt": number, "wait_seconds": wait}
+                log.debug("attempt %d: %s; the next in %.3g s", number, said, wait, extra=fields)
+            for tell in self.on_failure:
+                tell(failure, attempt_began)
+            del failure  # an error refers to this frame
+            await asyncio.sleep(wait)
+            attempt_began = self._time()
+            self._retries += 1
+            backoff = min(self._wait_max, backoff * self._wait_exp_base)
+            number += 1
+
+    def _asks(self, error: Exception) -> bool | float:
+        """Whether to try again after `error`, or after how many seconds."""
+        if self._types is not None:
+            if is_programming_error(error):
+                return isinstance(error, self._named) and may_pass(error)
+            return isinstance(error, self._types) and may_pass(error)
+        answer = self._on(error)  # type: ignore[operator]
+        return answer if isinstance(answer, bool) else duration_seconds("on", answer, zero=True)
+
+    def _wait(self, failure: object, asked: bool | float, backoff: float) -> float:
+        """Seconds until the next attempt."""
+        if asked is not True:
+            return asked
+        backoff = min(self._wait_max, backoff)
+        if self._wait_jitter is None:
+            wait = backoff * self._random()
+        else:
+            wait = min(self._wait_max, backoff + self._wait_jitter * self._random())
+        servers = server_delay(failure, self._clock)
+        return wait if servers is None else max(wait, min(servers, self._retry_after_max))
+
+    def _is_last(self, number: int, began: float, wait: float) -> bool:
+        """Whether no attempt may follow after `wait` seconds; counts it."""
+        last = number == self._attempts or (
+            self._timeout is not None and self._time() + wait >= began + self._timeout
+        )
+        if last:
+            self._count_attempts(number)
+            self._exhausted += 1
+        return last
+
+    def _count_attempts(self, number: int) -> None:
+        """A call has ended that had so many."""
+        if number == 1:
+            self._at_once += 1
+        else:
+            self._more_attempts[number] += 1
+
+    def attempts(self) -> Distribution:
+        """How many attempts the calls had that have ended."""
+        counts = [self._at_once, *[0] * len(ATTEMPTS)]
+        for number, calls in self._more_attempts.items():
+            counts[bisect_left(ATTEMPTS, number)] += calls
+        more = sum(number * calls for number, calls in self._more_attempts.items())
+        return Distribution(ATTEMPTS, counts, float(self._at_once + more))
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "retries": self._retries,
+            "recovered": self._recovered,
+            "retries_exhausted": self._exhausted,
+        }
+
+
+def _note_attempts(error: Exception, number: int) -> None:
+    """Set `attempts` on `error`, which may be of a frozen class, and must not be lost over it."""
+    with suppress(Exception):  # of a class that hides its attributes; then so be it
+        vars(error)["attempts"] = number
+
+
+def _error_types(on: object) -> tuple[type[Exception], ...] | None:
+    """The types that `on` is; None if it is a predicate."""
+    types = on if isinstance(on, tuple) else (on,)
+    if types and all(isinstance(one, type) and issubclass(one, Exception) for one in types):
+        return types
+    if not callable(on) or isinstance(on, type):
+        raise refuse("on", "exception types or a predicate", on)
+    return None
+
+
+def attempts_in(function: object) -> Distribution | None:
+    """How many attempts the calls of all retries in a function had; None: there is no retry in it."""
+    found: Distribution | None = None
+    for part in chain(function):
+        inside = getattr(part, "guards", None)  # as an HttpLookup has
+        if isinstance(part, Retry):
+            own: Distribution | None = part.attempts()
+        else:
+            own = attempts_in(inside) if isinstance(inside, Guard) else None
+        if own is not None:
+            found = own if found is None else found + own
+    return found
+
+
+retry = usable_as_decorator(Retry)

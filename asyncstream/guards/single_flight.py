@@ -1,0 +1,109 @@
+"""
+Single flight: calls with equal keys that overlap are one call.
+
+The call belongs to none of those who wait for it: it is a task of its own, and each of them waits on a
+future of his own. Whoever is cancelled or timed out leaves, and the others do not notice. The last to
+leave cancels the call and sees it end, so that nothing runs for nobody.
+
+Rejected: letting the first caller make the call himself. It saves the task, but when he is cancelled his
+call dies with him, and those who wait must start again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from asyncstream.guards.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
+from asyncstream.validation import selector
+
+__all__ = ("SingleFlight", "single_flight")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class _Flight(Generic[Out]):
+    """One call under way and those who wait for it."""
+
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, task: asyncio.Task[Out]) -> None:
+        self.task = task
+        self.waiting: set[asyncio.Future[Out]] = set()
+
+
+class SingleFlight(Guard[In, Out]):
+    """
+    Shares one call among all callers whose keys are equal while it runs.
+
+    All get the same result object, or the same error.
+
+    Args:
+        key: function of the element that gives something hashable, or the name of a field, or several; by
+            default the element itself.
+    """
+
+    counted = ("coalesced",)
+
+    def __init__(
+        self, fn: Call[In, Out], *, key: Callable[[In], Hashable] | str | tuple[str, ...] | None = None
+    ) -> None:
+        super().__init__(fn)
+        self._key = None if key is None else selector("key", key)
+        self._flights: dict[Hashable, _Flight[Out]] = {}
+        self._coalesced = 0
+
+    async def invoke(self, value: In) -> Out:
+        key = value if self._key is None else self._key(value)
+        flight = self._flights.get(hashable(key))
+        if flight is None:
+            flight = self._start(key, value)
+        else:
+            self._coalesced += 1
+        place: asyncio.Future[Out] = get_running_loop().create_future()
+        flight.waiting.add(place)
+        try:
+            return await delivery(place)
+        finally:
+            flight.waiting.discard(place)
+            if not flight.waiting and not flight.task.done():
+                # forgotten first: who comes now must not join a call that is being ended
+                self._forget(key, flight)
+                await end(flight.task)
+
+    def _start(self, key: Hashable, value: In) -> _Flight[Out]:
+        async def call() -> Out:
+            return await self._call(value)
+
+        flight = _Flight(get_running_loop().create_task(call()))
+        self._flights[key] = flight
+        flight.task.add_done_callback(lambda task: self._land(key, flight))
+        return flight
+
+    def _land(self, key: Hashable, flight: _Flight[Out]) -> None:
+        """Give all who wait what the call has ended with."""
+        self._forget(key, flight)
+        task = flight.task
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        for place in flight.waiting:
+            if error is not None:
+                fail(place, error)
+            elif not place.done():
+                place.set_result(task.result())
+
+    def _forget(self, key: Hashable, flight: _Flight[Out]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    async def stop(self) -> None:
+        while self._flights:
+            await end(*(flight.task for flight in self._flights.values()))
+
+    def counters(self) -> dict[str, int]:
+        return {"coalesced": self._coalesced}
+
+
+single_flight = usable_as_decorator(SingleFlight)

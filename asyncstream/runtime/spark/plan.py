@@ -1,0 +1,426 @@
+"""
+A pipeline as operations on Spark DataFrames: the outputs of a `SparkPlan` are DataFrames.
+
+Nothing of what operators mean is decided here: where they are cut apart is `stages`, what a task does is
+`worker.tasks`, and what Spark's state holds is `worker.keyed`. This module says in which order Spark runs
+them, brings keys together between them, and hands Spark the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import PipelineError
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, as_text
+from asyncstream.runtime.spark.clocks import before, delay_ms, timed_inputs
+from asyncstream.runtime.spark.compatibility import differences, refuse_unknown, replays
+from asyncstream.runtime.spark.observe import counts_of, observed
+from asyncstream.runtime.spark.one_row import one_row
+from asyncstream.runtime.spark.schemas import struct_type
+from asyncstream.runtime.spark.session import need_pyspark, partitions_of, shuffle_partitions, tasks_at_once
+from asyncstream.runtime.spark.settings import PlanSettings
+from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
+from asyncstream.runtime.spark.state_transfer import save, transfer_from
+from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
+from asyncstream.runtime.spark.wire.values import classes_in
+from asyncstream.runtime.spark.worker.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.worker.loop import token_of
+from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows
+from asyncstream.validation import refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+    Writer = Callable[[Mapping[str, DataFrame], int], None]
+
+__all__ = ("SparkPlan",)
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+NOT_ENOUGH = "HDFSBackedStateStoreProvider"
+"""Spark's other provider. Vendors have more than one of RocksDB, which go by other names."""
+
+
+class SparkPlan(Mapping[str, "DataFrame"]):
+    """
+    The outputs of a pipeline on Spark, by the names of its sinks: `plan["results"]` is a DataFrame.
+
+    Nothing runs before Spark is asked for rows. Several outputs of a bounded job are computed together
+    the first time that one of them is asked for, and kept until `release`. Several outputs of a stream are
+    written together, by `write_stream`.
+
+    Args:
+        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
+        outputs: the columns of what the sink steps are given, by step name, also as text: "id bigint". Each
+            element must have all of them, None where there is no value. Other sinks get nothing.
+
+    Raises:
+        PipelineError: if the plan cannot run, or does something that Spark cannot.
+        CheckpointError: if the checkpoint to start from does not fit.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spark: SparkSession,
+        settings: PlanSettings,
+        inputs: Mapping[str, DataFrame],
+        outputs: Mapping[str, StructType | str],
+        title: str = "pipeline",
+    ) -> None:
+        graph.check()
+        self._graph = graph
+        self._spark = spark
+        self._settings = settings
+        self._title = title
+        self._streaming = _check_inputs(graph, inputs)
+        self._stages = stages_of(graph, streaming=self._streaming)
+        self._inputs = inputs
+        self._outputs = {
+            name: OutputTask(name, self._route_to(name), schema)
+            for name, schema in _check_outputs(graph, outputs).items()
+        }
+        refuse_unknown(graph, streaming=self._streaming, processing_time=settings.processing_time)
+        keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
+        provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass", NOT_ENOUGH)
+        if keyed and (provider or NOT_ENOUGH).endswith(NOT_ENOUGH):
+            raise PipelineError(
+                "windows and process functions on a stream need Spark's RocksDB state store: "
+                f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
+            )
+        # Spark has no use for a watermark in a bounded job, nor for one that no state reads
+        self._timed = timed_inputs(graph)
+        clocks = frozenset(step for timed in self._timed for step in timed.steps) if keyed else frozenset()
+        self._has_event_time = any(self._follows(clocks))
+        wanted = {output.route for output in self._outputs.values()}
+        wanted |= {route.number for stage in self._stages for route in stage.entries}
+        steps = [step for stage in self._stages for step in stage.steps]
+        counts = () if settings.observe is None else counts_of(steps)
+        key_groups, self._partitions = settings.resolved(shuffle_partitions(spark))
+        self._terms = Terms(
+            key_groups,
+            frozenset(wanted),
+            self._streaming,
+            settings.processing_time,
+            counts,
+            clocks,
+            tuple(_unnamed(graph)),
+            classes_in(self._stages) if keyed else {},
+            replays(steps, streaming=self._streaming),
+        )
+        self._token = token_of(self._stages)
+        self._identity = uuid4().hex  # a plan made anew is another job
+        self._tracking = graph.tracking()
+        self._transfer = (
+            None
+            if settings.start_from is None
+            else transfer_from(settings.start_from, graph, self._stages, key_groups)
+        )
+        self._at_once = self._tasks_at_once(steps)
+        only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
+        # a stage writes rows itself where that saves a trip through Python
+        is_keyed = self._stages[-1].kind is StageKind.KEYED
+        self._direct = only if not is_keyed and settings.observe is None else None
+        self._last = self._run_stages()
+        if settings.observe is not None:
+            routes = {name: output.route for name, output in self._outputs.items()}
+            self._last = self._last.observe(settings.observe, *observed(counts, routes))
+        self._is_kept = False
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._outputs:
+            raise KeyError(name)
+        if self._direct is not None:
+            return self._last
+        if self._streaming and len(self._outputs) > 1:
+            raise PipelineError(
+                f"output {name!r} is one of several of a stream, which are written together: "
+                "plan.write_stream(lambda outputs, batch_id: ...).start()"
+            )
+        if not self._streaming and not self._is_kept and len(self._outputs) > 1:
+            self._last = self._last.persist()
+            self._is_kept = True
+        return self._rows(self._last, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the inputs are streams."""
+        return self._streaming
+
+    def write_stream(self, write: Writer) -> DataStreamWriter:
+        """
+        A writer for all outputs of a stream together.
+
+        Spark may hand over a micro-batch again after a crash, under the same number: a `write` that
+        replaces what it wrote under that number makes the output exactly once.
+
+        A micro-batch is computed once, and kept while `write` runs, however often it uses the outputs.
+
+        Args:
+            write: given the outputs of a micro-batch by name, as bounded DataFrames, and the batch's number.
+        """
+        if not self._streaming:
+            raise PipelineError("the inputs are bounded: use plan[name].write")
+
+        def write_batch(batch: DataFrame, number: int) -> None:
+            batch = batch.persist()
+            try:
+                # all of it is computed now, and once: a state store that was read in part cannot commit
+                batch.count()
+                write({name: self._of_batch(batch, name) for name in self._outputs}, number)
+            finally:
+                batch.unpersist()
+
+        return self._last.writeStream.foreachBatch(write_batch)
+
+    def release(self) -> None:
+        """Let go of what is kept of a bounded job with several outputs."""
+        if self._is_kept:
+            self._last.unpersist()
+            self._is_kept = False
+
+    def save_checkpoint(self, location: str, settings: Checkpoints | Place) -> CheckpointInfo:
+        """
+        Write a checkpoint from which the embedded engine goes on where a stopped query was.
+
+        Positions of sources are not part of it: the embedded sources must begin behind what the query read.
+
+        Args:
+            location: the query's own checkpoint, its option `checkpointLocation`.
+            settings: the store to write to, and the codec; or only a place, as for `run(checkpoints=...)`.
+
+        Raises:
+            PipelineError: if the inputs are bounded: such a job leaves nothing to go on from.
+            CheckpointError: if the checkpoint cannot be written.
+        """
+        if not self._streaming:
+            raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
+        chosen = checkpoints_of("settings", settings)
+        read = self._spark.read.format("statestore").option("path", location)
+        read = read.option("flattenCollectionTypes", False)
+        keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
+        blobs = []
+        for number in range(keyed):
+            of_stage = read.option("operatorId", number)
+            entries: dict[Any, list[bytes]] = {}
+            # in its order: the log of a group is one value
+            for row in of_stage.option("stateVarName", "log").load().collect():
+                entries[row.key] = [entry.blob for entry in row.list_value]
+            for row in of_stage.option("stateVarName", "operators").load().collect():
+                log = entries.get(row.key, [])
+                blobs.append(remembered(self._graph, row.value.blob, log, self._terms.classes))
+        return save(chosen, self._title, self._graph, blobs, self._watermark(location))
+
+    def _watermark(self, location: str) -> int:
+        """The one that the next micro-batch of a query would have."""
+        from pyspark.sql import functions as columns
+
+        known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
+        commits = self._spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
+        spark_ms = commits.agg(columns.max(known)).head()[0]
+        return before(spark_ms or 0)
+
+    def describe(self) -> str:
+        """The steps, the stages that Spark runs them in, and what differs from the same pipeline embedded."""
+        lines = [as_text(self._graph, self._title).split("\nwith checkpoints")[0], "on Spark"]
+        for number, stage in enumerate(self._stages):
+            steps = ", ".join(step.name for step in stage.steps) or "reads"
+            lines.append(f"  stage {number} ({stage.kind.name.lower()}): {steps}")
+        lines.append("what differs from running embedded")
+        lines += [
+            f"  {text}"
+            for text in differences(
+                self._graph,
+                streaming=self._streaming,
+                processing_time=self._settings.processing_time,
+                at_once={
+                    step.name: tasks
+                    for stage, tasks in zip(self._stages, self._at_once, strict=True)
+                    for step in stage.steps
+                },
+            )
+        ]
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------------ inside
+
+    def _route_to(self, sink: str) -> int:
+        return next(r.number for stage in self._stages for r in stage.exits if r.reader == sink)
+
+    def _follows(self, clocks: frozenset[str]) -> Iterator[bool]:
+        """Whether each of these steps tells of a watermark that Spark can have."""
+        for step in self._stages[0].steps:
+            given = step.spec.event_time if step.name in clocks else None
+            yield given is not None and delay_ms(given.strategy) is not None
+
+    def _run_stages(self) -> DataFrame:
+        frame = self._first()
+        for number, stage in enumerate(self._stages[1:], start=1):
+            if stage.kind is StageKind.KEYED:
+                frame = self._with_state(frame, stage, number)
+                continue
+            if stage.kind is StageKind.SHUFFLED:
+                frame = frame.repartition(self._partitions, "group")
+                if not self._streaming:
+                    order = (
+                        ("watermark", "origin", "sequence") if self._terms.replays else ("origin", "sequence")
+                    )
+                    frame = frame.sortWithinPartitions(*order)
+            token = self._token_of(number)
+            frame = self._map(frame, StageTask(token, stage, self._terms, number, pipeline=self._title))
+        return frame
+
+    def _first(self) -> DataFrame:
+        frames = []
+        transfer = self._transfer
+        for timed in self._timed:
+            together = [self._from_source(name) for name in self._inputs if name in timed.inputs]
+            if transfer is not None:
+                known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
+                task = self._first_task(number=-1, source=(), transfer=transfer, known_ms=known_ms)
+                together.append(self._map(one_row(self._spark, streaming=self._streaming), task))
+                transfer = transfer.without_states()
+            frame = reduce(_united, together)
+            if self._has_event_time:
+                # The delay is in the column already. Selecting the others leaves Spark with the watermark,
+                # but with no column by which to drop late rows before the operators see them.
+                if timed.steps:
+                    frame = frame.withWatermark("event_time", "0 seconds")
+                frame = frame.select(*COLUMNS)
+            frames.append(frame)
+        return reduce(_united, frames)
+
+    def _from_source(self, name: str) -> DataFrame:
+        stage, source = self._stages[0], Output(name)
+        routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
+        number = list(self._inputs).index(name)
+        frame, columns = self._inputs[name], None
+        names = frame.schema.names
+        if len(set(names)) == len(names) and any({".", "`"} & set(column) for column in names):
+            # PySpark looks for columns by name, and takes these for fields of a struct
+            columns = tuple(names)
+            frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
+        asked = (self._identity, name) if name in self._tracking else None
+        task = self._first_task(number=number, source=tuple(sorted(routes)), columns=columns, asked=asked)
+        return self._map(frame, task)
+
+    def _first_task(self, **more: Any) -> StageTask:
+        # a state transfer is number -1, so that its envelopes come before all others
+        return StageTask(
+            self._token_of(0),
+            self._stages[0],
+            self._terms,
+            event_time=self._has_event_time,
+            pipeline=self._title,
+            **more,
+        )
+
+    def _token_of(self, stage: int) -> str:
+        return f"{self._token}/{stage}"
+
+    def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
+        schema = envelope_type(event_time=task.event_time)
+        if self._direct is not None and task.stage is self._stages[-1]:
+            task = replace(task, output=self._direct)
+            schema = self._direct.schema
+        run = partial(run_stage, replace(task, at_once=self._at_once[self._stages.index(task.stage)]))
+        return frame.mapInArrow(lambda batches: run(batches), schema)
+
+    def _tasks_at_once(self, steps: Iterable[OperatorStep]) -> list[int | None]:
+        """How many tasks of each stage run at once, by its number; None: that is not known."""
+        most = tasks_at_once(self._spark)
+        if most is None or not any(step.spec.calls is not None for step in steps):
+            return [None] * len(self._stages)
+        parts = [None if self._streaming else partitions_of(frame) for frame in self._inputs.values()]
+        first = most
+        if self._transfer is None and None not in parts:
+            first = min(most, sum(part or 0 for part in parts))
+        return [max(first, 1), *[min(most, self._partitions)] * (len(self._stages) - 1)]
+
+    def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
+        return frame.groupBy("group").transformWithState(
+            KeyGroup(stage, self._terms, number),
+            envelope_type(),
+            "append",
+            self._time_mode(),
+        )
+
+    def _time_mode(self) -> str:
+        if self._settings.processing_time:
+            return "ProcessingTime"
+        return "EventTime" if self._has_event_time else "None"
+
+    def _of_batch(self, batch: DataFrame, name: str) -> DataFrame:
+        return self._rows(batch, name) if self._direct is None else batch
+
+    def _rows(self, envelopes: DataFrame, name: str) -> DataFrame:
+        output = self._outputs[name]
+        mine = envelopes.where(f"route = {output.route}").select("payload")
+        write = partial(write_rows, output)
+        return mine.mapInArrow(lambda batches: write(batches), output.schema)
+
+
+def _united(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.union(other)
+
+
+def _unnamed(graph: Graph) -> Iterator[str]:
+    """Keyed steps that remember something and have no name of their own, with what they remember."""
+    for name in graph.unnamed_with_state():
+        step = graph[name]
+        if isinstance(step, OperatorStep) and step.is_keyed and step.schema is not None:
+            yield f"{name} {step.schema.fingerprint()}"
+
+
+def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
+    """Whether the inputs are streams."""
+    need_pyspark()
+    sources = [step.name for step in graph if isinstance(step, SourceStep)]
+    _same_names("inputs", "source", sources, inputs)
+    for name, frame in inputs.items():
+        if not hasattr(frame, "mapInArrow"):
+            raise refuse(f"inputs[{name!r}]", "a Spark DataFrame", frame)
+        if any("spark.watermarkDelayMs" in (field.metadata or {}) for field in frame.schema.fields):
+            raise PipelineError(
+                f"inputs[{name!r}] has a watermark of Spark's already; leave withWatermark out, and give the "
+                "pipeline its event time with stream.event_time(...)"
+            )
+    kinds = {frame.isStreaming for frame in inputs.values()}
+    if len(kinds) > 1:
+        raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
+    return bool(kinds.pop())
+
+
+def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:
+    sinks = [step.name for step in graph if isinstance(step, SinkStep) and step.kind != "discard"]
+    for step in graph:
+        if isinstance(step, SinkStep) and step.on_error != "fail":
+            raise PipelineError(f"step {step.name!r}: on_error= of a sink: on Spark the sinks are Spark's")
+    _same_names("outputs", "sink", sinks, outputs)
+    return {name: struct_type(f"outputs[{name!r}]", schema) for name, schema in outputs.items()}
+
+
+def _same_names(argument: str, kind: str, expected: Iterable[str], got: Mapping[str, Any]) -> None:
+    missing, unknown = set(expected) - set(got), set(got) - set(expected)
+    if missing or unknown:
+        problem = (
+            f"nothing for {', '.join(sorted(missing))}" if missing else f"there is no {', '.join(unknown)}"
+        )
+        raise PipelineError(
+            f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), {problem}"
+        )

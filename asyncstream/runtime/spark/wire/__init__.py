@@ -1,0 +1,1 @@
+"""What travels between Spark and the stages: rows, keys, values, and batches of elements in envelopes."""

@@ -1,0 +1,60 @@
+"""
+What crosses the border of a stage: elements that leave one, and what enters the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.runtime.spark.stages import Route
+
+__all__ = ("NOW", "Entering", "Leaving", "States")
+
+NOW: Final = MAX_TIMESTAMP - 1
+"""Stands for the watermark of the micro-batch under way, which only Spark's state is told."""
+
+States = dict[str, Any]
+"""What steps remember, by step name."""
+
+
+class Leaving(NamedTuple):
+    """
+    Elements that leave a stage together.
+
+    Attributes:
+        watermark: the one that held where they were emitted; `NOW`: this micro-batch's own.
+        group: the key group that they belong to, or any number where there is no key.
+        watermarks: the one that held for each, in a job that replays them; they never decrease.
+    """
+
+    route: Route
+    watermark: int
+    group: int
+    values: list[Any]
+    timestamps: list[int | None]
+    watermarks: list[int] | None = None
+
+    def part(self, start: int, end: int) -> Leaving:
+        """Some of the elements."""
+        values, timestamps = self.values[start:end], self.timestamps[start:end]
+        watermarks = self.watermarks and self.watermarks[start:end]
+        return self._replace(values=values, timestamps=timestamps, watermarks=watermarks)
+
+
+class Entering(NamedTuple):
+    """
+    Elements, or a watermark, or what steps are to remember.
+
+    Attributes:
+        routes: the numbers of those that they are for.
+        watermark: if it is not None, it reaches all routes before the elements.
+        transferred: if it is not None, there is nothing else, and `watermark` is the one that was reached;
+            comes before all others.
+    """
+
+    routes: tuple[int, ...]
+    values: list[Any]
+    timestamps: Timestamps = None
+    watermark: int | None = None
+    transferred: States | None = None

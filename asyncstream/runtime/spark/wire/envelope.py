@@ -1,0 +1,216 @@
+"""
+How elements travel between stages: packed by route and key group, one row for many elements.
+
+Spark sees these columns and nothing of the elements:
+
+    route       which reader they are for; negative: a count, or transferred state
+    group       the label of the key group, by which Spark brings together what belongs together
+    origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
+    watermark   the one that held where they were emitted, or the first of them: what timers emitted comes
+                before this micro-batch's
+    count       how many elements there are
+    event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
+                stage only
+    payload     the elements and their timestamps, and in a job that replays event time the watermark that
+                held for each, pickled
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.codec import ForeignError
+from asyncstream.errors import PipelineError, describe_error
+from asyncstream.operators.functions import FailedCall
+from asyncstream.runtime.spark.clocks import to_spark
+from asyncstream.runtime.spark.observe import OBSERVED
+from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
+from asyncstream.runtime.spark.wire.keys import label_of
+from asyncstream.runtime.spark.wire.values import dumps, loads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = (
+    "CLOCK",
+    "COLUMNS",
+    "Packer",
+    "entering",
+    "pack",
+    "packed",
+    "envelope_type",
+    "unpack",
+    "unpack_marked",
+    "unpacked",
+)
+
+COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payload")
+"""The columns of an envelope, but for the event time."""
+
+CLOCK = -1
+"""The route of an envelope that is empty and only carries event time."""
+
+PAYLOAD = 1 << 20
+"""Bytes that Spark holds in one piece, at most, unless a single element is larger."""
+
+BATCH = 16 << 20
+"""Bytes of payloads in an Arrow batch, at most."""
+
+
+def envelope_type(*, event_time: bool = False) -> StructType:
+    """The columns as Spark's types."""
+    from pyspark.sql import types
+
+    number, count = types.IntegerType(), types.LongType()
+    kinds = (number, number, count, count, count, count, types.BinaryType())
+    fields = [
+        types.StructField(name, kind, nullable=False) for name, kind in zip(COLUMNS, kinds, strict=True)
+    ]
+    if event_time:
+        fields.append(types.StructField("event_time", types.TimestampType(), nullable=False))
+    return types.StructType(fields)
+
+
+def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
+    """The payloads for some elements, none of them large, each with the number of its elements."""
+    payload = pack(leaving)
+    count = len(leaving.values)
+    if len(payload) <= PAYLOAD or count == 1 or leaving.route.number < OBSERVED:  # state is in one piece
+        yield count, payload
+        return
+    size = max(1, count * PAYLOAD // len(payload) * 3 // 4)
+    del payload
+    for start in range(0, count, size):
+        yield from packed(leaving.part(start, start + size))
+
+
+def pack(leaving: Leaving) -> bytes:
+    """The payload for some elements."""
+    values = leaving.values
+    if any(type(value) is FailedCall for value in values):
+        values = [_portable(value) if type(value) is FailedCall else value for value in values]
+    try:
+        return dumps((values, leaving.timestamps, *([] if (w := leaving.watermarks) is None else [w])))
+    except Exception as error:
+        raise PipelineError(
+            f"what step {leaving.route.output} emits cannot be pickled, as it must be to get from one Spark "
+            f"task to the next: {describe_error(error)}"
+        ) from error
+
+
+def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
+    """The elements and their timestamps."""
+    values, timestamps, *_ = loads(payload)
+    return values, timestamps
+
+
+def unpack_marked(payload: bytes, watermark: int) -> tuple[list[Any], list[int | None], list[int]]:
+    """The elements, their timestamps and the watermarks that held for them, or `watermark` for all."""
+    values, timestamps, *marks = loads(payload)
+    return values, timestamps, marks[0] if marks else [watermark] * len(values)
+
+
+def _portable(failed: FailedCall) -> FailedCall:
+    """With an error that can be read again elsewhere: many an exception pickles and does not unpickle."""
+    error = failed.error
+    try:
+        if type(pickle.loads(pickle.dumps(error, 5))) is type(error):
+            return failed
+    except Exception:
+        pass
+    kind = type(error)
+    return replace(
+        failed, error=ForeignError(f"{kind.__module__}.{kind.__qualname__}", describe_error(error))
+    )
+
+
+class Packer:
+    """
+    Makes rows of what leaves a stage, as Arrow batches.
+
+    Args:
+        origin: the number of this task among those that feed the next stage.
+        event_time: with that column.
+    """
+
+    def __init__(self, origin: int, *, event_time: bool) -> None:
+        import pyarrow as pa
+
+        self._origin = origin
+        self._sequence = 0
+        types = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.binary())
+        columns = list(zip(COLUMNS, types, strict=True))
+        if event_time:
+            columns.append(("event_time", pa.timestamp("us", "UTC")))
+        self._has_event_time = event_time
+        self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+    def batches(
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        Batches of a size that Spark and a worker can hold.
+
+        Args:
+            counts: what the task has counted, by number, with the last batch: nothing follows, so event
+                time must be told even if there is nothing else.
+        """
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for item in leaving:
+            number, label = item.route.number, label_of(item.group)
+            first = 0
+            for count, payload in packed(item):
+                watermark = item.watermarks[first] if item.watermarks else item.watermark
+                first += count
+                rows.append((number, label, self._next(), watermark, count, payload))
+                size += len(payload)
+                if size >= BATCH:
+                    yield self._batch(rows, event_time_ms)
+                    rows, size = [], 0
+        for number, count in (counts or {}).items():
+            rows.append((OBSERVED, number, self._next(), NOW, count, b""))
+        if counts is not None and self._has_event_time:
+            rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
+        if rows:
+            yield self._batch(rows, event_time_ms)
+
+    def _batch(self, rows: list[tuple[Any, ...]], event_time_ms: int) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        routes, groups, *others = zip(*rows, strict=True)
+        columns = [routes, groups, [self._origin] * len(rows), *others]
+        if self._has_event_time:
+            columns.append([to_spark(event_time_ms) * 1000] * len(rows))
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def handed_on(self, batch: pa.RecordBatch, rows: list[int]) -> pa.RecordBatch:
+        """Some rows of a batch of envelopes, as they are."""
+        import pyarrow as pa
+
+        kept = batch.take(pa.array(rows, pa.int64()))
+        return pa.RecordBatch.from_arrays([kept[name] for name in COLUMNS], schema=self._schema)
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+
+def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Entering]:
+    """The elements in those rows of a batch of envelopes."""
+    routes, payloads = columns["route"], columns["payload"]
+    for row in rows:
+        yield entering(routes[row], payloads[row])
+
+
+def entering(route: int, payload: bytes, watermark: int | None = None) -> Entering:
+    """What is in an envelope; `watermark` comes before it."""
+    values, timestamps = unpack(payload)
+    if route < OBSERVED:
+        return Entering((), [], watermark=values[1], transferred=values[0])
+    return Entering((route,), values, timestamps, watermark)

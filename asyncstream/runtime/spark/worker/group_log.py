@@ -1,0 +1,203 @@
+"""
+The state of a key group in Spark's state store: a log of what changed in the tables of its operators.
+
+Spark's state is read and written by the group, so a micro-batch that touches a few keys must not cost all of
+them. What it writes is one entry, the deltas of the tables that it touched, behind those of the micro-batches
+before. When the changes have outgrown what they are changes of, one entry with everything takes the place of
+all.
+
+A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
+finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
+and an entry is
+taken out before it is used: whatever Spark runs twice, gives up, or sends to another worker finds another
+token, or nothing, and reads the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from asyncstream.operators.base import Operator
+from asyncstream.runtime.spark.wire.values import Classes, dumps, loads
+from asyncstream.state import Cut, Delta, Kept, Table, Tables
+
+__all__ = ("Log", "Position", "entry_of", "everything", "kept_tables", "restore", "take_back", "keep")
+
+LEAST_BYTES: Final = 64 * 1024
+"""Changes that are never too many."""
+
+MANY: Final = 100
+"""Entries that are."""
+
+HELD_BYTES: Final = 256 * 2**20
+"""What a worker keeps of tables, as long as they are in the log."""
+
+Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
+"""By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
+
+
+class Position(NamedTuple):
+    """
+    Where a log has come to.
+
+    Attributes:
+        token: drawn for this position alone.
+        base: bytes of its first entry.
+        changes: bytes of the others.
+        entries: how many there are.
+    """
+
+    token: bytes = b""
+    base: int = 0
+    changes: int = 0
+    entries: int = 0
+
+    def after(self, size: int) -> Position:
+        """The position behind one more entry."""
+        if not self.entries:
+            return Position(_token(), size, 0, 1)
+        return Position(_token(), self.base, self.changes + size, self.entries + 1)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether one entry should take the place of all."""
+        return self.changes > max(self.base, LEAST_BYTES) or self.entries > MANY
+
+
+def _token() -> bytes:
+    return os.urandom(16)
+
+
+class Log:
+    """
+    The entries of a key group.
+
+    Args:
+        state: Spark's list state of them.
+        classes: as for `loads`.
+    """
+
+    def __init__(self, state: Any, classes: Classes) -> None:
+        self._state = state
+        self._classes = classes
+
+    def read(self) -> Iterable[Entry]:
+        """All entries."""
+        for row in self._state.get():
+            yield loads(row[0], self._classes)
+
+    def write(self, entry: Entry, operators: Mapping[str, Operator], position: Position) -> Position:
+        """Put an entry behind the others, or all there is in the place of all; gives the new position."""
+        if not entry:
+            return position
+        data = dumps(entry)
+        after = position.after(len(data))
+        if not after.is_long:
+            self._state.appendValue((data,))
+            return after
+        data = dumps(everything(operators))
+        self._state.put([(data,)])
+        return Position().after(len(data))
+
+
+def entry_of(cuts: Mapping[str, Cut]) -> Entry:
+    """What has changed; empty if nothing has."""
+    return {
+        step: {table.name: _saved(table, cut.deltas[table.name]) for table in cut.tables}
+        for step, cut in cuts.items()
+        if cut.tables
+    }
+
+
+def everything(operators: Mapping[str, Operator]) -> Entry:
+    """All rows of all tables, which have just been merged."""
+    return {
+        step: {
+            table.name: _saved(table, Delta({space: table.whole(space) for space in table.namespaces()}))
+            for table in operator.tables.every()
+        }
+        for step, operator in operators.items()
+        if operator.tables
+    }
+
+
+def _saved(table: Table, delta: Delta) -> tuple[Any, Any, Any]:
+    saved = table.saved(delta)
+    return (
+        saved.dropped,
+        saved.gone,
+        {namespace: dict(rows.items()) for namespace, rows in saved.rows.items()},
+    )
+
+
+def kept_tables(entries: Iterable[Entry], abouts: Mapping[str, Mapping[str, Any]]) -> dict[str, Kept]:
+    """
+    By step, what is kept.
+
+    Args:
+        abouts: by step, what a snapshot says besides its tables.
+    """
+    tables: dict[str, dict[str, Table]] = {step: {} for step in abouts}
+    for entry in entries:
+        for step, changed in entry.items():
+            of_step = tables[step]
+            for name, (dropped, gone, rows) in changed.items():
+                if name not in of_step:
+                    of_step[name] = Table(name, compound=name in abouts[step]["compound"])
+                of_step[name].apply(Delta(rows, gone, dropped))
+    return {
+        step: Kept(of_step, abouts[step]["cells"], abouts[step]["compound"], abouts[step]["rules"])
+        for step, of_step in tables.items()
+    }
+
+
+def restore(operator: Operator, kept: Kept) -> None:
+    """Have an operator that is open go on with what is kept."""
+    for _ in operator.tables.take_over(kept):
+        pass
+    operator.restored()
+
+
+# ------------------------------------------------------------------ what a worker keeps
+
+
+@dataclass
+class _Worker:
+    """
+    What this process keeps.
+
+    Attributes:
+        tables: by place, with the token of the position at which they are, and the bytes that they are in the
+            log.
+        size: bytes of all.
+    """
+
+    tables: OrderedDict[Any, tuple[bytes, int, Mapping[str, Tables]]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
+_worker = _Worker()
+
+
+def take_back(place: Any, position: Position) -> Mapping[str, Tables] | None:
+    """The tables by step that were kept for a place, if they are at this position; they are kept no more."""
+    token, size, tables = _worker.tables.pop(place, (b"", 0, None))
+    _worker.size -= size
+    return tables if position.token and token == position.token else None
+
+
+def keep(place: Any, position: Position, tables: Mapping[str, Tables]) -> None:
+    """Keep the tables of a place, which are at this position, and less of others if that is too much."""
+    take_back(place, Position())
+    size = position.base + position.changes
+    if not position.token or size > HELD_BYTES:
+        return
+    _worker.tables[place] = (position.token, size, tables)
+    _worker.size += size
+    while _worker.size > HELD_BYTES:
+        _, (_, old, _) = _worker.tables.popitem(last=False)
+        _worker.size -= old

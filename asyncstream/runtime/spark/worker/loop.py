@@ -1,0 +1,164 @@
+"""
+What outlives a task in a Python worker: one event loop on a thread of its own, and the stages it has run.
+
+Spark hands a worker a fresh copy of the user's functions with every task, hundreds of times in a stream. A
+client session that is opened once per task is opened hundreds of times too. So the first copy that arrives is
+kept, with the async functions that have been opened, and later copies of the same stage are not looked at.
+
+A worker runs one task at a time. It is ended without a word, so nothing here can count on being closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.runtime.spark.stages import Stage
+
+__all__ = ("LoopThread", "Resident", "loop_thread", "settle", "token_of")
+
+T = TypeVar("T")
+
+MOST_RESIDENTS = 16
+"""Stages that a worker keeps; the one that was used longest ago is closed."""
+
+
+class _Lent(AsyncFunction[Any, Any]):
+    """An async function as a task sees it: opened by the first, closed by none."""
+
+    def __init__(self, function: AsyncFunction[Any, Any]) -> None:
+        self.function = function
+        self._is_open = False
+        self.invoke = function.invoke  # type: ignore[method-assign]
+        self.metrics = function.metrics  # type: ignore[method-assign]
+        self.counter_names = function.counter_names  # type: ignore[method-assign]
+        if has_timeout_hook(function):
+            self.timeout = function.timeout  # type: ignore[method-assign]
+
+    async def open(self) -> None:
+        if not self._is_open:
+            try:
+                await self.function.open()
+            except BaseException:
+                await self.function.close()
+                raise
+            self._is_open = True
+
+    async def really_close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self.function.close()
+
+
+class Resident:
+    """
+    A stage that has come to stay.
+
+    Attributes:
+        stage: the first copy that arrived.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._lent: dict[int, _Lent] = {}  # by identity: functions compare as their classes like
+
+    def lend(self, function: AsyncFunction[Any, Any]) -> AsyncFunction[Any, Any]:
+        """The function of one step or several, to be opened once, by the first task that uses it."""
+        return self._lent.setdefault(id(function), _Lent(function))
+
+    async def close(self) -> None:
+        for lent in self._lent.values():
+            await lent.really_close()
+
+
+class LoopThread:
+    """An event loop on a daemon thread, uvloop's where there is one."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._residents: OrderedDict[str, Resident] = OrderedDict()
+        try:
+            import uvloop
+
+            self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        except ImportError:
+            self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="asyncstream", daemon=True).start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on the loop, and wait for it here."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # if it is the waiting that was interrupted
+            raise
+
+    def resident(self, token: str, stage: Stage) -> Resident:
+        """
+        The stage that goes by `token`, in the copy that came first.
+
+        Args:
+            stage: the copy that came with this task.
+        """
+        resident = self._residents.get(token)
+        if resident is None:
+            resident = self._residents[token] = Resident(stage)
+            if len(self._residents) > MOST_RESIDENTS:
+                _, oldest = self._residents.popitem(last=False)
+                self.call(oldest.close())
+        self._residents.move_to_end(token)
+        return resident
+
+
+_of_this_process: LoopThread | None = None
+
+
+def token_of(stages: Sequence[Stage]) -> str:
+    """
+    What these stages go by: the same for stages that are the same, also if they are planned again.
+
+    In `foreachBatch` each micro-batch plans its own, and the client of the last one is to serve it.
+    """
+    from pyspark import cloudpickle
+
+    try:
+        return blake2b(cloudpickle.dumps(list(stages)), digest_size=16).hexdigest()
+    except Exception:  # Spark will say what cannot be pickled
+        return uuid4().hex
+
+
+def loop_thread() -> LoopThread:
+    """The one of this process; made on first use, and again in a process forked from one that has it."""
+    global _of_this_process
+    if _of_this_process is None or _of_this_process.process != os.getpid():
+        _of_this_process = LoopThread()
+    return _of_this_process
+
+
+_settled_in = 0
+
+
+def settle() -> None:
+    """
+    Spare the garbage collector what this process has loaded by now, which stays.
+
+    PySpark has all garbage collected after every task: some 40 ms of a core, nearly all of it for looking at
+    the modules of pandas and PyArrow.
+    """
+    global _settled_in
+    if _settled_in != os.getpid():
+        _settled_in = os.getpid()
+        gc.freeze()

@@ -1,0 +1,352 @@
+"""
+The operators of one stage, made and connected for one run, with an `Exit` at the start of each route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
+from traceback import format_exception
+from typing import Any
+
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.eventtime import (
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.spec import Lend, Spec
+from asyncstream.plan import Graph, Input, OperatorStep, Wiring
+from asyncstream.runtime.spark.clocks import delay_ms
+from asyncstream.runtime.spark.observe import ObservedCount
+from asyncstream.runtime.spark.stages import Route, Stage
+from asyncstream.runtime.spark.wire.batches import Leaving
+from asyncstream.runtime.spark.wire.keys import KeyGroups
+from asyncstream.runtime.spark.wire.values import Classes
+
+__all__ = (
+    "StageOperators",
+    "Exit",
+    "MarkingExit",
+    "Terms",
+    "opening",
+    "telling_the_cause",
+)
+
+HELD = 20_000
+"""Elements that an async step holds at least, if the user does not say: two of Spark's Arrow batches."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """
+    What the stages of one plan have in common.
+
+    Attributes:
+        key_groups: how many there are.
+        wanted: numbers of the routes whose elements somebody needs.
+        streaming: micro-batches, rather than one bounded job.
+        processing_time: keyed steps of a stream are told of it.
+        counts: what is counted and told to Spark.
+        clocks: the steps that give the event time by which keyed steps go.
+        unnamed: steps that remember something and have their names from their places only, with what it is.
+        classes: those of the script, in which state of an earlier run is read.
+        replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
+    """
+
+    key_groups: int
+    wanted: frozenset[int]
+    streaming: bool
+    processing_time: bool = False
+    counts: tuple[ObservedCount, ...] = ()
+    clocks: frozenset[str] = frozenset()
+    unnamed: tuple[str, ...] = ()
+    classes: Classes = field(default_factory=dict)
+    replays: bool = False
+
+
+class Exit(Operator):
+    """
+    Collects what leaves on one route, by key group.
+
+    Attributes:
+        watermark: the one that holds for what arrives now; `NOW`: this micro-batch's own.
+        count: how many elements have been collected since the last time.
+    """
+
+    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
+        super().__init__()
+        self.route = route
+        self.watermark = watermark
+        self.count = 0
+        self.ended = False
+        self.on_end: Callable[[], None] = _nothing
+        self._groups = groups
+        self._wanted = wanted
+        self._spread = spread
+        self._held: dict[tuple[int, int], tuple[list[Any], list[int | None]]] = {}
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if not self._wanted:
+            return
+        self.count += len(values)
+        key_by, group_of, watermark = self.route.key_by, self._groups.of, self.watermark
+        if key_by is None:
+            all_values, all_timestamps = self._held.setdefault((watermark, self._spread), ([], []))
+            all_values.extend(values)
+            all_timestamps.extend(repeat(None, len(values)) if timestamps is None else timestamps)
+            return
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                group = group_of(key_by(value))
+                held = self._held.get((watermark, group))
+                if held is None:
+                    held = self._held[watermark, group] = ([], [])
+                held[0].append(value)
+                held[1].append(timestamp)
+        except Exception as error:  # of the user's key
+            raise self.blame(value, error) from error
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.watermark = timestamp
+
+    def restore_watermark(self, timestamp: int) -> None:
+        self.watermark = timestamp
+
+    def set_idle(self, idle: bool) -> None:
+        """Spark's watermark waits for nobody."""
+
+    def end_input(self) -> None:
+        self.ended = True
+        self.on_end()
+
+    def take(self) -> list[Leaving]:
+        """What has been collected since the last time."""
+        held, self._held, self.count = self._held, {}, 0
+        return [Leaving(self.route, *place, *lists) for place, lists in held.items()]
+
+
+class MarkingExit(Exit):
+    """
+    An exit of a job that replays event time: marks each element with the watermark that held for it.
+
+    The first elements of a partition have none before them. They are marked with the first that follows: the
+    partition may be the last of many, and must not begin before the first one does. What timers emit while
+    event time advances is marked with what is just before it, as if event time had moved in small steps.
+
+    Attributes:
+        advancing_to: where event time is being advanced to, while it is; at its end, where it came before.
+    """
+
+    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
+        super().__init__(route, groups, wanted, spread, MIN_TIMESTAMP)
+        self.advancing_to: int | None = None
+        self._marked: dict[int, tuple[list[Any], list[int | None], list[int]]] = {}
+
+    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if not self._wanted:
+            return
+        self.count += len(values)
+        key_by, group_of, group, until = self.route.key_by, self._groups.of, self._spread, self.advancing_to
+        value = None
+        try:
+            for value, timestamp in pairs(values, timestamps):
+                if key_by is not None:
+                    group = group_of(key_by(value))
+                if until is not None and timestamp is not None and until > MIN_TIMESTAMP:
+                    self.watermark = max(self.watermark, min(timestamp, until) - 1)
+                held = self._marked.get(group)
+                if held is None:
+                    held = self._marked[group] = ([], [], [])
+                held[0].append(value)
+                held[1].append(timestamp)
+                held[2].append(self.watermark)
+        except Exception as error:  # of the user's key
+            raise self.blame(value, error) from error
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if not self.watermark < timestamp < MAX_TIMESTAMP:
+            return
+        if self.watermark == MIN_TIMESTAMP:
+            stamps = (stamp for _, times, _ in self._marked.values() for stamp in times if stamp is not None)
+            first = min(timestamp, *(stamp - 1 for stamp in stamps), timestamp)
+            for *_, marks in self._marked.values():
+                marks[:] = [first] * len(marks)
+        self.watermark = timestamp
+
+    def take(self) -> list[Leaving]:
+        marked, self._marked, self.count = self._marked, {}, 0
+        return [Leaving(self.route, lists[2][0], group, *lists) for group, lists in marked.items()]
+
+    def last(self, key_groups: int) -> Iterator[Leaving]:
+        """Tells those who read this how far event time has come, also where there are no more elements."""
+        if self._wanted and self.route.key_by is not None and self.watermark > MIN_TIMESTAMP:
+            for group in range(key_groups):
+                yield Leaving(self.route, self.watermark, group, [], [], [])
+
+
+class _Follower(WatermarkStrategy, WatermarkGenerator):
+    """Sees the largest timestamp, and leaves watermarks to Spark."""
+
+    def __init__(self) -> None:
+        self.largest_ms = MIN_TIMESTAMP
+
+    @property
+    def has_begun(self) -> bool:
+        return self.largest_ms > MIN_TIMESTAMP
+
+    def generator(self) -> WatermarkGenerator:
+        return self
+
+    def on_element(self, value: Any, timestamp: int) -> None:
+        self.largest_ms = timestamp
+        self.threshold = timestamp + 1
+
+
+class StageOperators:
+    """
+    The operators of a stage.
+
+    Attributes:
+        operators: by step name, in topological order.
+        exits: one for each route that begins here.
+        heads: where elements enter, by the number of the route that ends here.
+
+    Args:
+        lend: gives the opened function of an async step.
+        spread: the group of elements without a key.
+        watermark: the one that holds for what comes first.
+    """
+
+    def __init__(self, stage: Stage, terms: Terms, lend: Lend | None, spread: int, watermark: int) -> None:
+        self.stage = stage
+        self._terms = terms
+        self._followers: list[tuple[_Follower, int]] = []
+        self.operators = {step.name: self._made(step, lend) for step in stage.steps}
+        groups = KeyGroups(terms.key_groups)
+        make_exit = MarkingExit if terms.replays else Exit
+        self.exits = [
+            make_exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits
+        ]
+        graph = Graph()
+        for step in stage.steps:
+            graph.add(step)
+        connected: dict[str, Operator] = dict(self.operators)
+        for exit_ in self.exits:
+            if exit_.route.output.step in self.operators:
+                name = f"route {exit_.route.number}"
+                graph.add(OperatorStep(name, "exit", (Input(exit_.route.output),), Spec()))
+                connected[name] = exit_
+        self.graph, self.wiring = graph, Wiring(graph, connected)
+        self.heads: dict[int, Operator] = {
+            route.number: self.wiring.port_of(route.reader, route.port) for route in stage.entries
+        }
+        # what a source gives to a later stage at once
+        self.heads |= {e.route.number: e for e in self.exits if e.route.output.step not in self.operators}
+        self._followed = {
+            number: head
+            for number, head in self.heads.items()
+            if not terms.replays or self._is_followed(stage, number)
+        }
+
+    def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
+        spec = step.spec
+        if spec.event_time is not None and not self._terms.replays:
+            follower = _Follower()
+            delay = delay_ms(spec.event_time.strategy)
+            if delay is not None and step.name in self._terms.clocks:
+                self._followers.append((follower, delay))
+            spec = spec.with_watermarks(follower)
+        # nobody waits for the first result of a task; one slow call must not hold back the others
+        return spec.with_calls(lend, HELD).build()
+
+    def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:
+        """Open the operators, the last first, each one before it is given: there may be more to do."""
+        for exit_ in self.exits:
+            exit_.open(context(exit_.route.reader))
+        for name, operator in reversed(self.operators.items()):
+            with opening(name):
+                operator.open(context(name))
+                yield operator
+
+    def _is_followed(self, stage: Stage, route: int) -> bool:
+        """
+        Whether what reads a route sees event time move in a bounded job: all but windows, which are to have
+        every element however partitions are ordered.
+        """
+        readers = {entry.reader for entry in stage.entries if entry.number == route}
+        keyed = [step.spec for step in stage.steps if step.name in readers and step.is_keyed]
+        return all(spec.has_user_timers or spec.calls is not None for spec in keyed)
+
+    def replay_watermark(self, watermark_ms: int, reached_ms: int) -> None:
+        """
+        Event time has come this far for those who see it move, or to its end for all.
+
+        Args:
+            reached_ms: as far as it came by elements: what fires at its end would have fired by then.
+        """
+        heads = self.heads if watermark_ms == MAX_TIMESTAMP else self._followed
+        marking = [exit_ for exit_ in self.exits if isinstance(exit_, MarkingExit)]
+        for exit_ in marking:
+            exit_.advancing_to = reached_ms
+        try:
+            for head in heads.values():
+                head.advance_watermark(watermark_ms)
+        finally:
+            for exit_ in marking:
+                exit_.advancing_to = None
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Event time has come this far on all routes that end here; `MIN_TIMESTAMP` is nowhere."""
+        if watermark_ms > MIN_TIMESTAMP:
+            for head in self.heads.values():
+                head.advance_watermark(watermark_ms)
+
+    def restore_watermark(self, watermark_ms: int) -> None:
+        """Event time had come this far when the operators were remembered; `MIN_TIMESTAMP` is nowhere."""
+        if watermark_ms > MIN_TIMESTAMP:
+            for head in self._followed.values():
+                head.restore_watermark(watermark_ms)
+
+    def take(self) -> list[Leaving]:
+        """What has reached the exits since the last time."""
+        return [leaving for exit_ in self.exits for leaving in exit_.take()]
+
+    def event_time_ms(self) -> int:
+        """
+        How far event time has come here, less the delay that was asked for; `MIN_TIMESTAMP`: not known.
+
+        Of several steps that give event time, the one counts that is behind the others.
+        """
+        reached = [follower.largest_ms - delay for follower, delay in self._followers if follower.has_begun]
+        return min(reached, default=MIN_TIMESTAMP)
+
+
+@contextmanager
+def telling_the_cause() -> Iterator[None]:
+    """PySpark reports an exception without its cause: here the user's own traceback becomes part of it."""
+    try:
+        yield
+    except AsyncStreamError as error:
+        if error.__cause__ is not None:
+            error.add_note("".join(format_exception(error.__cause__)).rstrip())
+        raise
+
+
+@contextmanager
+def opening(step: str) -> Iterator[None]:
+    """What the user's code raises in this block names the step."""
+    try:
+        yield
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(step, None, error, when="when it was opened") from error
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,268 @@
+"""
+What Spark calls in a worker for each partition: `run_stage` for a stage, `write_rows` for an output.
+
+Both are generators over Arrow batches, given to `mapInArrow`. Their arguments are pickled with every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.guards.rate_limit import share_rates
+from asyncstream.runtime.spark.stages import Stage, StageKind
+from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
+from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
+from asyncstream.runtime.spark.wire.envelope import Packer, entering, unpack, unpacked
+from asyncstream.runtime.spark.wire.rows import RowWriter, elements_of
+from asyncstream.runtime.spark.worker.loop import loop_thread, settle
+from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
+from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
+from asyncstream.runtime.spark.worker.replay import Replay
+from asyncstream.runtime.spark.worker.stage_run import StageRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ("OutputTask", "StageTask", "run_stage", "write_rows")
+
+PACKED = 50_000
+"""Elements that a task packs at a time: what an envelope costs Spark is shared by more of them."""
+
+PACKED_BYTES = 16 << 20
+"""Bytes that go into a task before what has come out is packed, however few elements it is."""
+
+UNPACKED = 100
+"""Held envelopes whose elements enter together. Each is unpacked when the one before has been taken in."""
+
+
+@dataclass(frozen=True)
+class OutputTask:
+    """
+    Elements that become rows.
+
+    Attributes:
+        name: that of the sink.
+        route: the number of the route to it.
+        schema: the columns of the rows.
+    """
+
+    name: str
+    route: int
+    schema: StructType
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """
+    What a task needs to know to run a stage.
+
+    Attributes:
+        token: tells the stage from all others, in this plan and in others, for as long as a worker lives.
+        number: among the stages, or of the source among the sources for the first stage.
+        source: the routes on which rows enter; None: what enters is envelopes.
+        transfer: taken up in place of rows.
+        output: the last stage writes rows itself if there is only one output.
+        event_time: envelopes say how far event time has come.
+        known_ms: the watermark that the checkpoint had reached, with `transfer`.
+        columns: of the source, if Spark is shown others.
+        pipeline: its name.
+        asked: what tells the plan and the source from others, if a step asks where rows come from.
+        at_once: how many tasks like this one run at once and share every rate; None: that is not known.
+    """
+
+    token: str
+    stage: Stage
+    terms: Terms
+    number: int = 0
+    source: tuple[int, ...] | None = None
+    transfer: StateTransfer | None = None
+    output: OutputTask | None = None
+    event_time: bool = False
+    known_ms: int = MIN_TIMESTAMP
+    at_once: int | None = None
+    columns: tuple[str, ...] | None = None
+    pipeline: str = ""
+    asked: tuple[str, str] | None = None
+
+
+def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a stage over one partition; outputs leave while inputs come in."""
+    from pyspark import TaskContext
+
+    settle()
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    share_rates(task.at_once or 1)
+    reader = _Reader(task, None if task.asked is None else RowOrigins(root_of(*task.asked, context)))
+    writer: _Rows | _Parcels = (
+        _Parcels(task, (task.number << 32) + partition) if task.output is None else _Rows(task.output)
+    )
+    loop = loop_thread()
+    run = StageRun(
+        loop.resident(task.token, task.stage),
+        task.terms,
+        spread=partition % task.terms.key_groups,
+        watermark=MIN_TIMESTAMP if task.source is None or task.transfer is not None else NOW,
+        enough=PACKED if task.output is None else 0,
+        closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
+        sources=None if task.transfer is not None else task.source,
+        pipeline=task.pipeline,
+    )
+    with telling_the_cause():
+        try:
+            loop.call(run.open())
+            if task.transfer is not None:
+                yield from writer.write(task.transfer.leaving(), 0)
+            entered = 0
+            for batch in batches:
+                items, others = reader.entering(batch)
+                if others:
+                    yield from writer.hand_on(batch, others)
+                if items is not None:
+                    entered += batch.nbytes
+                    enough = entered >= PACKED_BYTES
+                    leaving, event_time_ms = loop.call(run.feed(items, enough))
+                    entered = 0 if leaving else entered
+                    yield from writer.write(leaving, event_time_ms)
+            for batch in reader.held_for_others():
+                yield from writer.hand_on(batch, list(range(batch.num_rows)))
+            for items in reader.held():
+                yield from writer.write(*loop.call(run.feed(items, enough=True)))
+            leaving, event_time_ms = loop.call(run.finish())
+            if task.known_ms > MIN_TIMESTAMP:
+                event_time_ms = max(event_time_ms, task.known_ms + 1)
+            yield from writer.write(leaving, event_time_ms, run.counts())
+        finally:
+            loop.call(run.close())
+
+
+def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The elements in envelopes for `output`, as rows."""
+    settle()
+    writer = RowWriter(output.name, output.schema)
+    for batch in batches:
+        for payload in batch.column("payload").to_pylist():
+            yield from writer.batches(unpack(payload)[0])
+
+
+class _Reader:
+    """
+    Gives the elements of Arrow batches in the order in which the stage must see them.
+
+    Those of a source, and what a bounded job has sorted, come as they come, or are merged to replay event
+    time. In a later stage of a stream they are held until the partition has been read, for they must come in
+    the order of the watermarks that held where they were emitted, with each watermark before those that it
+    held for.
+    """
+
+    def __init__(self, task: StageTask, origins: RowOrigins | None) -> None:
+        self._origins = origins
+        self._source = task.source
+        self._columns = None if task.columns is None else list(task.columns)
+        self._transfer = task.transfer
+        self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
+        self._streaming = task.terms.streaming
+        self._disordered = self._streaming and task.stage.kind is StageKind.SHUFFLED
+        self._replay = Replay() if task.terms.replays else None
+        self._held: list[tuple[Any, ...]] = []
+        self._for_others: list[pa.RecordBatch] = []
+
+    def entering(self, batch: pa.RecordBatch) -> tuple[Iterable[Entering] | None, list[int]]:
+        """What enters at once, if anything does, and the rows that are for others and go on at once."""
+        import pyarrow as pa
+
+        if self._transfer is not None:
+            return [Entering((), [], transferred=self._transfer.of_first_stage())], []
+        if self._source is not None:
+            if self._columns is not None:
+                batch = batch.rename_columns(self._columns)
+            rows = elements_of(batch)
+            timestamps = None if self._origins is None else self._origins.of(rows)
+            return [Entering(self._source, rows, timestamps)], []
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
+        others = [row for row, route in enumerate(columns["route"]) if route not in self._mine]
+        order = (columns[name] for name in ("watermark", "origin", "sequence", "route", "payload"))
+        if self._replay is not None:
+            return self._replayed(self._replay, list(zip(*order, strict=True)), mine), others
+        if self._streaming:
+            held = list(zip(*order, strict=True))
+            self._held += [held[row] for row in mine]
+            mine = []
+        if self._disordered and others:
+            self._for_others.append(batch.take(pa.array(others, pa.int64())))
+            others = []
+        # one envelope at a time: a batch of them may be a gigabyte of elements
+        return (unpacked(columns, mine) if mine else None), others
+
+    def _replayed(
+        self, replay: Replay, envelopes: Sequence[tuple[Any, ...]], mine: Iterable[int]
+    ) -> Iterator[Entering]:
+        for row in mine:
+            yield from replay.add(*envelopes[row])
+
+    def held_for_others(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are for others, in order again after a shuffle that did not keep it."""
+        import pyarrow as pa
+
+        if self._for_others:
+            order = [(name, "ascending") for name in ("watermark", "origin", "sequence")]
+            yield from pa.Table.from_batches(self._for_others).sort_by(order).to_batches()
+
+    def held(self) -> Iterator[Iterator[Entering]]:
+        """What enters at the end, some envelopes at a time."""
+        if self._replay is not None:
+            yield self._replay.rest()
+        self._held.sort(reverse=True)
+        now: int | None = None
+
+        def some() -> Iterator[Entering]:
+            nonlocal now
+            for _ in range(min(UNPACKED, len(self._held))):
+                watermark, _, _, route, payload = self._held.pop()
+                yield entering(route, payload, None if watermark == now else watermark)
+                now = watermark
+
+        while self._held:
+            yield some()
+
+
+class _Parcels:
+    """Writes what leaves a stage as envelopes."""
+
+    def __init__(self, task: StageTask, origin: int) -> None:
+        self._packer = Packer(origin, event_time=task.event_time)
+
+    def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        yield self._packer.handed_on(batch, rows)
+
+    def write(
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        yield from self._packer.batches(leaving, event_time_ms, counts)
+
+
+class _Rows:
+    """Writes what leaves the last stage as rows."""
+
+    def __init__(self, output: OutputTask) -> None:
+        self._route = output.route
+        self._writer = RowWriter(output.name, output.schema)
+
+    def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        routes = batch.column("route").to_pylist()
+        payloads = batch.column("payload")
+        for row in rows:
+            if routes[row] == self._route:
+                yield from self._writer.batches(unpack(payloads[row].as_py())[0])
+
+    def write(
+        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        for item in leaving:
+            if item.route.number == self._route:
+                yield from self._writer.batches(item.values)

@@ -1,0 +1,138 @@
+"""
+Values as they are now, to be looked at later, while the running operator changes its own.
+
+`detached` copies objects for objects, `freeze` into bytes, which another thread may turn back.
+
+A checkpoint is one instant, and the event loop stands still in it. So what is done there must be quick: a
+copy as bytes, made by C code (`pickle`), takes a tenth of the time of a walk in Python, and leaves nothing
+for the garbage collector to look at. The bytes never leave the process; what is kept on disk goes through
+the codec.
+
+Plain values, most of what there is, are pickled without a memo of what was seen already, in half the time.
+That writes an object once for each place that holds it; so it is given up where there is a class, of which
+two may be told apart, and where it makes more bytes than such values usually have.
+
+Rejected: `marshal`, as fast, which takes all that has the buffer protocol, arrays and numbers of numpy among
+them, for `bytes`; and a look at the types before it, by the garbage collector's traversal, which costs more
+than the pickle.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from asyncstream.codec.arrays import reduced
+from asyncstream.codec.pickled import PROTOCOL
+
+__all__ = ("IMMUTABLE", "Frozen", "detached", "freeze")
+
+T = TypeVar("T")
+
+IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Types whose values need no copy."""
+
+_MUCH = 4 * 2**20
+"""Bytes that a copy of plain values is allowed: more of them, and one large thing is there many times."""
+
+
+def detached(value: Any) -> Any:
+    """
+    `value`, sharing nothing mutable with the original.
+
+    Plain containers are walked here, several times faster than `copy.deepcopy`, which does the rest.
+    Exceptions are taken as immutable: many cannot be made again from their arguments.
+    """
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    if kind is list:
+        return [detached(part) for part in value]
+    if kind is tuple:
+        parts = [detached(part) for part in value]
+        if all(part is original for part, original in zip(parts, value, strict=True)):
+            return value
+        return tuple(parts)
+    if kind is dict:
+        if IMMUTABLE.issuperset(map(type, value.values())):  # like most records
+            return value.copy()
+        return {key: detached(part) for key, part in value.items()}
+    if kind is set:  # its members are hashable, taken as immutable like the keys of a dict
+        return set(value)
+    if isinstance(value, BaseException):
+        return value
+    return copy.deepcopy(value)
+
+
+class Frozen(Generic[T]):
+    """
+    A value as it was.
+
+    Attributes:
+        thaw: gives the value; call it once. From any thread, unless `is_live`.
+        size: about how many bytes were copied.
+        is_live: it could not be copied: `thaw` gives the thing itself, to be used before anything else runs.
+    """
+
+    __slots__ = ("is_live", "size", "thaw")
+
+    def __init__(self, thaw: Callable[[], T], size: int = 0, *, is_live: bool = False) -> None:
+        self.thaw = thaw
+        self.size = size
+        self.is_live = is_live
+
+
+def freeze(value: Any) -> Frozen[Any]:
+    """Hold `value` fast; it is used as a whole, so it should not be large."""
+    data: io.BytesIO = _Bounded()
+    try:
+        _PlainPickler(data).dump(value)
+    except (
+        ValueError,
+        _NotPlain,
+        RecursionError,
+        pickle.PicklingError,
+    ):  # a class, too much, or something inside itself
+        data = io.BytesIO()
+        try:
+            _Pickler(data, PROTOCOL).dump(value)
+        except Exception:  # of any class in there
+            return Frozen(lambda: value, is_live=True)
+    return Frozen(lambda: pickle.loads(data.getbuffer()), data.tell())
+
+
+class _NotPlain(Exception):
+    """There is something of a class, or a copy would be too large."""
+
+
+class _Bounded(io.BytesIO):
+    """Memory for `_MUCH` bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() > _MUCH:
+            raise _NotPlain
+        return super().write(data)
+
+
+class _PlainPickler(pickle.Pickler):
+    """Takes plain values only, and does not look whether it has seen them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, PROTOCOL)
+        self.fast = True
+
+    def reducer_override(self, value: Any) -> Any:
+        raise _NotPlain
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses exceptions: many cannot be made again from their arguments, which shows only when read."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, BaseException):
+            raise pickle.PicklingError("an exception")
+        altered = reduced(value)
+        return NotImplemented if altered is None else altered

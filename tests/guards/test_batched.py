@@ -1,0 +1,216 @@
+"""Batching, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asyncstream.errors import PipelineError
+from asyncstream.guards import batched, cached, retry
+from tests.guards.services import now_ms
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+class Doubler:
+    """Doubles lists of numbers; `calls` tells when it was called, and with what."""
+
+    def __init__(self, takes: float = 0.0) -> None:
+        self.takes = takes
+        self.calls: list[tuple[int, list[int]]] = []
+        self.cancelled = 0
+
+    async def __call__(self, values: list[int]) -> list[int]:
+        self.calls.append((now_ms(), values))
+        try:
+            await asyncio.sleep(self.takes)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return [value * 2 for value in values]
+
+
+async def test_full_batch_is_sent_at_once_and_the_rest_when_its_time_is_up() -> None:
+    service = Doubler()
+
+    async def main() -> list[int]:
+        guarded = batched(service, size=3, wait=0.05)
+        return await asyncio.gather(*(guarded(number) for number in range(5)))
+
+    assert (await main()) == [0, 2, 4, 6, 8]
+    assert service.calls == [(0, [0, 1, 2]), (50, [3, 4])]
+
+
+async def test_time_runs_from_the_first_element_of_each_batch() -> None:
+    service = Doubler()
+
+    guarded = batched(service, size=10, wait=0.1)
+
+    async def later(value: int, delay: float) -> None:
+        await asyncio.sleep(delay)
+        assert await guarded(value) == value * 2
+
+    await asyncio.gather(later(1, 0), later(2, 0.2), later(3, 0.25))
+    assert service.calls == [(100, [1]), (300, [2, 3])]
+
+
+async def test_batch_of_one_does_not_wait() -> None:
+    async def main() -> int:
+        await batched(Doubler(), size=1, wait=60)(4)
+        return now_ms()
+
+    assert (await main()) == 0
+
+
+async def test_timer_of_a_batch_that_was_full_does_not_send_the_next() -> None:
+    service = Doubler()
+
+    guarded = batched(service, size=2, wait=0.1)
+    first = asyncio.gather(guarded(1), guarded(2))
+    await asyncio.sleep(0.05)
+    await asyncio.gather(first, guarded(3))
+    assert service.calls == [(0, [1, 2]), (150, [3])]
+
+
+async def test_answer_that_is_an_exception_is_raised_for_its_element_alone() -> None:
+    async def check(values: list[int]) -> Sequence[int | Exception]:
+        return [value if value < 3 else ValueError(value) for value in values]
+
+    async def main() -> list[Any]:
+        guarded = batched(check, size=3)
+        return await asyncio.gather(*(guarded(number) for number in (1, 3, 2)), return_exceptions=True)
+
+    one, three, two = await main()
+    assert (one, two) == (1, 2)
+    assert isinstance(three, ValueError)
+
+
+@pytest.mark.parametrize("answers", [[1], [1, 2, 3], 7, None])
+async def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> None:
+    async def wrong(values: list[int]) -> Any:
+        return answers
+
+    async def main() -> list[Any]:
+        guarded = batched(wrong, size=2)
+        return await asyncio.gather(*(guarded(number) for number in (1, 2)), return_exceptions=True)
+
+    results = await main()
+    assert all(
+        isinstance(result, TypeError) and "one answer per element" in str(result) for result in results
+    )
+
+
+async def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
+    async def fail_on_zero(values: list[int]) -> list[float]:
+        return [1 / value for value in values]
+
+    async def main() -> list[Any]:
+        guarded = batched(fail_on_zero, size=2)
+        return await asyncio.gather(*(guarded(number) for number in (0, 1, 2, 4)), return_exceptions=True)
+
+    results = await main()
+    assert [type(result) for result in results] == [ZeroDivisionError, ZeroDivisionError, float, float]
+
+
+async def test_element_cancelled_before_the_batch_is_sent_is_not_in_it() -> None:
+    service = Doubler()
+
+    guarded = batched(service, size=10, wait=0.1)
+    leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
+    await asyncio.sleep(0.05)
+    leaver.cancel()
+    assert await other == 4
+    assert service.calls == [(100, [2])]
+
+
+async def test_batch_that_all_have_left_is_not_sent() -> None:
+    service = Doubler()
+
+    guarded = batched(service, size=10, wait=0.1)
+    leaver = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.05)
+    leaver.cancel()
+    await asyncio.sleep(0.01)
+    assert await guarded(2) == 4
+    assert service.calls == [(160, [2])]
+
+
+async def test_element_cancelled_while_the_batch_runs_leaves_the_rest() -> None:
+    service = Doubler(takes=1)
+
+    guarded = batched(service, size=2)
+    leaver, other = asyncio.create_task(guarded(1)), asyncio.create_task(guarded(2))
+    await asyncio.sleep(0.5)
+    leaver.cancel()
+    assert await other == 4
+    assert (len(service.calls), service.cancelled) == (1, 0)
+
+
+async def test_batch_is_cancelled_when_all_have_left_it() -> None:
+    service = Doubler(takes=100)
+
+    guarded = batched(service, size=2)
+    callers = [asyncio.create_task(guarded(number)) for number in range(2)]
+    await asyncio.sleep(0.5)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.wait(callers)
+    assert service.cancelled == 1
+    assert now_ms() == 500
+
+
+async def test_close_ends_the_batches_under_way() -> None:
+    service = Doubler(takes=100)
+
+    guarded = batched(service, size=1)
+    caller = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.5)
+    await guarded.close()
+    await asyncio.wait([caller])
+    assert service.cancelled == 1
+
+
+async def test_close_sends_no_batch_that_is_still_open() -> None:
+    service = Doubler()
+
+    guarded = batched(service, size=10, wait=1)
+    caller = asyncio.create_task(guarded(1))
+    await asyncio.sleep(0.5)
+    await guarded.close()
+    await asyncio.wait([caller])
+    assert now_ms() == 500
+    assert service.calls == []
+
+
+async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
+    service = Doubler()
+    failures = [OSError()]
+
+    @retry(wait_jitter=0)
+    async def flaky(values: list[int]) -> list[int]:
+        if failures:
+            raise failures.pop()
+        return await service(values)
+
+    guarded = cached(batched(flaky, size=2))
+    assert await asyncio.gather(*(guarded(number) for number in (1, 2))) == [2, 4]
+    assert await guarded(1) == 2
+    assert service.calls == [(100, [1, 2])]
+
+
+async def test_decorator_and_counters() -> None:
+    @batched(size=2, wait=0.01)
+    async def negate(values: list[int]) -> list[int]:
+        return [-value for value in values]
+
+    assert await asyncio.gather(*(negate(number) for number in (1, 2, 3))) == [-1, -2, -3]
+    assert negate.metrics() == {"batches": 2, "batched": 3}
+
+
+@pytest.mark.parametrize("options", [{"size": 0}, {"wait": -1}, {"wait": "long"}])
+def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError):
+        batched(Doubler(), **options)

@@ -1,0 +1,187 @@
+"""Cache, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+from cachetools import TTLCache
+
+from asyncstream.errors import MissingExtra, PipelineError
+from asyncstream.guards import cached, single_flight
+from asyncstream.testing.loop import run_virtual
+from tests.guards.services import Flaky, now_ms
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+def calls(at: list[float], **options: Any) -> list[int]:
+    """When the service is called if the same element is asked about at these seconds."""
+    service = Flaky(0)
+
+    async def main() -> None:
+        async with cached(service, **options) as guarded:
+            for when in at:
+                await asyncio.sleep(when - now_ms() / 1000)
+                await guarded(options.get("value"))
+
+    run_virtual(main())
+    return service.times
+
+
+async def test_answer_is_kept_for_its_time() -> None:
+    service = Flaky(0)
+    async with cached(service, ttl=10) as guarded:
+        assert await guarded(7) == 7
+        await asyncio.sleep(9.999)
+        assert await guarded(7) == 7
+        await asyncio.sleep(0.001)
+        assert await guarded(7) == 7
+        assert guarded.metrics() == {"cached": 1, "cache_misses": 2, "cache_renewed": 0}
+    assert service.times == [0, 10_000]
+
+
+def test_answer_without_a_time_is_kept() -> None:
+    assert calls([0, 1e6], ttl=None) == [0]
+
+
+async def test_least_recently_used_makes_room() -> None:
+    service = Flaky(0)
+    guarded = cached(service, size=2)
+    for value in (1, 2, 1, 3, 1, 2):
+        await guarded(value)
+    assert guarded.metrics()["cache_misses"] == 4  # 1, 2, 3, and 2 again
+
+
+def test_answer_that_there_is_nothing_has_a_time_of_its_own() -> None:
+    assert calls([0, 1, 2, 3], ttl=10, negative_ttl=2) == [0, 2000]
+
+
+def test_answer_that_there_is_nothing_need_not_be_kept() -> None:
+    assert calls([0, 1, 2], negative_ttl=0) == [0, 1000, 2000]
+
+
+async def test_errors_are_kept_if_asked_for() -> None:
+    service = Flaky(1, KeyError("no such plane"))
+
+    guarded = cached(service, errors=LookupError, negative_ttl=5)
+    for _ in range(3):
+        with pytest.raises(KeyError) as caught:
+            await guarded(1)
+    depth = 0
+    traceback = caught.value.__traceback__
+    while traceback is not None:
+        depth, traceback = depth + 1, traceback.tb_next
+    assert depth <= 3  # it does not grow with each time that it is raised
+    await asyncio.sleep(5)
+    assert await guarded(1) == 1
+    assert service.times == [0, 5000]
+
+
+async def test_other_errors_are_not_kept() -> None:
+    guarded = cached(Flaky(1))
+    with pytest.raises(OSError, match="down"):
+        await guarded(1)
+    assert await guarded(1) == 1
+
+
+async def test_stale_answer_is_given_while_it_is_renewed() -> None:
+    versions = iter("abc")
+
+    async def versioned(value: int) -> str:
+        await asyncio.sleep(1)
+        return next(versions)
+
+    async with cached(versioned, ttl=10, stale_for=5) as guarded:
+        assert await guarded(1) == "a"  # at 1, fresh until 11
+        await asyncio.sleep(11)
+        assert [await guarded(1), await guarded(1)] == ["a", "a"]
+        assert now_ms() == 12_000  # nobody has waited
+        await asyncio.sleep(2)
+        assert await guarded(1) == "b"  # renewed at 13, fresh until 23, stale until 28
+        await asyncio.sleep(14)
+        assert await guarded(1) == "c"
+        assert guarded.metrics() == {"cached": 3, "cache_misses": 2, "cache_renewed": 1}
+
+
+async def test_stale_answer_outlives_a_renewal_that_fails() -> None:
+    service = Flaky(0)
+
+    async with cached(service, ttl=10, stale_for=5, errors=OSError) as guarded:
+        await guarded(1)
+        await asyncio.sleep(11)
+        service.failures = 1
+        assert await guarded(1) == 1
+        await asyncio.sleep(1)
+        assert await guarded(1) == 1
+        await asyncio.sleep(1)
+    assert service.times == [0, 11_000, 12_000]
+
+
+async def test_close_ends_renewals() -> None:
+    service = Flaky(0)
+
+    async with cached(service, ttl=1, stale_for=100) as guarded:
+        await guarded(1)
+        await asyncio.sleep(2)
+        service.takes = 1000
+        await guarded(1)
+        await asyncio.sleep(1)
+        assert service.running == 1
+    assert service.running == 0
+    assert now_ms() == 3000
+
+
+async def test_cache_of_cachetools_is_accepted() -> None:
+    store: TTLCache[Any, Any] = TTLCache(maxsize=10, ttl=1000)
+    guarded = cached(Flaky(0), cache=store)
+    await guarded(1)
+    await guarded(1)
+    assert len(store) == 1
+    assert guarded.metrics()["cached"] == 1
+
+
+async def test_hit_does_not_suspend() -> None:
+    guarded = cached(Flaky(0))
+    await guarded(4)
+    with pytest.raises(StopIteration):
+        guarded.invoke(4).send(None)
+
+
+async def test_element_that_cannot_be_a_key_asks_for_one() -> None:
+    with pytest.raises(PipelineError, match="give key="):
+        await cached(Flaky(0))({})
+    assert await cached(Flaky(0), key=repr)({}) == {}
+
+
+def test_missing_cachetools_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cachetools", None)
+    with pytest.raises(MissingExtra, match=r"asyncstream\[guards\]"):
+        cached(Flaky(0))
+    cached(Flaky(0), cache={})
+
+
+@pytest.mark.parametrize("guard", [cached, single_flight])
+def test_key_may_be_the_name_of_a_field_or_several(guard: Any) -> None:
+    asked: list[Any] = []
+
+    async def ask(row: dict[str, int]) -> int:
+        asked.append(row)
+        await asyncio.sleep(1)
+        return row["id"]
+
+    rows = [{"id": 1, "day": 1, "n": 1}, {"id": 1, "day": 1, "n": 2}, {"id": 1, "day": 2, "n": 3}]
+
+    async def main(key: Any) -> list[int]:
+        asked.clear()
+        async with guard(ask, key=key) as guarded:
+            return list(await asyncio.gather(*map(guarded, rows)))
+
+    for key, calls in (("id", 1), (("id", "day"), 2), ("n", 3)):
+        assert run_virtual(main(key)) == [1, 1, 1]
+        # a cache alone does not wait for calls that are under way
+        assert len(asked) == (calls if guard is single_flight else 3)
+    with pytest.raises(PipelineError, match="key"):
+        guard(ask, key=7)

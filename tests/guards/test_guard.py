@@ -1,0 +1,231 @@
+"""What holds for every guard: it is an async function around another."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncstream.connectors.http import HttpLookup
+from asyncstream.errors import CallTimeout
+from asyncstream.guards import (
+    Guard,
+    adaptive_concurrency,
+    batched,
+    cached,
+    circuit_breaker,
+    rate_limit,
+    retry,
+    single_flight,
+)
+from asyncstream.guards.guard import Background
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.validation import is_async_function
+from tests.guards.services import Flaky
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+GUARDS: dict[str, Callable[[Any], Guard[Any, Any]]] = {
+    "retry": retry(),
+    "rate_limit": rate_limit(rate=5),
+    "circuit_breaker": circuit_breaker(),
+    "cached": cached(),
+    "single_flight": single_flight(),
+    "adaptive_concurrency": adaptive_concurrency(),
+}
+each_guard = pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+
+
+class Client(AsyncFunction[int, int]):
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def open(self) -> None:
+        self.log.append("open")
+
+    async def invoke(self, value: int) -> int:
+        self.log.append(f"invoke {value}")
+        return value * 2
+
+    def timeout(self, value: int) -> int:
+        return -value
+
+    async def close(self) -> None:
+        self.log.append("close")
+
+
+class Plain(AsyncFunction[int, int]):
+    async def invoke(self, value: int) -> int:
+        return value * 2
+
+
+@each_guard
+async def test_guard_opens_calls_and_closes_the_function_inside(guard: Any) -> None:
+    client = Client()
+
+    async with guard(client) as guarded:
+        assert await guarded.invoke(3) == 6
+        assert await guarded(4) == 8
+    assert client.log == ["open", "invoke 3", "invoke 4", "close"]
+
+
+@each_guard
+def test_guard_keeps_the_timeout_hook_of_the_function_inside(guard: Any) -> None:
+    guarded = guard(guard(Client()))
+    assert has_timeout_hook(guarded)
+    assert guarded.timeout(5) == -5
+
+
+@each_guard
+def test_guard_has_no_timeout_hook_where_there_is_none_inside(guard: Any) -> None:
+    for inner in (Plain(), Flaky(0)):
+        guarded = guard(inner)
+        assert not has_timeout_hook(guarded)
+        with pytest.raises(CallTimeout):
+            guarded.timeout(5)
+
+
+@each_guard
+def test_guard_is_an_async_function_of_both_kinds(guard: Any) -> None:
+    guarded = guard(Flaky(0))
+    assert is_async_function(guarded)
+    assert isinstance(guarded, AsyncFunction)
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        retry(Plain()),
+        rate_limit(Plain(), rate=1),
+        circuit_breaker(Plain()),
+        cached(Plain()),
+        single_flight(Plain()),
+        adaptive_concurrency(Plain()),
+    ],
+)
+async def test_guard_can_be_sent_to_another_process_before_it_is_open(guarded: Guard[int, int]) -> None:
+    guarded = pickle.loads(pickle.dumps(guarded))
+
+    async def main() -> int:
+        return int(await guarded(4))
+
+    assert (await main()) == 8
+
+
+@each_guard
+async def test_guard_serves_in_one_event_loop_after_another(guard: Any) -> None:
+    guarded = guard(Flaky(0))
+
+    async def main() -> list[int]:
+        return [await guarded(value) for value in range(5)]
+
+    assert (await main()) == await main() == [0, 1, 2, 3, 4]
+
+
+async def test_function_is_guarded_by_a_decorator() -> None:
+    @cached(ttl=5)
+    @retry(attempts=3)
+    async def double(value: int) -> int:
+        return value * 2
+
+    async def main() -> int:
+        return await double(4)
+
+    assert (await main()) == 8
+
+
+async def test_metrics_are_those_of_the_whole_nest() -> None:
+    nest = cached(single_flight(retry(retry(circuit_breaker(rate_limit(Flaky(1), rate=9))))))
+
+    async def main() -> dict[str, int]:
+        await nest(1)
+        return nest.metrics()
+
+    metrics = await main()
+    assert metrics["retries"] == 1
+    assert metrics["cache_misses"] == 1
+    assert {"coalesced", "rate_limited", "circuit_state"} <= metrics.keys()
+
+
+GAUGES = {
+    "rate_limit": {"limited"},
+    "circuit_breaker": {"limited", "circuit_state"},
+    "adaptive_concurrency": {"limited", "concurrency_limit"},
+}
+
+
+async def echo(values: list[int]) -> list[int]:
+    return values
+
+
+@pytest.mark.parametrize("name", [*GUARDS, "batched"])
+def test_guard_declares_what_only_grows_and_the_rest_are_gauges(name: str) -> None:
+    guarded: Guard[Any, Any] = batched(echo, size=1) if name == "batched" else GUARDS[name](Flaky(0))
+    assert set(guarded.metrics()) - set(guarded.counter_names()) == GAUGES.get(name, set())
+    assert set(guarded.counter_names()) <= guarded.metrics().keys()
+
+
+def test_counters_are_those_of_the_whole_nest_each_once_and_of_the_function_inside() -> None:
+    class Counting(Plain):
+        def metrics(self) -> dict[str, int]:
+            return {"asked": 3, "open_sockets": 1}
+
+        def counter_names(self) -> tuple[str, ...]:
+            return ("asked",)
+
+    names = retry(circuit_breaker(retry(Counting()))).counter_names()
+    assert len(set(names)) == len(names)
+    assert {"retries", "circuit_opened", "asked"} <= set(names)
+    assert not {"circuit_state", "open_sockets"} & set(names)
+
+
+def test_lookup_counts_its_requests_and_what_its_guards_count() -> None:
+    lookup = HttpLookup(str, rate=5, attempts=3)
+    assert set(lookup.counter_names()) == {"requests", "rate_limited", *retry(Plain()).counter_names()}
+    assert set(lookup.counter_names()) <= lookup.metrics().keys()
+
+
+def test_limiter_of_others_and_a_guard_that_declares_nothing_have_no_counters() -> None:
+    class Turnstile:
+        async def acquire(self, weight: float = 1) -> None:
+            pass
+
+    class Undeclared(Guard[int, int]):
+        def counters(self) -> dict[str, int]:
+            return {"turns": 5}
+
+    assert rate_limit(Plain(), limiter=Turnstile()).counter_names() == ()
+    assert Undeclared(Plain()).counter_names() == ()
+    assert Undeclared(Plain()).metrics() == {"turns": 5}
+
+
+def test_timeout_hook_of_a_batch_function_is_asked_with_a_batch() -> None:
+    class Many(AsyncFunction[list[int], list[int]]):
+        async def invoke(self, value: list[int]) -> list[int]:
+            return value
+
+        def timeout(self, value: list[int]) -> list[int]:
+            return [-one for one in value]
+
+    assert batched(Many()).timeout(5) == -5
+
+
+async def test_background_tasks_end_when_they_are_stopped() -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(1)  # an end that takes time
+            ended.append(True)
+
+    background = Background()
+    background.start(work())
+    background.start(work())
+    await asyncio.sleep(1)
+    await background.stop()
+    assert len(ended) == 2

@@ -1,0 +1,161 @@
+"""A retry neither hides the error that ends it, nor tries again what only a change of the code can mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from asyncstream.guards import Breaker, circuit_breaker, retry
+from asyncstream.guards.circuit_breaker import CircuitState
+from asyncstream.guards.outcomes import PROGRAMMING_ERRORS
+from asyncstream.operators.failures import attempts_of
+from tests.guards.services import Flaky
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(Exception):
+    code: int
+    retryable: bool
+
+
+class Fixed(Exception):
+    """Takes no attributes, and is none of its own."""
+
+    def __init__(self, code: int, retryable: bool) -> None:
+        super().__init__(code)
+        self.__dict__["retryable"] = retryable
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise RuntimeError("no")
+
+
+class Hiding(Exception):
+    """Fails at whatever is asked of it."""
+
+    def __init__(self, code: int, retryable: bool) -> None:
+        super().__init__(code)
+
+    @property
+    def retryable(self) -> bool:
+        raise RuntimeError("no")
+
+    response = headers = retry_after = status = retryable
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [Frozen, Slotted, Fixed])
+async def test_error_that_takes_no_attributes_comes_out_as_it_is(
+    kind: Callable[[int, bool], Exception],
+) -> None:
+    last = kind(404, False)
+    errors = iter([kind(500, True), last])
+
+    async def fails(value: int) -> None:
+        raise next(errors)
+
+    with pytest.raises(type(last)) as caught:
+        await retry(fails, attempts=5)(1)
+    assert caught.value is last
+    assert attempts_of(last) == 2
+
+
+async def test_error_that_hides_everything_is_retried_and_comes_out_as_it_is() -> None:
+    errors = iter([Hiding(1, True), Hiding(1, True), KeyError("last")])
+
+    async def fails(value: int) -> None:
+        raise next(errors)
+
+    with pytest.raises(KeyError):
+        await retry(fails, attempts=5, on=Hiding)(1)
+    error = Hiding(1, True)
+    verdicts = iter([True, False])
+
+    async def fails_so(value: int) -> None:
+        raise error
+
+    with pytest.raises(Hiding) as caught:
+        await retry(fails_so, on=lambda one: next(verdicts))(1)
+    assert caught.value is error
+
+
+MISTAKES = [
+    *PROGRAMMING_ERRORS,
+    UnboundLocalError,
+    ModuleNotFoundError,
+    IndentationError,
+    type("MyTypeError", (TypeError,), {}),
+]
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+@pytest.mark.parametrize("on", [Exception, (Exception, OSError), RuntimeError])
+async def test_programming_error_is_not_retried(kind: type[Exception], on: Any) -> None:
+    service = Flaky(9, kind("x"))
+    with pytest.raises(kind):
+        await retry(service, on=on)(1)
+    assert len(service.times) == 1
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+async def test_programming_error_is_retried_where_it_is_named(kind: type[Exception]) -> None:
+    for on in (kind, (OSError, kind), lambda error: True):
+        service = Flaky(2, kind("x"))
+        assert (await retry(service, on=on)(1)) == 1
+        assert len(service.times) == 3
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError, KeyError, IndexError, RuntimeError, TimeoutError])
+async def test_what_an_unlucky_call_raises_is_retried(kind: type[Exception]) -> None:
+    assert (await retry(Flaky(2, kind("x")))(1)) == 1
+
+
+def state_of(breaker: Breaker) -> CircuitState:
+    """Asked anew each time; a type checker would take what was once seen for what still is."""
+    return breaker.state
+
+
+async def test_programming_error_neither_opens_nor_closes_a_circuit() -> None:
+    breaker = Breaker(failures=2, open_for=1)
+    wrong = circuit_breaker(Flaky(9, TypeError("x")), breaker=breaker)
+    for _ in range(5):
+        with pytest.raises(TypeError):
+            await wrong(1)
+        assert state_of(breaker) is CircuitState.CLOSED
+    down = circuit_breaker(Flaky(2), breaker=breaker)
+    for _ in range(2):
+        with pytest.raises(OSError, match="down"):
+            await down(1)
+    assert state_of(breaker) is CircuitState.OPEN
+    with pytest.raises(TypeError):  # the probe says nothing, so the next call is one again
+        await wrong(1)
+    assert state_of(breaker) is CircuitState.HALF_OPEN
+    assert await down(1) == 1
+    assert state_of(breaker) is CircuitState.CLOSED
+
+
+async def test_predicate_of_a_circuit_that_fails_takes_no_place_for_good() -> None:
+    def choose(error: Exception) -> bool:
+        if not error.args:
+            raise RuntimeError("bad predicate")
+        return True
+
+    breaker = Breaker(failures=1, open_for=1, on=choose)
+    with pytest.raises(OSError, match="down"):
+        await circuit_breaker(Flaky(1), breaker=breaker)(1)
+    with pytest.raises(RuntimeError, match="bad predicate"):
+        await circuit_breaker(Flaky(1, ValueError()), breaker=breaker)(1)
+    assert await circuit_breaker(Flaky(0), breaker=breaker)(1) == 1

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import functools
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import PipelineError
+from asyncstream.validation import (
+    choice,
+    count,
+    duration_ms,
+    duration_seconds,
+    function,
+    instant_ms,
+    is_async_function,
+    refuse,
+    text,
+)
+
+
+def test_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
+    error = refuse("limit", "an integer", "ten", "count for yourself")
+    assert isinstance(error, PipelineError)
+    assert isinstance(error, ValueError)
+    assert str(error) == "limit: expected an integer, got 'ten'; count for yourself"
+    assert str(refuse("limit", "an integer", "ten")) == "limit: expected an integer, got 'ten'"
+
+
+def test_refusal_of_something_huge_stays_short() -> None:
+    assert len(str(refuse("limit", "an integer", "x" * 10_000))) < 300
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(1, 1.0), (0.5, 0.5), (timedelta(minutes=1), 60.0), (1e9, 1e9)]
+)
+def test_durations(value: Any, seconds: float) -> None:
+    assert duration_seconds("t", value) == seconds
+    assert duration_ms("t", value) == seconds * 1000
+
+
+WRONG_DURATIONS = [
+    -1, -0.001, timedelta(seconds=-1), math.nan, math.inf, -math.inf, 10**400, 1e300,
+    True, "5", None, Fraction(1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("value", WRONG_DURATIONS, ids=lambda value: repr(value)[:20])
+def test_wrong_durations_are_refused(value: Any, zero: bool) -> None:
+    for check in (duration_seconds, duration_ms):
+        with pytest.raises(PipelineError, match=r"^t: expected"):
+            check("t", value, zero=zero)
+
+
+def test_zero_is_a_duration_only_where_it_means_something() -> None:
+    assert duration_ms("t", 0, zero=True) == 0
+    assert duration_seconds("t", timedelta(0), zero=True) == 0
+    for check in (duration_seconds, duration_ms):
+        with pytest.raises(PipelineError, match="a positive duration"):
+            check("t", 0)
+
+
+@pytest.mark.parametrize(
+    "value", [0.0001, 1.0005, timedelta(microseconds=1), timedelta(seconds=1, microseconds=1)]
+)
+def test_fractions_of_a_millisecond_are_refused(value: Any) -> None:
+    with pytest.raises(PipelineError, match="a whole number of milliseconds"):
+        duration_ms("t", value)
+
+
+@given(st.integers(1, 10**9))
+def test_every_whole_millisecond_can_be_given_as_seconds(milliseconds: int) -> None:
+    assert duration_ms("t", milliseconds / 1000) == milliseconds
+    assert duration_ms("t", timedelta(milliseconds=milliseconds)) == milliseconds
+
+
+ZONES = [
+    UTC,
+    timezone(timedelta(hours=5, minutes=45)),
+    ZoneInfo("America/New_York"),
+    ZoneInfo("Europe/London"),
+]
+
+
+@given(
+    st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1)),
+    st.sampled_from(ZONES),
+    st.integers(0, 1),
+)
+def test_datetimes_in_any_zone_are_the_same_instant(naive: datetime, zone: Any, fold: int) -> None:
+    moment = naive.replace(tzinfo=zone, fold=fold)
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    assert instant_ms(moment) == since // timedelta(milliseconds=1)
+
+
+class Moment(IntEnum):
+    NOON = 12
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0, 0), (-5, -5), (Moment.NOON, 12)])
+def test_integers_are_milliseconds(value: int, expected: int) -> None:
+    assert instant_ms(value) == expected
+    assert type(instant_ms(value)) is int
+
+
+@pytest.mark.parametrize("value", [1.0, True, "0", None, timedelta(1), datetime(2020, 1, 1)])
+def test_what_is_no_instant_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"time zone|a timestamp is an int"):
+        instant_ms(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None])
+def test_count_takes_integers_from_the_least_on(value: Any) -> None:
+    assert count("n", 1) == 1
+    assert count("n", 0, least=0) == 0
+    with pytest.raises(PipelineError, match="n: expected an integer of at least 1, got"):
+        count("n", value)
+
+
+@pytest.mark.parametrize("value", ["", None, 5, b"x"])
+def test_text_is_text(value: Any) -> None:
+    assert text("name", "x") == "x"
+    with pytest.raises(PipelineError, match="name: expected a non-empty text, got"):
+        text("name", value)
+
+
+def test_choice_names_the_choices() -> None:
+    assert choice("c", "a", ("a", "b")) == "a"
+    with pytest.raises(PipelineError, match="c: expected one of 'a', 'b', got 'z'"):
+        choice("c", "z", ("a", "b"))
+
+
+async def coroutine_function(value: int) -> int:
+    return value
+
+
+class Callable_:
+    async def __call__(self, value: int) -> int:
+        return value
+
+
+class Holder:
+    async def method(self, value: int) -> int:
+        return value
+
+
+ASYNC = [coroutine_function, functools.partial(coroutine_function, 1), Callable_(), Holder().method]
+
+
+@pytest.mark.parametrize("value", ASYNC)
+def test_async_functions_are_known_by_sight(value: Any) -> None:
+    assert is_async_function(value)
+    with pytest.raises(
+        PipelineError, match=r"fn: expected a plain function, .*use async_map or async_flat_map"
+    ):
+        function("fn", value)
+
+
+@pytest.mark.parametrize("value", [len, str, lambda value: value, functools.partial(int, base=2), "x".join])
+def test_plain_functions_are_known_by_sight(value: Any) -> None:
+    assert not is_async_function(value)
+    assert function("fn", value) is value
+
+
+@pytest.mark.parametrize("value", [None, 5, "len"])
+def test_what_cannot_be_called_is_no_function(value: Any) -> None:
+    with pytest.raises(PipelineError, match="fn: expected a function, got"):
+        function("fn", value)
