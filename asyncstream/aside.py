@@ -1,5 +1,5 @@
 """
-Waits for the disk in a thread that nobody waits for.
+Runs disk work in a thread that the event loop does not wait for.
 
 A write to a dead network disk may never come back. A thread of asyncio's own pool that hangs in one keeps the
 process from ending; a daemon thread does not.
@@ -43,7 +43,7 @@ class DiskThread:
         return done
 
     def end(self) -> None:
-        """Let the thread end when it has done what was asked for; nobody waits for it."""
+        """Let the thread end when its work is done; returns at once."""
         self._works.put(None)
 
     def _run(self) -> None:
@@ -79,5 +79,5 @@ class _Handed(Executor):
             outcome: Any = error
         else:
             tell, outcome = self._done.set_result, result
-        if not self._loop.is_closed():  # else nobody waits any more
+        if not self._loop.is_closed():  # else the waiting task is gone
             tell(outcome)

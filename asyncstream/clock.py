@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 @runtime_checkable
 class MovableClock(Clock, Protocol):
-    """A clock that stands still until it is moved, and says so: nobody need look at it again and again."""
+    """A clock that stands still until it is moved, and tells its listeners, which need not poll it."""
 
     def on_move(self, told: Callable[[], None]) -> Callable[[], None]:
         """Have `told` called whenever the clock has been moved; gives a function that ends that."""

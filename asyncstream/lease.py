@@ -5,8 +5,8 @@ Theory of operation
 -------------------
 A *lease* says who writes to a place (a store of checkpoints, a sink) and until when it must be renewed. Its
 *number* grows by one with each holder, never falls, and goes with every write: a place that has seen number 8
-refuses whoever comes with 7, however long that process was stopped and whatever it still believes. So the
-number is what keeps results right, and time only decides how soon somebody else may take over:
+refuses who comes with 7, however long that process was stopped and whatever it still believes. So the
+number is what keeps results right, and time only decides how soon another may take over:
 
 * a holder that gave its lease back, or is dead, is followed at once. Dead means: on this machine, since it
   was started, in these containers, there is no process of that number that was started at that moment. The
@@ -15,7 +15,7 @@ number is what keeps results right, and time only decides how soon somebody else
 * a holder elsewhere (another host, another container) cannot be looked at: only its time counts.
 
 Clocks of two hosts may differ. A lease that is taken from a holder too early costs this holder an error, and
-nobody a result.
+no process a result.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Lease:
         return replace(self, until_ms=until_ms)
 
     def given_back(self) -> Lease:
-        """The same, for somebody else to take."""
+        """The same, free to be taken."""
         return replace(self, released=True)
 
     def to_json(self) -> bytes:
@@ -129,7 +129,7 @@ def following(
         least: a number that was given already, although no lease tells of it.
 
     Raises:
-        LeaseHeld: if somebody else has it.
+        LeaseHeld: if another process has it.
     """
     until_ms = now_ms + round(seconds * 1000)
     if current is None:
@@ -144,7 +144,7 @@ def following(
 
 
 def is_free(current: Lease, now_ms: int) -> bool:
-    """Whether somebody else may take it."""
+    """Whether another process may take it."""
     return current.released or current.until_ms <= now_ms or presence(current.holder) == "dead"
 
 
@@ -165,7 +165,7 @@ def leave(holder: Holder) -> None:
 
 
 def presence(holder: Holder) -> Literal["alive", "dead", "unknown"]:
-    """What can be known, here and now, about somebody who holds a lease."""
+    """What can be known, here and now, about the holder of a lease."""
     if holder.host != platform.node() or holder.realm != _realm():
         return "unknown"
     if holder.realm:
@@ -193,7 +193,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _look_up(pid: int) -> tuple[str, int] | None:
-    """The state of a process, and when it was started; None if it is not there, or nobody can tell."""
+    """The state of a process, and when it was started; None if it is not there, or cannot be known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

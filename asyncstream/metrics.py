@@ -1,8 +1,8 @@
 """
-Histograms of durations and sizes, cheap to add to and read when somebody asks.
+Histograms of durations and sizes, cheap to add to and read on demand.
 
 Counters and gauges are plain numbers that their owners keep and give as `metrics()`; what is here is for what
-needs a distribution. Nobody is told of anything: exporters read, at the pace at which they are asked.
+needs a distribution. Nothing is pushed: exporters read, at the pace at which they are scraped.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _held: dict[int, _Hold] = {}
 
 async def hold(function: Shared) -> None:
     """
-    Open it, unless somebody has. Whoever asked must `release` it, also if this raises.
+    Open it, unless it is open. Each caller must `release` it, also if this raises.
 
     Raises:
         PipelineError: if a job in another event loop holds it.
@@ -83,5 +83,5 @@ async def release(function: Shared) -> None:
         try:
             await function.close()
         finally:
-            if not held.holders:  # else somebody has asked for it meanwhile, and opens it again
+            if not held.holders:  # else it has been asked for meanwhile, and is opened again
                 del _held[id(function)]

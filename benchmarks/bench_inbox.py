@@ -63,7 +63,7 @@ def accepted(durable: bool, count: int) -> int:
 
 
 def latencies(durable: bool, seconds: float) -> tuple[float, float, float]:
-    """Median, 99th percentile and maximum, in ms, of events that come at a steady rate, whoever waits."""
+    """Median, 99th percentile and maximum, in ms, of events that come at a steady rate, waiting or not."""
     shop = Shop(durable)
     taken: list[float] = []
 

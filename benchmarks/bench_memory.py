@@ -1,7 +1,7 @@
 """
 Memory: what an element in flight costs, and that nothing grows with the length of the stream.
 
-Each figure comes from a fresh process, so that nobody pays for, or lives on, what another one has left.
+Each figure comes from a fresh process, so that none pays for, or lives on, what another one has left.
 """
 
 from __future__ import annotations

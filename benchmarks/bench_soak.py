@@ -178,7 +178,7 @@ def main(quick: bool = False) -> None:
 
 
 def _in_a_fresh_process(seconds: float) -> Soak:
-    """Where nobody has left anything behind."""
+    """A place without traces of earlier runs."""
     code = f"from {__name__} import report; report({seconds})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return Soak(*ast.literal_eval(done.stdout))

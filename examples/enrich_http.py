@@ -55,7 +55,7 @@ async def main() -> list[dict[str, Any]]:
 
 def report(enriched: list[dict[str, Any]], given_up: list[FailedCall], metrics: dict[str, int]) -> None:
     unknown = sum(flight["model"] is None for flight in enriched)
-    print(f"{len(enriched)} flights enriched, {unknown} of them with planes that nobody knows")
+    print(f"{len(enriched)} flights enriched, {unknown} of them with unknown planes")
     print(f"{len(given_up)} flights given up")
     print(f"{metrics['requests']} requests, {metrics['retries']} of them retries")
     print(f"{metrics['coalesced']} flights shared a request under way, {metrics['cached']} an answer kept")

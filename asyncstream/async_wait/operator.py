@@ -24,9 +24,9 @@ finished, the way downstream opened. A turn
 4. if input is left, wakes or makes 1, 2, 4, … workers, and comes back in the loop's next pass. Input that
    is left when a turn runs means that the workers woken before have suspended in user code.
 
-So at saturation nobody is woken at all: a worker whose call ends takes the next element itself.
+So at saturation no task is woken at all: a worker whose call ends takes the next element itself.
 
-A promise is made only when somebody needs it: the next call that starts, the turn that finds a call
+A promise is made only when it is needed: the next call that starts, the turn that finds a call
 suspended, an error, a snapshot. So of the workers in `_unstamped`, those whose call may have started since
 the last turn, only the last can be without, and promises enter the queue in the order of their elements:
 a worker is appended before its first call, and a call that has suspended does not go on before the turn.
@@ -394,7 +394,7 @@ class AsyncWaitOperator(Intake):
                 self.side_output(outcome.tag).process_batch([outcome.failed], stamps)
             elif isinstance(outcome, Passage):
                 self._push(values, self._with(timestamps, origins))
-                values, timestamps, origins = [], [], []  # the others belong to whoever got them
+                values, timestamps, origins = [], [], []  # the old ones belong to their receiver
                 self.pass_on(outcome.control)
                 if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
                     self._watermark = outcome.control.timestamp
@@ -417,9 +417,9 @@ class AsyncWaitOperator(Intake):
             self.out.process_batch(values, timestamps)
 
     def _promote(self) -> None:
-        """If there is work that nobody takes, give it to more workers, and look again in the next pass."""
+        """If elements wait without a worker, wake more workers, and look again in the next pass."""
         if not self._idle_workers and len(self._workers) >= self.settings.concurrency:
-            return  # all are busy, and whoever is done takes the next one
+            return  # all are busy; the first to finish takes the next one
         if self._halted or not self._has_work():
             return
         released = 0 if self._serializer is None else len(self._serializer.released)
@@ -598,7 +598,7 @@ class AsyncWaitOperator(Intake):
             return value
 
     def _promise_of(self, worker: Worker) -> Promise:
-        """The promise for the element of a busy worker; made now if nobody needed it before."""
+        """The promise for the element of a busy worker; made now if it does not exist yet."""
         if worker.promise is UNMADE:
             self._make_promise(worker)
         assert isinstance(worker.promise, Promise)

@@ -2,7 +2,7 @@
 A promise: one element between its acceptance and the emission of what came of it.
 
 It holds its input until its outcome has left the operator, so that a snapshot taken at any moment in
-between can replay it. It is completed once, by whoever is first: the call that ends, or its timeout.
+between can replay it. It is completed once, by the end of the call or by its timeout, whichever is first.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The promise queues: passive, synchronous, and the only place that knows about ou
 
 Control elements (watermarks, idle status, end of input) are promises that are completed from the start; no
 queue lets one overtake the elements before it. A queue is never asked to wait, and does the same whatever
-the time and whoever calls, so its order is tested in straight lines of code.
+the time and the caller, so its order is tested in straight lines of code.
 
 `OrderedQueue` is a FIFO whose head must be finished. `SegmentedQueue`, after Flink's
 UnorderedStreamElementQueue, cuts its contents at every control element, and no element crosses one in either

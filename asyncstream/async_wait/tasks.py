@@ -59,6 +59,6 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for it any more: its error is not one that nobody was told of."""
+    """Mark the error of an abandoned task as seen, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

@@ -19,7 +19,7 @@ class _Unmade(Enum):
 
 
 UNMADE: Final = _Unmade.UNMADE
-"""In place of a promise that nobody has needed yet."""
+"""Stands for a promise that has not been needed yet."""
 
 
 class Worker:
@@ -28,7 +28,7 @@ class Worker:
 
     Attributes:
         task: it runs here.
-        promise: that of the element whose call it runs, UNMADE if nobody has needed it yet, or None.
+        promise: that of the element whose call it runs, UNMADE if it has not been needed yet, or None.
         entry: the element, and its timestamp.
         origin: where the element comes from, where that is kept track of.
         parked: what it waits for when there is nothing to do, or None.

@@ -3,7 +3,7 @@ What is kept of a running pipeline, where, and for how long.
 
 Read `parts`, `format` and `seal` (the bytes), then `stores` (what a store promises; `directory` and `sqlite`
 keep it), `history` (which checkpoints there are, and how one is added), `matching` (what of one is for which
-step) and `settings` (what a user chooses). Who takes a checkpoint, and when, is the runtime's business.
+step) and `settings` (what a user chooses). The runtime decides when a checkpoint is taken.
 """
 
 from asyncstream.checkpoint.directory import DirectoryStore

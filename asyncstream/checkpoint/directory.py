@@ -6,8 +6,8 @@ to the disk. So a file with such a name is whole, unless the disk itself lost so
 brought to the disk is written anew the next time, into a new file: a second fsync says nothing about what the
 first one failed to write.
 
-The lease is a file, too, and the number is in its name: `lease-00000007`. Whoever takes it makes the file
-with the next number, which only one can, and who sees one that is larger than his own has lost it. There are
+The lease is a file, too, and the number is in its name: `lease-00000007`. It is taken by making the file with
+the next number, which only one process can, and lost by all that find a number larger than theirs. There are
 no locks, which a stopped process would hold for ever. A process may be stopped between its last look and the
 moment at which its manifest gets its name. It has written the manifest before that look, so its follower,
 which takes the lease and then deletes all that has no name yet, leaves it nothing to give a name to: what the
@@ -68,10 +68,10 @@ class DirectoryStore:
             number, current = self._newest_lease()
             lease = following(current, holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
-                continue  # somebody else was faster
+                continue  # another process was faster
             self._sync()
             for old in self._numbers(_LEASE, ""):
-                # the one before stays, so that whoever lists the directory meanwhile sees one of the two
+                # the one before stays, so that a listing of the directory meanwhile shows one of the two
                 if old < number:
                     self._lease_file(old).unlink(missing_ok=True)
             self._clear(lease)
@@ -165,7 +165,7 @@ class DirectoryStore:
 
     @contextmanager
     def _not_followed(self, lease: Lease) -> Iterator[None]:
-        """What is missing in this block, perhaps somebody has cleared away who has the lease now."""
+        """A file that is missing in this block may have been deleted by the present holder of the lease."""
         try:
             yield
         except FileNotFoundError:

@@ -33,7 +33,7 @@ class History:
     """
     The checkpoints of a store.
 
-    A part is deleted when no manifest names it. What a damaged manifest names, nobody knows: as long as there
+    A part is deleted when no manifest names it. What a damaged manifest names is unknown: as long as there
     is one, nothing is deleted that it may need, so that it can be mended from a backup.
 
     Attributes:
@@ -203,7 +203,7 @@ class History:
     async def _manifest(self, number: int, *, must_believe: bool = True) -> bytes:
         data = await self._store.read(number)
         try:
-            # what is damaged is not somebody's work, and the one before it may be whole
+            # a damaged file is no holder's work, and the one before it may be whole
             unpack_info(unsealed(data))
             if self._key is None and not must_believe:
                 return unsealed(data)

@@ -20,9 +20,9 @@ written again behind it.
     payload   by the codec: [step, fingerprint of its function, [[origin, results], ...]]
 
 A process that is killed leaves whole frames: each is one write. A machine that loses its power may leave half
-a frame at the end, which nobody has relied on, or which the journal did not promise to keep: it is ignored.
+a frame at the end, whose result was not emitted, or which the journal did not promise to keep: it is ignored.
 Half a frame with a whole one behind it is damage, and refused. With the checkpoints' key the digest is under
-that key, so a codec that runs what the bytes say is given none of somebody else's.
+that key, so a codec that runs what the bytes say is given no foreign bytes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Journal:
             step.carry_over()
 
     async def forget(self, oldest: int) -> None:
-        """Nobody goes on from a checkpoint before this one."""
+        """No start goes on from a checkpoint before this one."""
         for name in await self._files.names():
             number = _checkpoint_of(name)
             if number is not None and number < oldest:

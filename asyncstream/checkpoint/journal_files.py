@@ -80,7 +80,7 @@ class FolderFiles:
         file = self._open.get(name)
         if file is None:
             self._folder.mkdir(exist_ok=True)
-            # nobody else may read what the results of calls are
+            # results of calls are readable for the owner only
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
             file = self._open[name] = os.open(self._path(name), flags, 0o600)
             self._is_named = False

@@ -34,7 +34,7 @@ def seal(manifest: bytes, key: bytes | None) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """The manifest, whoever wrote it: to be looked at, and not to be believed."""
+    """The manifest, unchecked: to be looked at, and not to be believed."""
     return data[_START:] if is_sealed(data) else data
 
 
@@ -57,7 +57,7 @@ def unseal(data: bytes, key: bytes | None) -> bytes:
     manifest = data[_START:]
     if not hmac.compare_digest(data[len(_MAGIC) : _START], _seal_of(manifest, key)):
         raise CheckpointError(
-            "its seal is not that of this key: another key wrote it, or somebody without one"
+            "its seal is not that of this key: it was written with another key, or without one"
         )
     return manifest
 

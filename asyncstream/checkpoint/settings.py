@@ -45,7 +45,7 @@ class Checkpoints:
             are made of; needed only for classes that are not found by name in a module that is imported, for
             a checkpoint imports none.
         key: a secret of at least 16 bytes, from outside the store: checkpoints are written with it, and only
-            those that were are read. So with codec="pickle" nobody else can have code run.
+            those that were are read. So with codec="pickle" only the holder of the key can have code run.
         tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.
         timeout: how long one may take, sinks and store together, before it counts as failed: a `timedelta` or
             seconds.

@@ -3,7 +3,7 @@ Checkpoints in an SQLite database, in WAL mode, every write brought to the disk.
 
 The lease is a row, and every transaction that writes begins with a look at it. So there is no moment between
 the look and the write in which another could take over: a process that was stopped finds out. One that is
-stopped within a transaction holds SQLite's lock, which nobody can break: others then say that the database is
+stopped within a transaction holds SQLite's lock, which cannot be broken: others then say that the database is
 locked.
 
 The row also holds the largest number of a manifest. A page that was lost with rows on it leaves no other
@@ -210,7 +210,7 @@ class SqliteStore:
 
         try:
             self._connected(unfinished, work, made=False)
-            with suppress(FileExistsError):  # somebody else was faster
+            with suppress(FileExistsError):  # another process was faster
                 name_file(unfinished, Path(self._path))
         finally:
             Path(unfinished).unlink(missing_ok=True)

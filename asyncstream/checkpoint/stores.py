@@ -6,7 +6,7 @@ A store keeps bytes and knows nothing of what they mean: *manifests* under numbe
 
 * a part, or a manifest, is there as a whole or not at all, also if the machine stops in the middle, and it
   stays there once `put`, or `commit`, has returned;
-* nobody writes or deletes with a lease that another has followed.
+* a lease that another has followed writes and deletes nothing.
 
 What is there after a crash:
 
@@ -45,7 +45,7 @@ class CheckpointStore(Protocol):
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
         """
-        Take the lease, or take it over from somebody who has it no more (`asyncstream.lease.following`).
+        Take the lease, or take it over from a holder that has it no more (`asyncstream.lease.following`).
 
         Args:
             seconds: how long it is good for unless it is renewed.
@@ -59,11 +59,11 @@ class CheckpointStore(Protocol):
         Have the lease for `seconds` from now.
 
         Raises:
-            LeaseLost: if somebody else has followed.
+            LeaseLost: if another holder has followed.
         """
 
     async def release(self, lease: Lease) -> None:
-        """Give the lease back; nothing happens if somebody else has followed."""
+        """Give the lease back; nothing happens if another holder has followed."""
 
     async def put(self, lease: Lease, part: str, data: bytes) -> None:
         """Keep `data` under a name, in place of what is kept there. When this returns it is safe."""
@@ -73,7 +73,7 @@ class CheckpointStore(Protocol):
         Keep a manifest. When this returns it is safe; if it does not return, it is there as a whole, or not.
 
         Raises:
-            LeaseLost: if somebody else has followed. Then it is not there.
+            LeaseLost: if another holder has followed. Then it is not there.
         """
 
     async def numbers(self) -> list[int]:
@@ -91,7 +91,7 @@ class CheckpointStore(Protocol):
         things.
 
         Raises:
-            LeaseLost: if somebody else has followed. Then nothing is deleted.
+            LeaseLost: if another holder has followed. Then nothing is deleted.
         """
 
     async def holder(self) -> Lease | None:
@@ -100,7 +100,7 @@ class CheckpointStore(Protocol):
 
 def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:
     """The error for a job whose lease another has followed, to be raised by the caller."""
-    follower = "somebody" if current is None else str(current.holder)
+    follower = "another process" if current is None else str(current.holder)
     return LeaseLost(
         f"{place} was taken over by {follower}: this job (lease {lease.number}) did not show itself in time, "
         "and writes nothing more"

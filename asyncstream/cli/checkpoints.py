@@ -2,7 +2,7 @@
 The commands that look at kept checkpoints: they change nothing, and import nothing that a checkpoint names.
 
 With a key, only what was written with it counts. Without, what was is shown all the same, and it is said that
-its seal was not checked: anybody who can write to the store may have written it.
+its seal was not checked: it may come from anyone with write access to the store.
 
 `verify` also says which classes the values name. One whose module is not imported here is no fault: the
 program that runs the pipeline imports it, and a run that does not refuses the checkpoint. One that values are

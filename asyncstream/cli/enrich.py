@@ -98,7 +98,7 @@ def _add_request(enrich: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="of every request; @FILE reads some from a file, one a line, which nobody else then sees",
+        help="of every request; @FILE reads some from a file, one a line, hidden from lists of processes",
     )
 
 

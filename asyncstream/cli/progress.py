@@ -1,5 +1,5 @@
 """
-Shows how far a job has come: a bar that moves where somebody watches, a line every so often where a log does.
+Shows how far a job has come: a moving bar on a terminal, a line every so often in a log.
 
 The job is looked at, and told nothing: `Meter` makes rates of two looks, and of these the time that is left.
 """
@@ -39,7 +39,7 @@ class Figures:
         failed: elements that something failed on.
         seconds: since the first look.
         rate: rows a second, lately; None: not known yet.
-        share: how much of all there is to do is done, from 0 to 1; None: nobody knows.
+        share: how much of all there is to do is done, from 0 to 1; None: unknown.
         left: seconds until the end, if it goes on like this; None: not known.
     """
 

@@ -175,7 +175,7 @@ class Source(ABC, Generic[T]):
 
     async def forget(self, position: Any) -> None:
         """
-        No checkpoint that is kept goes back behind `position`: nobody asks for what was read before it.
+        No checkpoint that is kept goes back behind `position`: what was read before it is needed no more.
 
         For a source that keeps what it gives. Called now and then while the job runs, after a checkpoint is
         safe. A failure costs nothing but room: it is logged, and the next call says it again.

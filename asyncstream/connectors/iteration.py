@@ -37,7 +37,7 @@ class Reader(ABC, Generic[T]):
 
     Attributes:
         count: how many elements have been read.
-        taken: what the iterable has given and nobody has read yet.
+        taken: what the iterable has given and is not read yet.
         touched: whether the iterable was asked for anything yet.
         exhausted: whether it can give nothing more: it has ended, has failed or was closed.
     """
@@ -77,7 +77,7 @@ class Reader(ABC, Generic[T]):
 
     @abstractmethod
     def is_feed(self) -> bool:
-        """Whether the iterable only hands on what comes from elsewhere, and outlives whoever reads it."""
+        """Whether the iterable only hands on what comes from elsewhere, and outlives its reader."""
 
     @abstractmethod
     def is_one_shot(self) -> bool:
@@ -158,7 +158,7 @@ class AsyncReader(Reader[T]):
 
     A task of its own iterates, and it alone: what the iterable does with tasks, timeouts and context
     variables works as in a plain `async for`, and a cancelled `read` does not reach it. It goes on only
-    while somebody reads, so it is ahead of the reader by one item at most: the one that it was waiting for
+    while there is a reader, so it is ahead of the reader by one item at most: the one that it was waiting for
     when a `read` was cancelled or had enough. While the iterable does not suspend, the task goes on and
     fills the batch; as soon as it does, the reader gets its turn and takes what there is.
 
@@ -179,7 +179,7 @@ class AsyncReader(Reader[T]):
 
     def _begin(self) -> None:
         self._arrived = asyncio.Event()  # there is something to take, or nothing follows
-        self._wanted = asyncio.Event()  # somebody reads, and the batch is not full
+        self._wanted = asyncio.Event()  # there is a reader, and the batch is not full
         self._resting = True  # the iterable is not being waited for
         if self.taken or self.exhausted:
             self._arrived.set()
@@ -221,7 +221,7 @@ class AsyncReader(Reader[T]):
         self._resting = False
 
     async def _take(self) -> None:
-        """Take items until the end of the iterable, or of whoever wants them."""
+        """Take items until the iterable or its reader ends."""
         self.touched = True
         if self._iterator is None:
             self._iterator = aiter(self._items)

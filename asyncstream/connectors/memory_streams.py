@@ -118,7 +118,7 @@ class MemoryStreamSink(Sink[T], Generic[T]):
     Args:
         stream: the sending end.
         close: close it when the job ends, so that who receives comes to the end. False: it stays open, for
-            another job to go on with, and somebody else closes it.
+            another job to go on with; its owner closes it.
     """
 
     one_by_one = True
@@ -157,9 +157,7 @@ class MemoryStreamSink(Sink[T], Generic[T]):
                     await own.send(value)
                 self._taken += 1
         except BrokenResourceError:
-            raise SinkError(
-                "nobody receives any more: the other end of the memory stream is closed"
-            ) from None
+            raise SinkError("there is no receiver: the other end of the memory stream is closed") from None
 
     async def close(self) -> None:
         own, self._own = self._own, None

@@ -55,7 +55,7 @@ class Outlet(Sink[T], Generic[T]):
         """
         The job drains, or has failed with `error`.
 
-        What can still come is bounded, and who takes elements out may be gone: nobody is waited for any more.
+        What can still come is bounded, and the consumer may be gone: `write` waits for room no more.
         """
         self._bounded = False
         self._error = error
@@ -123,7 +123,7 @@ class Results(Outlet[T]):
             yield result
 
     def untaken(self) -> list[T]:
-        """The results that nobody has taken yet."""
+        """The results that have not been taken yet."""
         return list(self._results)
 
     def _tell_end(self) -> None:
@@ -155,7 +155,7 @@ class Publication(Outlet[T]):
     """
     A sink whose elements all subscribers get that are there at that moment, each at its own pace.
 
-    It knows its subscribers by weak references: one that nobody iterates over any more is none, and holds
+    It knows its subscribers by weak references: one that is not iterated over any more is none, and holds
     nothing up.
     """
 
@@ -202,7 +202,7 @@ class Subscription(Generic[T]):
     What `job.subscribe` gives: the elements as they come, for `async for`.
 
     Ends when the job does, with its error if it has failed. It is over as well when it is left: by `close`,
-    at the end of `async with`, or when nobody holds it any more.
+    at the end of `async with`, or when the last reference to it is gone.
 
     Attributes:
         missed: how many elements this subscriber has missed, because it was too slow.
@@ -240,7 +240,7 @@ class Subscription(Generic[T]):
         try:
             if self._filter is not None and not self._filter(value):
                 return
-        except Exception as error:  # of the subscriber, who is told, and nobody else's business
+        except Exception as error:  # the subscriber's own, and only the subscriber is told
             self.end(error)
             return
         if len(self._items) >= self._buffer and not self._holds:
@@ -286,10 +286,10 @@ class Subscription(Generic[T]):
 
 
 def _tell(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
-    """Somebody is gone who may have been waited for. Called in any thread: where garbage is collected."""
+    """A subscriber is gone: there may be room now. Called in any thread, by the garbage collector."""
     try:
         loop.call_soon_threadsafe(room.set)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed, with all that waited in it
         pass
 
 
@@ -314,7 +314,7 @@ class Answers(Outlet[Any]):
     """
     A sink whose elements answer what was asked by `job.ask`.
 
-    An element answers all who wait for its key at that moment. What nobody waits for is let go.
+    An element answers all who wait for its key at that moment. An element without a waiting caller is let go.
 
     Args:
         by: gives the key of an answer; of a `FailedCall`, of the element that failed.
@@ -344,7 +344,7 @@ class Answers(Outlet[Any]):
         self._waiting.setdefault(key, []).append(answer)
 
     def give_up(self, key: Any, answer: asyncio.Future[Any]) -> None:
-        """Nobody waits for this answer any more; or it has come."""
+        """Forget this answer: its caller is gone, or it has come."""
         waiting = self._waiting.get(key, [])
         if answer in waiting:
             waiting.remove(answer)

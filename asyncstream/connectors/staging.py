@@ -77,7 +77,7 @@ class Staging:
         See whether the table can go to a position, None being the beginning; changes nothing.
 
         Raises:
-            SinkError: if it cannot, or somebody else writes to it.
+            SinkError: if it cannot, or another process writes to it.
         """
         if writer is not None:
             writer.check_follows(self._last_lease(connection), self._what, self._fence(connection))

@@ -9,7 +9,7 @@ Read from the outside in, this is the sensible order:
 1. `cached`: an answer at hand needs nothing of what follows.
 2. `single_flight`: of equal calls that overlap, one goes on.
 3. `retry`: outside of what follows, so that every attempt is counted, slowed down and held back like a
-   first one, and an element that waits for its next attempt takes up nobody's place.
+   first one, and an element that waits for its next attempt takes up no place in them.
 4. `circuit_breaker`: sees each attempt; while it is open, no attempt uses up the rate.
 5. `hedge`: outside of the limits, which are to count its second calls.
 6. `adaptive_concurrency`: sees each attempt's latency and overload.

@@ -176,7 +176,7 @@ class AdaptiveLimit:
             self.overloaded(began, now)
 
     def release(self) -> None:
-        """A call has ended: let in whoever may start now."""
+        """A call has ended: start those that may start now."""
         self.in_flight -= 1
         while self._queue and self.in_flight + 1 <= self._limit:
             place = self._queue.popleft()

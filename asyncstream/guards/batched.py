@@ -3,7 +3,7 @@ Batching: many elements become one call.
 
 A batch is open until it is full or its time is up; then it is sent, as a task of its own. Each element
 waits on its own future, so one that is cancelled or timed out leaves an open batch, or is passed over
-when the answers of a sent one come. A sent batch that nobody waits for any more is cancelled.
+when the answers of a sent one come. A sent batch all of whose callers are gone is cancelled.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Batched(Guard[In, Out]):
             raise
 
     def _close_batch(self, batch: _Batch[In, Out]) -> None:
-        """Send `batch`, if there is still anybody in it."""
+        """Send `batch`, if a caller is left in it."""
         self._open = None
         if batch.timer is not None:
             batch.timer.cancel()
@@ -105,7 +105,7 @@ class Batched(Guard[In, Out]):
             batch.task.add_done_callback(batch.deliver)
 
     async def _leave(self, batch: _Batch[In, Out], place: asyncio.Future[Out]) -> None:
-        """Somebody who was cancelled does not wait any more."""
+        """Take a cancelled caller out."""
         if batch.task is None:
             batch.places.pop(place, None)
             if not batch.places and batch is self._open:

@@ -149,7 +149,7 @@ class Cached(Guard[In, Out]):
             with on_behalf_of_none():
                 answer = await self._call(value)
         except Exception:
-            # nobody waits for this call, and a stale answer is better than none
+            # no caller waits for this one, and a stale answer is better than none
             pass
         else:
             self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)

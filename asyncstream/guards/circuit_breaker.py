@@ -9,7 +9,7 @@ Each change of state begins a new period (`_period`), and an outcome counts only
 its call began: a straggler from before the breaker opened says nothing about the service now.
 
 While it is not closed, calls wait (the stream pauses behind them) or are refused, as chosen. Those that
-wait stand in a queue, and a probe is whoever stands at its head.
+wait stand in a queue, and the one at its head is the probe.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Breaker:
                 place.set_result(self.period)
 
     def _set_timer(self) -> None:
-        """See to it that whoever waits is let in when that is allowed."""
+        """Set the timer at which waiting calls may go on."""
         if self._timer is None and self._queue and self._probes_started < self._probes:
             loop = get_running_loop()
             self._timer = loop.call_at(self._open_until, self._let_probes_in)

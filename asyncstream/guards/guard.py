@@ -151,7 +151,7 @@ def _metrics_of(function: object) -> dict[str, int]:
 
 
 class Background:
-    """Tasks that somebody holds on to and that somebody ends."""
+    """Tasks with an owner, which keeps them alive and ends them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -187,13 +187,13 @@ def hashable(key: In) -> In:
 
 
 def fail(place: asyncio.Future[Any], error: BaseException) -> None:
-    """Raise `error` in whoever waits for `place`, if he still does."""
+    """Raise `error` in the task that waits for `place`, if one still does."""
     if place.done():
         return
     if isinstance(error, asyncio.CancelledError):
         place.cancel()
     else:
-        # a future cannot hold a StopIteration, and whoever waits for it must be told something
+        # a future cannot hold a StopIteration, and the waiting task must be told something
         place.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
 

@@ -138,7 +138,7 @@ class Hedge(Guard[In, Out]):
     def _let_go(self, losers: list[asyncio.Task[Out]]) -> None:
         for loser in losers:
             loser.cancel()
-        if losers:  # one that ignores that holds up nobody but the end
+        if losers:  # one that ignores that holds up the end only
             self._losers.start(end(*losers))
 
     async def stop(self) -> None:

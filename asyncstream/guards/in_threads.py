@@ -86,7 +86,7 @@ class InThreads(AsyncFunction[In, Out]):
                 scope.cancel()  # a call that waits for its thread ends; one that has it can see this
         if cancelled is not None:
             if not call.cancelled():
-                call.exception()  # nobody waits for it any more
+                call.exception()  # its caller is gone
             raise cancelled
         return call.result()
 

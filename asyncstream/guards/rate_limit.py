@@ -9,7 +9,7 @@ as the one instant (`_paid_until`) up to which the calls so far have used up the
 A token bucket alone, the usual choice, lets through up to twice the rate after a rest, which is exactly
 when a service that counts per minute begins to answer 429.
 
-Whoever must wait stands in a queue, first come first served: a heavy call at its head holds back light
+Calls that must wait stand in a queue, first come first served: a heavy call at its head holds back light
 ones behind it, or it would wait forever. One timer at most is set, for the head of the queue.
 
 A process that does a part of the work has a part of every rate (`share_rates`): what its limiters allow
@@ -119,7 +119,7 @@ class RateLimiter:
         """
         if now is None:
             now = loop_time()
-        # while all that is in the log fits, nobody needs to know what of it is too old to count
+        # while all that is in the log fits, it does not matter what of it is too old to count
         used = self._used + amount
         if used <= self._most and amount > 0 and not self._spacing and not self._queue:
             self._used = used
@@ -156,7 +156,7 @@ class RateLimiter:
             for place in places:
                 place.cancel()
             if places[-1].cancelled():
-                self._admit(0.0)  # who stood behind may be lighter, or there may be nobody left
+                self._admit(0.0)  # the next may be lighter, or the queue may be empty
             raise
 
     def _free_at(self, amount: float, now: float) -> float:
@@ -194,7 +194,7 @@ class RateLimiter:
             self._paid_until = max(self._paid_until, now) + amount * self._spacing
 
     def _admit(self, due: float) -> None:
-        """Let in whoever may start, and set the timer for the next; `due` is what a timer was set for."""
+        """Start calls that may start, and set the timer for the next; `due` is what a timer was set for."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -204,7 +204,7 @@ class RateLimiter:
             now = due
         while self._queue:
             amount, place = self._queue[0]
-            if not place.done():  # done: whoever waited here has been cancelled
+            if not place.done():  # done: the call that waited here has been cancelled
                 free_at = self._free_at(amount, now)
                 if free_at > now:
                     self._timer = loop.call_at(free_at, self._admit, free_at)

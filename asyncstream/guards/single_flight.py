@@ -2,11 +2,11 @@
 Single flight: calls with equal keys that overlap are one call.
 
 The call belongs to none of those who wait for it: it is a task of its own, and each of them waits on a
-future of his own. Whoever is cancelled or timed out leaves, and the others do not notice. The last to
-leave cancels the call and sees it end, so that nothing runs for nobody.
+future of its own. A caller that is cancelled or timed out leaves, and the others do not notice. The last to
+leave cancels the call and sees it end, so that no call runs without a caller.
 
-Rejected: letting the first caller make the call himself. It saves the task, but when he is cancelled his
-call dies with him, and those who wait must start again.
+Rejected: letting the first caller make the call itself. It saves the task, but when it is cancelled its
+call ends with it, and those that wait must start again.
 """
 
 from __future__ import annotations

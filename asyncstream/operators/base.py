@@ -108,7 +108,7 @@ class Operator:
 
     Attributes:
         out: where the main output goes.
-        side: where side outputs go, by tag; a tag that nobody reads is absent.
+        side: where side outputs go, by tag; a tag without a reader is absent.
         tables: all that it remembers; declared at the latest in `open`.
         called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
@@ -263,7 +263,7 @@ class Operator:
                 output.end_input()
 
     def side_output(self, tag: str) -> Operator:
-        """Where elements for `tag` go; nowhere if nobody reads them."""
+        """Where elements for `tag` go; nowhere if they have no reader."""
         return self.side.get(tag, DISCARD)
 
     def blame(self, value: object, error: BaseException) -> BaseException:
@@ -284,7 +284,7 @@ class Operator:
 
 
 class Discard(Operator):
-    """The end of a branch that nobody reads."""
+    """The end of a branch without a reader."""
 
     def __init__(self) -> None:
         # no super().__init__(): out would refer to the instance being made

@@ -324,7 +324,7 @@ def several(results: Any) -> list[Any]:
 
     Raises:
         TypeError: if they are not an iterable of results. Text, bytes and mappings are iterable too, but
-            nobody who returns one means its letters or keys.
+            a function that returns one does not mean its letters or keys.
     """
     if isinstance(results, list):
         return results

@@ -6,7 +6,7 @@ comes from (`origins`) and the step that calls, so it is the same for each attem
 again after a crash, and for a dead letter that is fed back; and no other element has it.
 
 The context of a call never changes, so a task that outlives its call does not take another element's key.
-What calls for several elements at once, or in nobody's name, does so `on_behalf_of_none`.
+What calls for several elements at once, or for none, does so `on_behalf_of_none`.
 """
 
 from __future__ import annotations

@@ -124,5 +124,5 @@ def attempts_of(error: BaseException) -> int:
 
 
 def _failed_call(value: Any, timestamp: int | None, error: BaseException, clock: Clock) -> FailedCall:
-    now_ms = clock.now_ms()  # a plain function takes no time that anybody would measure
+    now_ms = clock.now_ms()  # a plain function takes no time worth measuring
     return FailedCall(value, error, attempts_of(error), timestamp, now_ms, now_ms)

@@ -19,7 +19,7 @@ __all__ = ("Attended", "Gate", "Intake")
 
 class Gate:
     """
-    Whether a driver may push downstream: open while nobody holds it.
+    Whether a driver may push downstream: open while no stage holds it.
 
     Args:
         reopened: called each time the last hold is released.

@@ -63,7 +63,7 @@ class Journeys:
     Those of one run.
 
     Attributes:
-        current: whose element is being passed on at this instant; None: nobody's that is followed.
+        current: whose element is being passed on at this instant; None: no followed one.
     """
 
     __slots__ = ("current",)

@@ -12,7 +12,7 @@ run whose checkpoints are gone on from, from all others::
 Origins travel beside the elements, in the list of timestamps, which is a `Placed` then. An operator that
 passes timestamps on, or parts of them, passes the origins on; one that makes a list of its own loses them
 unless it says what is whose. So what is not known to have an origin has none: never that of another element.
-A source makes them only where a step behind it asks, and everybody else meets a list like any other.
+A source makes them only where a step behind it asks; other steps meet a list like any other.
 """
 
 from __future__ import annotations

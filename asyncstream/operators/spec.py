@@ -1,7 +1,7 @@
 """
 What a step does, known before anything runs: a frozen spec that makes its operator and answers for it.
 
-A plan holds specs; each run has them `build` operators of its own. Whoever plans a run (checks a graph, cuts
+A plan holds specs; each run has them `build` operators of its own. A planner (which checks a graph, cuts
 it into stages, describes it, says how a runtime differs, finds state again) asks the spec. A planner neither
 makes an operator to look at it, nor asks which class something is: that would have to be extended with every
 new kind of step. A new kind states its own traits here, and all planners know it.

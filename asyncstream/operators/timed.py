@@ -1,5 +1,5 @@
 """
-What of the contract of an operator is its timers' business.
+The part of an operator's contract that its timers keep.
 """
 
 from __future__ import annotations

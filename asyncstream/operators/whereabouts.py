@@ -1,6 +1,6 @@
 """
 What an operator tells of itself to those who look at a running job: where its elements are, and how far
-event time has come. It is worked out when somebody asks; an operator does nothing for it meanwhile.
+event time has come. It is worked out on demand; an operator does nothing for it meanwhile.
 """
 
 from __future__ import annotations

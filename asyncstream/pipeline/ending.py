@@ -87,7 +87,7 @@ class Ending(Generic[T]):
         """
         End the stream in `job.subscribe()`: each subscriber gets all elements that come while it is one.
 
-        An element that comes while nobody listens is gone; after a crash, elements may come a second time.
+        Without a subscriber, an element is gone; after a crash, elements may come a second time.
         Gives what `job.subscribe(...)` takes in place of the step's name, so that type checkers know the type
         of the elements.
         """
@@ -100,7 +100,7 @@ class Ending(Generic[T]):
         """
         End the stream in `job.ask()`: each element answers the one with its key that was asked.
 
-        An element that nobody has asked for is let go. Several streams may end so: the first answer counts.
+        An element without a waiting `ask` is let go. Several streams may end so: the first answer counts.
         Where `.failed` of a step ends so, what its function raised is raised where it was asked.
 
         Args:
@@ -113,7 +113,7 @@ class Ending(Generic[T]):
         self._end("answers", name, Answers(key_of, asked))
 
     def discard(self, *, name: str | None = None) -> None:
-        """End the stream: nobody needs its elements."""
+        """End the stream: its elements are not needed."""
         self._end("discard", name, CallbackSink(_ignore))
 
     def _end(self, kind: str, name: str | None, sink: Sink[Any]) -> str:

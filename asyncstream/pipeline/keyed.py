@@ -217,7 +217,7 @@ class WindowResults(SideStreams[T]):
 
     @property
     def late(self) -> Stream[Any]:
-        """The elements that came too late for all their windows; counted if nobody reads this."""
+        """The elements that came too late for all their windows; counted if this has no reader."""
         return self.side(LATE)
 
 

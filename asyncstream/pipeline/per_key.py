@@ -268,7 +268,7 @@ class KeyedResults(SideStreams[T]):
     @property
     def late(self) -> Stream[Any]:
         """
-        The elements that came too late; counted if nobody reads this.
+        The elements that came too late; counted if this has no reader.
 
         Raises:
             PipelineError: if the step does not wait for event time, so that nothing is late.

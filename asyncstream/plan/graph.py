@@ -132,7 +132,7 @@ class SinkStep:
 
     @property
     def schema(self) -> Schema | None:
-        """What waits to be written, or where a transactional sink stands; None: nobody misses it."""
+        """What waits to be written, or where a transactional sink stands; None: it is not missed."""
         if self.kind == "discard":
             return None
         is_bound = isinstance(self.sink, TransactionalSink)
@@ -256,7 +256,7 @@ class Graph:
         return self._readers.get(output, ())
 
     def outputs(self, step: Step) -> list[Output]:
-        """The outputs of a step that somebody reads, the main one first."""
+        """The outputs of a step that have readers, the main one first."""
         return sorted(self._read.get(step.name, ()), key=lambda output: output.tag is not None)
 
     def behind(self, name: str) -> list[Step]:

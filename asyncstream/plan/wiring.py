@@ -1,5 +1,5 @@
 """
-Connects the operators of one run as the graph says, whoever drives them.
+Connects the operators of one run as the graph says, for any runtime.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 RocksDB, through `rocksdict`, as a place for rows: in a directory that is emptied when it is opened.
 
 The directory belongs to one job of one process. It is marked as a state's, so that nothing else is ever
-deleted, and locked while it is in use. What a killed process has left there is of no use to anybody.
+deleted, and locked while it is in use. What a killed process has left there is of no use.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ rows.
 Rows of a namespace come in the order in which their keys were first put, as those of a dict do, whichever
 generations they lie in: an overwritten row keeps its place, one that was removed and put again comes last.
 
-What is put into a table belongs to it: whoever changes it later takes it first.
+What is put into a table belongs to it: to change it later, take it first.
 
 After the copy-on-write tables and incremental checkpoints of stream processors; the three generations are
 those of a log-structured merge tree that is held in memory.

@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, Any
             "virtual_time needs pytest-asyncio 1.4 or newer: pip install 'asyncstream[testing]'",
             pytrace=False,
         )
-    # only while this test is looked at: the loops of others are none of our business
+    # only while this test is looked at, not in loops of other tests
     factories = _LoopFactories()
     plugins.register(factories)
     try:

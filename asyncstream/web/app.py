@@ -61,14 +61,14 @@ def app(
 
         service.mount("/ops", asyncstream.web.app(token=os.environ["OPS_TOKEN"]))
 
-    Whoever reaches it sees names, counts and errors of the pipeline: give it a token, or an address that
+    Its readers see names, counts and errors of the pipeline: give it a token, or an address that
     only the right people reach.
 
     Args:
         job: what it is about; left out, the one that `lifespan` put into the state of the service.
         token: what a request must bring as `Authorization: Bearer ...`, except for the health checks.
         values: whether elements are shown to who asks for them; or a function that gives what is shown of
-            an element to everybody: its id, say.
+            an element to all readers: its id, say.
         key: as for `lifespan`, where the job is left out.
     """
     if job is not None and not isinstance(job, Job):

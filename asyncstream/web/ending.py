@@ -31,7 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Ending:
     """
-    Ends a job once, whoever asks first.
+    Ends a job once, at the first request.
 
     Args:
         job: one that runs.
@@ -53,7 +53,7 @@ class Ending:
             )
 
     async def wait(self) -> None:
-        """End the job, if nobody did, and return when it has ended; an error of its own stays with it."""
+        """End the job, unless that has begun, and wait for it; an error of its own stays with it."""
         self.begin()
         if self._task is not None:
             await self._task

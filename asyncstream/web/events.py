@@ -2,7 +2,7 @@
 What a pipeline publishes, as server-sent events to any number of clients.
 
 A `Relay` subscribes once to each `stream.publish()` of a job, and keeps the last events in a feed, which all
-clients read: an event is made once, whoever hears it, and no client holds up the pipeline. `lifespan` begins
+clients read: an event is made once for all clients, and no client holds up the pipeline. `lifespan` begins
 relaying with the job. So a client that stays until a service has ended, and comes back to the next, hears all
 that both publish: with checkpoints each result once, and what a crash repeats twice.
 """

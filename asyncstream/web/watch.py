@@ -1,7 +1,7 @@
 """
 Looks at a job every second while it runs, and keeps what it saw for those who watch.
 
-Looking begins with the first who asks, so a job that nobody watches pays nothing; and goes on when they are
+Looking begins with the first request, so a job that is not watched pays nothing; and goes on when clients are
 gone, so that who comes back sees what was.
 """
 

@@ -165,7 +165,7 @@ def test_sink_tells_when_nobody_receives_any_more() -> None:
         pipeline = Pipeline()
         pipeline.source(range(10)).to(send, name="out")
         receive.close()
-        with pytest.raises(SinkError, match="step 'out': nobody receives any more"):
+        with pytest.raises(SinkError, match="step 'out': there is no receiver"):
             await pipeline.run()
 
     run(main())

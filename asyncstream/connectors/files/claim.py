@@ -6,7 +6,7 @@ run that began it, how long it was then, and how long when it was closed in an o
 operating system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on
 the file itself, held as long as it is open.
 
-A process that is stopped keeps its locks, and nobody can break them; when it wakes up, it may still be in the
+A process that is stopped keeps its locks, which cannot be broken; when it wakes up, it may still be in the
 middle of a write. So a follower that cannot be sure that the one before is gone does not write into the same
 file: it makes a copy of what the checkpoint knows of, and gives it the name. What the other one still writes
     goes into a file that has no name any more, and when it looks next, it finds that the file is not its own.
@@ -62,7 +62,7 @@ class Record:
         return (self.lease, self.fence) == (other.lease, other.fence)
 
     def is_left(self) -> bool:
-        """Whether it is certain that nobody writes it any more."""
+        """Whether it is certain that no process writes it any more."""
         lease = self.holder()
         return lease is None or lease.released or presence(lease.holder) == "dead"
 
@@ -115,7 +115,7 @@ class Claim:
 
     def fence(self, writer: Writer) -> None:
         """Have jobs that `writer` follows in its store write nothing more; all else stays as it is."""
-        if self.read() is None:  # nobody has written here who could come back
+        if self.read() is None:  # no earlier writer could come back
             return
         with self.taking():
             record = self.read()

@@ -150,7 +150,7 @@ class _FileSink(TransactionalSink[T]):
         with self._claim.taking():
             way, length = self._plan(position)
             self._take(way, length, position)
-            if self._is_closed and self._file is not None:  # nobody has waited for this
+            if self._is_closed and self._file is not None:  # closed while this was on its way
                 self._file.close()
 
     def _take(self, way: str, length: int, position: dict[str, Any] | None) -> None:

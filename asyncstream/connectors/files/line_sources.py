@@ -11,7 +11,7 @@ it may be half a record, with half a number, half a line end or half a character
 If a line was read as a whole and goes on later, that is an error: its beginning was delivered.
 
 Reading happens in the event loop. A batch from a local disk takes less time than handing it to a thread and
-back, and a read that nobody can interrupt need not be undone when it is cancelled.
+back, and a read, which cannot be interrupted, need not be undone when it is cancelled.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
         if response.status not in (301, 302, 303, 307, 308) or location is None:
             return None
         try:
-            # without a user: whoever names the place does not choose who we are
+            # without a user: the redirecting server does not choose our credentials
             target = url.join(URL(location)).with_user(None)
             is_away = target.origin() != url.origin()
         except ValueError:

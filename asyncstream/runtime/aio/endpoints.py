@@ -56,7 +56,7 @@ def naming(
     except UserFunctionError as error:  # of a function that serves as a sink, which knows no step
         cause = error.__cause__ or error
         raise UserFunctionError(step, error.element, cause) from cause
-    except (KeyboardInterrupt, SystemExit):  # go up through the loop, to whoever runs it
+    except (KeyboardInterrupt, SystemExit):  # go up through the loop, to its caller
         raise
     except asyncio.CancelledError as error:
         if is_awaiting and _is_cancelled():
@@ -71,7 +71,7 @@ def naming(
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that this runs in."""
+    """Whether the task that this runs in has been cancelled."""
     task = asyncio.current_task()
     return task is not None and bool(task.cancelling())
 
@@ -129,7 +129,7 @@ class _Cut:
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
-    """Whoever waited for it may have given up: its error is not one that nobody was told of."""
+    """Mark its error as seen: the caller that waited for it may have given up."""
     if not future.cancelled():
         future.exception()
 

@@ -186,7 +186,7 @@ class Exchange:
             for sink, key in zip(self._answers, keys, strict=True):
                 sink.give_up(key, answer)
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # nobody else is to be told of it
+                answer.exception()  # told to the caller, not to the loop's exception handler
         if isinstance(found, FailedCall):
             raise found.error
         return found

@@ -54,7 +54,7 @@ class Followed(Journeys):
         self._due: dict[str, float] = {}
 
     def submitted(self, step: str) -> Journey | None:
-        """The journey of an element that is accepted now, by whoever's context this is; None: none."""
+        """The journey of an element that is accepted now, in this context; None: it is not followed."""
         trace = None if self.tracer is None else self.tracer.begin(self._pipeline, step)
         if trace is not None:
             return Journey(self._time(), copy_context(), trace)

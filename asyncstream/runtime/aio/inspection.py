@@ -1,5 +1,5 @@
 """
-Looks at a job from outside and says how it stands: everything is read when somebody asks, nothing is kept.
+Looks at a job from outside and says how it stands: everything is read on demand, nothing is kept.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _inputs(step: Step) -> tuple[str, ...]:
 
 
 def _shown(value: Any, values: Shown) -> str | None:
-    """What is shown of an element; a function that fails to tell costs nobody the status."""
+    """What is shown of an element; a function that fails does not fail the status."""
     if isinstance(values, bool):
         return safe_repr(value) if values else None
     try:

@@ -155,7 +155,7 @@ class Job(Exchange):
             self._cancelled_body.cancel()
 
     async def _take_back_cancellation(self, body: asyncio.Task[Any]) -> bool:
-        """Whether nobody but this job has asked for the end of the block."""
+        """Whether this job alone has asked for the end of the block."""
         if not isinstance(self._run.error, Exception):
             return False
         try:
@@ -252,7 +252,7 @@ class Job(Exchange):
         return progress_of(self._run.parts)
 
     def unfinished(self) -> list[str]:
-        """The names of the steps that have something to do, open, read or close; for whoever waits."""
+        """The names of the steps that have something to do, open, read or close."""
         return self._run.unfinished()
 
     @property
@@ -291,7 +291,7 @@ class Job(Exchange):
         Stop: running calls are cancelled, and what was accepted and not finished is returned.
 
         Event time stays where it is, and open windows stay open: another job goes on with them. Results that
-        nobody has taken yet are finished: `job.results()` still gives them.
+        have not been taken yet are finished: `job.results()` still gives them.
 
         Sinks write what has already reached them. A write that takes longer than `timeout` is cancelled, and
         what the sink has not taken for good by then is in the snapshot: nothing is lost, and nothing is

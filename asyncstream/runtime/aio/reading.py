@@ -143,7 +143,7 @@ class SourceDriver:
                 self._rejected.process_batch(batch.rejected, None)
             if batch.values:
                 self._push(batch)
-            # a source that never waits must not keep everybody else from running
+            # a source that never waits must let other tasks run
             await asyncio.sleep(0)
 
     def _look_at_splits(self, entered: str | None = None) -> None:

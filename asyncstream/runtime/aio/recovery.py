@@ -8,7 +8,7 @@ every sink and source is asked whether it can go on from there. Only when all ag
 that is refused leaves everything as it was but for those numbers, and can be tried again with other settings,
 or with a checkpoint that was mended from a backup.
 
-Sources need no fence: they write nothing down but what they have accepted, which whoever opens them next
+Sources need no fence: they write nothing down but what they have accepted, which the next to open them
 still finds, and they forget only what no checkpoint needs that the store still had when they were told so.
 """
 

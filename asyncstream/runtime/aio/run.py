@@ -328,7 +328,7 @@ class Run:
             self._finish()
 
     def fail(self, error: BaseException) -> None:
-        """The first error decides: everything winds down, and it is raised to whoever waits for the job."""
+        """The first error decides: everything winds down, and it is raised to those that wait for the job."""
         if self.phase == "closed":
             return
         if self._note(error):
@@ -362,7 +362,7 @@ class Run:
         for intake in self.wiring.intakes.values():
             intake.halt()
         self.leave_sources()
-        self.wakeups.cancel()  # what a timer emitted now, nobody would write
+        self.wakeups.cancel()  # what a timer emitted now would not be written
         self._help(self._end_tasks(seconds))
         if not self._tasks:
             self._finish()

@@ -55,7 +55,7 @@ FROZEN_AT_START = gc.get_freeze_count()
 
 
 def is_frozen() -> bool:
-    """Whether objects are kept from the collector already, by somebody who is to give them back."""
+    """Whether the program has kept objects from the collector already, and is to give them back."""
     return gc.get_freeze_count() > FROZEN_AT_START
 
 

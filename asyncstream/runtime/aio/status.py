@@ -2,7 +2,7 @@
 What a running job looks like at one moment: plain data, to be shown, served as JSON or compared.
 
 Nothing here keeps a part of the job alive or changes with it. Elements are the user's data and often
-somebody's secret: they are shown only if that was asked for.
+secrets: they are shown only if that was asked for.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Wakeups:
             self.wake(operator, MIN_TIMESTAMP)
 
     def cancel(self) -> None:
-        """Wake nobody any more."""
+        """Wake no operator any more."""
         self._cancelled = True
         self._due_ms.clear()
         self._need_room.clear()
@@ -117,7 +117,7 @@ class Wakeups:
         try:
             for operator in due:
                 operator.advance_clock(passed_ms)
-        except BaseException as error:  # nobody else is there to be told, whatever it is
+        except BaseException as error:  # there is no caller to be told, whatever it is
             self._failed(error)
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise

@@ -10,7 +10,7 @@ whose function does not return, and the innermost frame that is the user's own i
 
 Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
 clock stands still meanwhile. What keeps Python's own lock all the time keeps this thread waiting, too; that
-is counted, but nobody is named.
+is counted, but no step is named.
 """
 
 from __future__ import annotations

@@ -76,5 +76,5 @@ class RunWiring:
         return name not in self._rooms or self._rooms[name].is_open()
 
     def is_held(self, name: str) -> bool:
-        """Whether somebody whose pushes reach this step may not push now."""
+        """Whether a driver whose pushes reach this step may not push now."""
         return not all(gate.is_open() for gate in self._connections.gates.get(name, ()))

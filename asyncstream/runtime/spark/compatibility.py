@@ -46,7 +46,7 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
         return  # a bounded job has one watermark, at its end
     stages = stages_of(graph, streaming=True)
     if not any(stage.kind is StageKind.KEYED for stage in stages):
-        return  # nobody looks at event time
+        return  # no step looks at event time
     for number, stage in enumerate(stages):
         for step in stage.steps:
             spec = step.spec

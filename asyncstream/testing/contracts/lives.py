@@ -170,7 +170,7 @@ _begun: set[asyncio.Task[Any]] = set()
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """What a call raises behind the end of its life, nobody is told of."""
+    """What a call raises after its process has "ended" is not reported."""
     _begun.discard(task)
     if not task.cancelled():
         task.exception()

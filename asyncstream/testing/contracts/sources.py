@@ -208,7 +208,7 @@ class SourceContract(Contract[Source[Any]]):
         while len(read) < len(self._expected):
             before = _kept(source.position())
             await asyncio.sleep(0.005)
-            expect_equal("the position while nobody reads", _kept(source.position()), before)
+            expect_equal("the position without a reader", _kept(source.position()), before)
             progress = source.progress()
             expect(progress is None or 0 <= progress <= 1, f"progress() is {progress}, not from 0 to 1")
             batch = await source.read()

@@ -111,7 +111,7 @@ class StoreContract(Contract[CheckpointStore]):
     # ------------------------------------------------------------------ the lease
 
     async def the_lease_is_given_to_one(self, folder: Path) -> None:
-        """While its holder lives, nobody else gets the lease; the one after it has the next number."""
+        """While its holder lives, no other gets the lease; the one after it has the next number."""
         store = self._make(folder)
         expect_equal("holder() of a new store", await store.holder(), None)
         holder = Holder.here(0)

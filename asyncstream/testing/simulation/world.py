@@ -92,7 +92,7 @@ class SimulatedDisk:
 
     Attributes:
         exactly_once: whether what is written twice can be told from what is there twice.
-        committed: what readers see; nobody can take it back.
+        committed: what readers see; it cannot be taken back.
         staged: what follows it, safe but not to be seen yet.
     """
 

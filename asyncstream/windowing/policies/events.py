@@ -4,7 +4,7 @@ What a policy window holds: events, in order of arrival, and which of them event
 A window manager that looks at all it holds whenever a window fires spends quadratic time on a backlog:
 one watermark may fire fifty windows over half a million events. So the queue keeps two lists. `reached`
 holds, in order of arrival, the events that the last reference time has passed; they are few, because
-those that are too old leave. What lies ahead of it is sorted by time, only when somebody asks and at
+those that are too old leave. What lies ahead of it is sorted by time, on demand and at
 nearly no cost when it is nearly sorted, so that each event is moved to `reached` once.
 """
 

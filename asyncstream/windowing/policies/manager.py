@@ -59,7 +59,7 @@ class WindowManager:
         self._is_started = started
         self._expired: list[Event] = []  # since the last window that was not empty
         self._window = 1  # number of the last firing, empty ones included; 1 stands before the first
-        self._added = 0  # since the last time somebody looked for expired events
+        self._added = 0  # since the last look for expired events
 
     def start(self) -> None:
         """From now on windows fire."""
@@ -77,7 +77,7 @@ class WindowManager:
         total = len(values)
         taken = 0
         while taken < total:
-            # as many as can come before somebody has to look
+            # as many as can come before the next look
             chunk = min(total - taken, COMPACT_EVERY - self._added) if self._eviction.compacts else total
             room = self._trigger.room() if self._is_started else None
             if room is not None and room < chunk:

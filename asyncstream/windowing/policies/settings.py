@@ -134,7 +134,7 @@ def policy_settings(
     Check the arguments of `policy_window`, which explains them.
 
     Args:
-        outputs: the tags of all outputs that somebody reads, if known: `late` must be one of them.
+        outputs: the tags of all outputs that have readers, if known: `late` must be one of them.
 
     Raises:
         PipelineError: if an argument is wrong, or the source could not live with such windows.

@@ -75,7 +75,7 @@ class WatermarkEventGenerator:
         self._notice_idle(now_ms)
         active = [highest for stream, highest in self._highest.items() if stream not in self._idle]
         if not active:
-            # nobody to wait for: go as far as anybody has come
+            # no stream to wait for: go as far as any has come
             active = [max((h for h in self._highest.values() if h is not None), default=None)]
         if any(highest is None for highest in active):
             return None

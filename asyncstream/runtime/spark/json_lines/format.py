@@ -140,7 +140,7 @@ class TaskWritten(WriterCommitMessage):
 class BoundedWriter(DataSourceArrowWriter):
     """
     Writes a bounded DataFrame: in `foreachBatch` as the micro-batch of the stream that it belongs to, else as
-    the only one of a query that nobody else knows.
+    the only one of a query of its own.
     """
 
     def __init__(self, folder: BatchFolder) -> None:

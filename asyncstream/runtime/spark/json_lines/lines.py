@@ -6,7 +6,7 @@ made of, so that bytes which were planned for a micro-batch, and are other bytes
 are found out. Of a compressed file, places count the bytes that come out of it.
 
 Whatever is still being written ends in the middle of a line. Such a rest is left alone until it has got its
-line end, or has become a whole JSON object: no beginning of an object is one.
+line end, or is a whole JSON object already: a part of one never parses as an object.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class RowReader:
         return self._with_rejected(self._columns.batch_of(rows), rejected)
 
     def _first_line(self, path: str, offset: int) -> int:
-        """The number of the line that begins there; starts at 1. Counted only if somebody has to be told."""
+        """The number of the line that begins there; starts at 1. Counted only for an error message."""
         begin, line = self._counted.get(path, (0, 1))
         if offset != begin:
             line += count_lines(path, begin, offset)

@@ -268,7 +268,7 @@ class KeyGroup:
             clock = ManualClock(times.getCurrentProcessingTimeInMs())
         self._wakes.clear()
         early = [row for row in envelopes if row.watermark != NOW]
-        # W(N - 1), as far as it matters: whoever emitted something at or below it knew it
+        # W(N - 1), as far as it matters: the emitter of something at or below it knew it
         known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
         parts = StageOperators(
             self._stage, self._terms, None, group, known_ms if transferred is None else kept.watermark_ms

@@ -60,7 +60,7 @@ class _Lent(AsyncFunction[Any, Any]):
 
 class Resident:
     """
-    A stage that has come to stay.
+    A stage that a worker keeps between tasks, with its open async functions.
 
     Attributes:
         stage: the first copy that arrived.

@@ -47,7 +47,7 @@ class Terms:
 
     Attributes:
         key_groups: how many there are.
-        wanted: numbers of the routes whose elements somebody needs.
+        wanted: numbers of the routes whose elements are needed.
         streaming: micro-batches, rather than one bounded job.
         processing_time: keyed steps of a stream are told of it.
         counts: what is counted and told to Spark.
@@ -118,7 +118,7 @@ class Exit(Operator):
         self.watermark = timestamp
 
     def set_idle(self, idle: bool) -> None:
-        """Spark's watermark waits for nobody."""
+        """Spark's watermark waits for no operator."""
 
     def end_input(self) -> None:
         self.ended = True
@@ -261,7 +261,7 @@ class StageOperators:
             if delay is not None and step.name in self._terms.clocks:
                 self._followers.append((follower, delay))
             spec = spec.with_watermarks(follower)
-        # nobody waits for the first result of a task; one slow call must not hold back the others
+        # the first result of a task is not waited for; one slow call must not hold back the others
         return spec.with_calls(lend, HELD).build()
 
     def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:

@@ -34,7 +34,7 @@ class StageRun:
     Args:
         watermark: the one that holds for what comes first.
         enough: elements at the exits for which it is worth packing them; the next stage begins when all of
-            this one has ended, so nobody waits for them.
+            this one has ended, so they are not waited for.
         closing: the input of this task is all that there is: event time comes to its end.
         sources: the routes on which elements come; None: all that end here.
         pipeline: its name.
@@ -85,7 +85,7 @@ class StageRun:
             exit_.on_end = self._changed.set
         self._before = tally(self._counts, self._parts.operators)  # functions count on from task to task
         if self._replays and self._sources is not None:
-            # nobody waits for the watermark of an input that other tasks read
+            # the watermark of an input that other tasks read is not waited for
             for number, head in self._parts.heads.items():
                 if number not in self._sources:
                     head.end_input()
