@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Stream
-from asyncstream.runtime.spark import group_log
+from asyncstream.runtime.spark.worker import group_log
 from tests.operators.deduplicating import deduplicated
 from tests.spark.test_contract import embedded, key_of, row
 from tests.spark.test_keyed import on_stand_in

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
-from asyncstream.runtime.spark import group_log
+from asyncstream.runtime.spark.worker import group_log
 from asyncstream.runtime.spark.worker.group_log import Position, keep, take_back
 from asyncstream.state import ListDescriptor, Tables, ValueDescriptor
 from tests.spark.fake_spark import List
