@@ -58,6 +58,7 @@ OPTIONAL = frozenset(
         "httpx",
         "opentelemetry",
         "prometheus_client",
+        "psycopg",
     }
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""

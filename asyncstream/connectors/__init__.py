@@ -19,6 +19,7 @@ from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
+from asyncstream.connectors.postgres import PostgresSink, PostgresUpsertSink
 from asyncstream.connectors.splits import GlobSource, SplitSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
@@ -37,6 +38,8 @@ __all__ = (
     "MemoryStreamSource",
     "ParquetSink",
     "ParquetSource",
+    "PostgresSink",
+    "PostgresUpsertSink",
     "RejectedLine",
     "Published",
     "ResultsHandle",

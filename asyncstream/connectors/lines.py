@@ -206,10 +206,10 @@ def file_path(path: object) -> str:
     return str(os.fspath(path))
 
 
-def column_names(columns: Sequence[str]) -> list[str]:
+def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:
     names = [] if isinstance(columns, str) else list(columns)
     if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
-        raise refuse("columns", "a list of different names", columns)
+        raise refuse(argument, "a list of different names", columns)
     return names
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.lines import column_names
 from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
@@ -297,10 +298,7 @@ class SqliteSink(TransactionalSink[Any]):
     ) -> None:
         self._path = _path(path)
         self._table = text("table", table)
-        names = [] if isinstance(columns, str) else list(columns)
-        if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
-            raise refuse("columns", "a list of different names", columns)
-        self._columns = names
+        self._columns = names = column_names(columns)
         self._rows = RowWriter(names, default, _NATIVE)
         self._insert = "INSERT"
         if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":

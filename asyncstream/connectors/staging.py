@@ -7,10 +7,9 @@ far. To commit means to move the rows up to a position into the table, and to wr
 transaction. So each row is either staged or moved, whatever happens in between, and moving once more moves
 nothing. Who reads the table sees committed results only.
 
-A checkpoint may turn out damaged, so the sink can go back to the ones before. `<table>__undo` holds, for as
-many checkpoints as the job keeps, which rows were added and what the ones were that they replaced; `floor` is
-how far back that reaches. What was taken back is *void*: no later start may go to a position in between,
-which was that of a checkpoint whose results are no longer there. Tables made `WITHOUT ROWID` have no undo.
+The sink can go back to earlier checkpoints, see `standing`. `<table>__undo` holds, for as many of them as the
+job keeps, which rows were added and what the ones were that they replaced. Tables made `WITHOUT ROWID` have
+no undo.
 
 Whose table it is stands in the row that says how far rows were moved, and every transaction looks at it
 first: a process that was stopped and followed by another finds out before it changes anything. The number of
@@ -22,8 +21,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from asyncstream.connectors.base import Writer, ahead_of_checkpoint
-from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.connectors.base import Writer
+from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.lease import Lease
 
 __all__ = ("Staging", "quoted")
@@ -79,29 +78,8 @@ class Staging:
         Raises:
             SinkError: if it cannot, or another process writes to it.
         """
-        if writer is not None:
-            writer.check_follows(self._last_lease(connection), self._what, self._fence(connection))
-        moved, floor = self._moved(connection)
-        target = position or 0
-        if target > self._last(connection):
-            raise SinkError(
-                f"{self._what} lacks results that were there at the checkpoint: is it the same database?"
-            )
-        if self._is_void(connection, target):
-            raise SinkError(
-                f"{self._what} no longer has the results of the checkpoint: since then a job went on from an "
-                "earlier one, and took them back"
-            )
-        if target >= moved or (position is not None and target >= floor):
-            return
-        ahead = "refuse" if writer is None else writer.ahead
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(self._what)
-        if ahead == "start_over" and target < floor:
-            raise SinkError(
-                f"{self._what} does not know any more which rows came before its last checkpoints, so it "
-                "cannot take them out: empty the table yourself, and delete its row in asyncstream_sinks"
-            )
+        is_void = self._is_void(connection, position or 0)
+        self._standing(connection).check(position, is_void, writer, self._what)
 
     def fence(self, connection: sqlite3.Connection, writer: Writer) -> None:
         """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
@@ -119,10 +97,8 @@ class Staging:
         """Go to a position; part of a transaction. Raises as `check` does."""
         self._make(connection)
         self.check(connection, position, writer)
-        moved, floor = self._moved(connection)
         target = position or 0
-        can_go_back = position is not None and target >= floor
-        if target < moved and (can_go_back or (writer is not None and writer.ahead == "start_over")):
+        if self._standing(connection).goes_back(position, writer):
             self._take_back(connection, target)
         target = max(target, self._moved(connection)[0])
         if writer is not None:
@@ -194,10 +170,7 @@ class Staging:
         query = f"SELECT lease, fence FROM {_SINKS} WHERE name = ?"
         if connection.execute(query, (self._name,)).fetchone() != (self._lease, 0):
             last = None if self._fence(connection) else self._last_lease(connection)
-            raise SinkBroken(
-                f"{self._what} was taken over by {'another job' if last is None else last.holder}: this one "
-                "writes nothing more"
-            )
+            raise taken_over(self._what, last)
 
     def release(self, connection: sqlite3.Connection) -> None:
         """Leave the table to the next job."""
@@ -286,6 +259,12 @@ class Staging:
         return [*_UNDO, *_columns_of(connection, self._table)]
 
     # ------------------------------------------------------------------ what is written down
+
+    def _standing(self, connection: sqlite3.Connection) -> Standing:
+        moved, floor = self._moved(connection)
+        return Standing(
+            moved, floor, self._last(connection), self._last_lease(connection), self._fence(connection)
+        )
 
     def _moved(self, connection: sqlite3.Connection) -> tuple[int, int]:
         """How far rows were moved, and how far back it can go."""

@@ -1,0 +1,84 @@
+"""
+Calls to a server that are brought to their end though who asked for them was cancelled.
+
+A request that has left cannot be called back: whoever stops to wait for the answer does not know what the
+server has done. So what is under way goes on in a task of its own, to be looked at later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+__all__ = ("Fetching", "carried_through")
+
+T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds that a call may still take when who asked for it was cancelled."""
+
+
+async def carried_through(call: Coroutine[Any, Any, T], seconds: float = _PATIENCE) -> T:
+    """
+    Do `call`. If the caller is cancelled, it may still come to its end, for so many seconds; then it is
+    cancelled, too.
+
+    Raises:
+        CancelledError: if the caller was cancelled, however the call has ended.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await _ended(task, seconds)
+        if not task.cancelled():
+            task.exception()  # of a caller that is gone
+        raise
+
+
+async def _ended(task: asyncio.Task[Any], seconds: float) -> None:
+    """Returns when the task has ended, by itself or not, however often the caller is cancelled meanwhile."""
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, task.cancel)
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:  # said once already
+                continue
+    finally:
+        timer.cancel()
+
+
+class Fetching(Generic[T]):
+    """
+    A request for more, at most one at a time, that outlives a `read` that is cancelled: the next one gets
+    what it brings.
+
+    Args:
+        fetch: asks for more; waits while there is none.
+    """
+
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._fetch = fetch
+        self._task: asyncio.Task[T] | None = None
+
+    async def next(self) -> T:
+        """What the request brings; if this is cancelled, it is there for the next call."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._fetch())
+        task = self._task
+        await asyncio.wait({task})
+        self._task = None
+        return task.result()
+
+    async def stop(self) -> None:
+        """Let go of a request under way. What it has brought and nobody has taken is lost."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()

@@ -1,0 +1,9 @@
+"""
+
+The client is psycopg 3. It is typed throughout, reads and writes `COPY` as text, which the server casts to
+whatever type a column has, and brings a cancelled statement to its end on the server.
+"""
+
+from asyncstream.connectors.postgres.sink import PostgresSink, PostgresUpsertSink
+
+__all__ = ("PostgresSink", "PostgresUpsertSink")

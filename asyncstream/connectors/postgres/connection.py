@@ -1,0 +1,129 @@
+"""
+A connection to PostgreSQL: opened with the settings that sinks and sources count on, its errors told plainly.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from asyncstream.errors import MissingExtra, SinkError, describe_error
+from asyncstream.validation import refuse, text
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+__all__ = ("NATIVE", "Table", "checked_url", "columns_of", "connect", "no_table", "place_of", "why")
+
+NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
+"""Types that PostgreSQL has as they are, besides numbers and texts."""
+
+_SETTINGS: Final = {
+    # a process that is stopped within a transaction does not keep its locks: its follower waits longer
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "30s",
+}
+
+_PATIENCE: Final = 10
+"""Seconds that a connection may take, unless the address says otherwise with `connect_timeout`."""
+
+
+def checked_url(url: object) -> str:
+    """The address of a database, as libpq wants it; what is wrong with it is a `PipelineError`."""
+    checked = text("url", url)
+    try:
+        from psycopg import ProgrammingError, conninfo
+    except ImportError as error:
+        raise MissingExtra("PostgreSQL", "postgres") from error
+    try:
+        conninfo.conninfo_to_dict(checked)
+    except ProgrammingError as error:
+        advice = f"{describe_error(error).strip()}; for example postgresql://user@host/database"
+        raise refuse("url", "the address of a PostgreSQL database", checked, advice) from error
+    return checked
+
+
+def place_of(url: str) -> str:
+    """The database as messages name it, without a password."""
+    from psycopg import conninfo
+
+    found = conninfo.conninfo_to_dict(url)
+    host, port = found.get("host", "localhost"), found.get("port", 5432)
+    return f"PostgreSQL at {host}:{port}/{found.get('dbname', found.get('user', ''))}"
+
+
+async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """A connection on which every statement is a transaction of its own, unless one is begun."""
+    import psycopg
+    from psycopg import conninfo
+
+    given = conninfo.conninfo_to_dict(url)
+    options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    merged = {"connect_timeout": _PATIENCE, "application_name": "asyncstream", **given}
+    merged["options"] = f"{options} {given.get('options', '')}".strip()
+    return await psycopg.AsyncConnection.connect(
+        conninfo.make_conninfo("", **merged), autocommit=True, prepare_threshold=None
+    )
+
+
+async def columns_of(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], table: sql.Identifier
+) -> list[str]:
+    """The columns of a table; none if there is no table of this name."""
+    query = (
+        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
+        "AND NOT attisdropped ORDER BY attnum"
+    )
+    cursor = await connection.execute(query, (table.as_string(connection),))
+    return [name for (name,) in await cursor.fetchall()]
+
+
+def no_table(what: str) -> SinkError:
+    """The error of a sink without a table, to be raised by the caller."""
+    return SinkError(f"there is no {what}: create it, with columns of the types you want")
+
+
+def why(error: psycopg.Error) -> str:
+    """What an error of the server or the client says, in one line."""
+    parts = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
+    said = "; ".join(part for part in parts if part)
+    return said or " ".join(describe_error(error).split())
+
+
+class Table:
+    """
+    A table, and those that belong to it, in the same schema.
+
+    Args:
+        name: as the user writes it: `table` or `schema.table`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        *schema, self._own = name.split(".")
+        self._schema = schema
+        if len(schema) > 1 or not all(name.split(".")):
+            raise refuse("table", "the name of a table, or schema.table", name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return self._named(self._own)
+
+    def beside(self, suffix: str) -> sql.Identifier:
+        """The name of a table that belongs to this one."""
+        return self._named(f"{self._own}__{suffix}")
+
+    def shared(self, name: str) -> sql.Identifier:
+        """The name of a table that all sinks of the schema share."""
+        return self._named(name)
+
+    def _named(self, name: str) -> sql.Identifier:
+        from psycopg import sql
+
+        return sql.Identifier(*self._schema, name)

@@ -1,0 +1,286 @@
+"""
+What a PostgreSQL sink with checkpoints keeps beside its table, and what it does with it in transactions.
+
+Rows are *staged*: copied into a table of their own, `<table>__staged`, each with the position of the epoch
+that it belongs to. To commit an epoch means to move its rows into the table and to write down its position,
+in one transaction. So each row is either staged or moved, whatever happens in between, and who reads the
+table sees committed results only. (`PREPARE TRANSACTION` would do without the second copy, but is off by
+default, and one that is forgotten keeps its locks and keeps the database from being vacuumed.)
+
+To go back, see `standing`, takes no log of rows: PostgreSQL notes in each row which transaction has inserted
+it (`xmin`). `asyncstream_commits` holds the transaction of each position and how many rows it has inserted.
+If fewer are found, somebody has changed them since, and the sink refuses.
+
+Whose table it is stands in `asyncstream_sinks`. All that makes something safe looks at it first and locks it.
+A copy into the staged rows does not: what a process still copies that was stopped, and followed by another,
+has the position of an epoch that is nobody's. The follower begins with a later one (`since`), and moves no
+rows from before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from asyncstream.connectors.base import Writer
+from asyncstream.connectors.postgres.connection import Table, columns_of, no_table
+from asyncstream.connectors.standing import Standing, taken_over
+from asyncstream.errors import SinkError
+from asyncstream.lease import Lease
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg.sql import Composable, Composed
+
+    Connection = AsyncConnection[tuple[Any, ...]]
+
+__all__ = ("Epochs",)
+
+_TABLES: Final[tuple[LiteralString, ...]] = (
+    "CREATE TABLE IF NOT EXISTS {sinks} (name text PRIMARY KEY, moved bigint NOT NULL DEFAULT 0, "
+    "floor bigint NOT NULL DEFAULT 0, last bigint NOT NULL DEFAULT 0, since bigint NOT NULL DEFAULT 0, "
+    "lease text, fence bigint NOT NULL DEFAULT 0)",
+    "CREATE TABLE IF NOT EXISTS {commits} (name text, position bigint, transaction xid8 NOT NULL, "
+    "rows bigint NOT NULL, PRIMARY KEY (name, position))",
+    "CREATE TABLE IF NOT EXISTS {voids} (name text, low bigint, high bigint)",
+)
+
+_LOCK: Final = 0x6173796E63  # any number: that of who makes these tables
+
+
+class Epochs:
+    """
+    What belongs to one table.
+
+    Args:
+        table: where results go.
+        columns: those that are written.
+        ignores: rows that break a unique key are left out.
+
+    Attributes:
+        position: that of the epoch that is being written.
+    """
+
+    def __init__(self, table: Table, columns: Sequence[str], ignores: bool) -> None:
+        self._what = f"table {str(table)!r}"
+        self._table = table
+        self._columns = columns
+        self._conflict: LiteralString = "ON CONFLICT DO NOTHING" if ignores else ""
+        self._lease: str | None = None
+        self._keep = 1
+        self.position = 0
+
+    def _sql(self, statement: LiteralString) -> Composed:
+        """A statement with the names of tables and columns in it."""
+        from psycopg.sql import SQL, Identifier
+
+        names: dict[str, Composable] = {
+            "table": self._table.identifier,
+            "staged": self._table.beside("staged"),
+            "columns": SQL(", ").join(map(Identifier, self._columns)),
+            "conflict": SQL(self._conflict),
+            **{name: self._table.shared(f"asyncstream_{name}") for name in ("sinks", "commits", "voids")},
+        }
+        return SQL(statement).format(**names)
+
+    async def _do(
+        self, connection: Connection, statement: LiteralString, *values: object
+    ) -> AsyncCursor[tuple[Any, ...]]:
+        return await connection.execute(self._sql(statement), values or None)
+
+    # ------------------------------------------------------------------ going on
+
+    async def standing(self, connection: Connection, locked: bool = False) -> Standing:
+        """How far the table is."""
+        if not await columns_of(connection, self._table.shared("asyncstream_sinks")):
+            return Standing()
+        query = "SELECT moved, floor, last, lease, fence FROM {sinks} WHERE name = %s"
+        cursor = await self._do(connection, query + (" FOR UPDATE" if locked else ""), self._table.name)
+        found = await cursor.fetchone()
+        if found is None:
+            return Standing()
+        moved, floor, last, lease, fence = found
+        return Standing(moved, floor, last, None if lease is None else Lease.from_json(lease), fence)
+
+    async def check(
+        self, connection: Connection, position: int | None, writer: Writer | None, locked: bool = False
+    ) -> Standing:
+        """
+        See whether the table can go to a position; changes nothing.
+
+        Raises:
+            SinkError: if it cannot, or another job writes to it.
+        """
+        if not await columns_of(connection, self._table.identifier):
+            raise no_table(self._what)
+        standing = await self.standing(connection, locked)
+        is_void = False
+        if standing.last:
+            query = "SELECT 1 FROM {voids} WHERE name = %s AND low < %s AND %s <= high"
+            target = position or 0
+            cursor = await self._do(connection, query, self._table.name, target, target)
+            is_void = await cursor.fetchone() is not None
+        standing.check(position, is_void, writer, self._what)
+        return standing
+
+    async def fence(self, connection: Connection, writer: Writer) -> None:
+        """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
+        standing = await self.standing(connection, locked=True)
+        if writer.fences(standing.lease, standing.fence):
+            number = writer.lease.number
+            await self._do(
+                connection, "UPDATE {sinks} SET fence = %s WHERE name = %s", number, self._table.name
+            )
+
+    async def recover(self, connection: Connection, position: int | None, writer: Writer | None) -> None:
+        """Go to a position; part of a transaction. Raises as `check` does."""
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        for statement in _TABLES:
+            await self._do(connection, statement)
+        name = self._table.name
+        await self._do(connection, "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING", name)
+        standing = await self.check(connection, position, writer, locked=True)
+        target, moved = position or 0, standing.moved
+        if standing.goes_back(position, writer):
+            await self._take_back(connection, target)
+            moved = target
+        target = max(target, moved)
+        if writer is not None:
+            self._lease, self._keep = writer.lease.to_json().decode(), writer.keep
+        await self._do(
+            connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", self._lease, name
+        )
+        if await columns_of(connection, self._table.beside("staged")):
+            await self.commit(connection, target)
+            await self._do(connection, "DELETE FROM {staged}")
+        await self._make_staged(connection)
+        self.position = standing.last + 2
+        await self._do(
+            connection,
+            "UPDATE {sinks} SET moved = %s, last = last + 1, since = %s WHERE name = %s",
+            *(target, self.position, name),
+        )
+        if standing.last > target:
+            # with the one that a process may still be copying that was stopped
+            bounds = (name, target, standing.last + 1)
+            await self._do(connection, "INSERT INTO {voids} VALUES (%s, %s, %s)", *bounds)
+
+    async def _take_back(self, connection: Connection, position: int) -> None:
+        """Take out of the table what was moved into it behind `position`."""
+        bounds = (self._table.name, position)
+        behind = "FROM {commits} WHERE name = %s AND position > %s"
+        found = await (
+            await self._do(connection, f"SELECT coalesce(sum(rows), 0)::bigint {behind}", *bounds)
+        ).fetchone()
+        delete = "DELETE FROM {table} WHERE xmin IN (SELECT transaction::xid " + behind + ")"
+        cursor = await self._do(connection, delete, *bounds)
+        if found is None or cursor.rowcount != found[0]:
+            raise SinkError(
+                f"{self._what} cannot go back to the checkpoint: rows that were written since have been "
+                "changed or deleted by others"
+            )
+        await self._do(connection, "DELETE " + behind, *bounds)
+
+    async def _make_staged(self, connection: Connection) -> None:
+        """See to it that the table of staged rows, which is empty, has the columns of the table."""
+        from psycopg.sql import SQL, Identifier
+
+        if await columns_of(connection, self._table.beside("staged")):
+            if await self._described(connection, self._table.beside("staged")) == await self._described(
+                connection, self._table.identifier
+            ):
+                return
+            await self._do(connection, "DROP TABLE {staged}")
+        await self._do(connection, "CREATE TABLE {staged} (LIKE {table} INCLUDING CONSTRAINTS)")
+        names = await columns_of(connection, self._table.beside("staged"))
+        dropped = [
+            SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in self._columns
+        ]
+        added = [SQL("ADD COLUMN asyncstream_position bigint"), SQL("ADD COLUMN asyncstream_number bigint")]
+        await connection.execute(self._sql("ALTER TABLE {staged} ") + SQL(", ").join([*dropped, *added]))
+
+    async def _described(self, connection: Connection, table: Composable) -> list[tuple[Any, ...]]:
+        """The columns that are written, with their types, as a table has them."""
+        query = (
+            "SELECT attname, atttypid, atttypmod, attnotnull FROM pg_attribute WHERE attrelid = %s::regclass "
+            "AND attname = ANY(%s) AND NOT attisdropped ORDER BY attname"
+        )
+        values = (table.as_string(connection), list(self._columns))
+        return await (await connection.execute(query, values)).fetchall()
+
+    # ------------------------------------------------------------------ epochs
+
+    def copy(self) -> Composed:
+        """What copies rows into the staged ones: the position and the number of each, then its columns."""
+        return self._sql("COPY {staged} (asyncstream_position, asyncstream_number, {columns}) FROM STDIN")
+
+    async def prepare(self, connection: Connection) -> int:
+        """
+        End the epoch that is being written; part of a transaction, with which all that was staged is safe.
+
+        Raises:
+            SinkBroken: if the table is another job's by now.
+        """
+        await connection.execute("SET LOCAL synchronous_commit TO DEFAULT")
+        await self._ours(connection, "last = %s", self.position)
+        position, self.position = self.position, self.position + 1
+        return position
+
+    async def commit(self, connection: Connection, position: int) -> None:
+        """
+        Move the staged rows up to `position` into the table; part of a transaction.
+
+        Raises:
+            SinkBroken: if the table is another job's by now.
+        """
+        since = await self._ours(connection, "moved = greatest(moved, %s)", position)
+        cursor = await self._do(
+            connection,
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} WHERE asyncstream_position "
+            "BETWEEN %s AND %s ORDER BY asyncstream_position, asyncstream_number {conflict}",
+            *(since, position),
+        )
+        rows, name = cursor.rowcount, self._table.name
+        await self._do(connection, "DELETE FROM {staged} WHERE asyncstream_position <= %s", position)
+        if rows:
+            query = "INSERT INTO {commits} VALUES (%s, %s, pg_current_xact_id(), %s)"
+            await self._do(connection, query, name, position, rows)
+            await self._forget(connection)
+
+    async def _forget(self, connection: Connection) -> None:
+        """Forget how to go back behind the checkpoints that are kept."""
+        name = self._table.name
+        query = "SELECT position FROM {commits} WHERE name = %s ORDER BY position DESC OFFSET %s LIMIT 1"
+        found = await (await self._do(connection, query, name, self._keep - 1)).fetchone()
+        if found is None:  # there are fewer: it reaches back as far as before
+            return
+        for statement in (
+            "DELETE FROM {commits} WHERE position < %s AND name = %s",
+            "DELETE FROM {voids} WHERE high <= %s AND name = %s",
+            "UPDATE {sinks} SET floor = %s WHERE name = %s",
+        ):
+            await self._do(connection, statement, found[0], name)
+
+    async def _ours(self, connection: Connection, assignment: LiteralString, value: int) -> int:
+        """Write something down about the table if it is still this job's; gives where this one has begun."""
+        cursor = await self._do(
+            connection,
+            "UPDATE {sinks} SET " + assignment + " WHERE name = %s AND fence = 0 "
+            "AND lease IS NOT DISTINCT FROM %s RETURNING since",
+            *(value, self._table.name, self._lease),
+        )
+        found = await cursor.fetchone()
+        if found is None:
+            standing = await self.standing(connection)
+            raise taken_over(self._what, None if standing.fence else standing.lease)
+        return int(found[0])
+
+    async def release(self, connection: Connection) -> None:
+        """Leave the table to the next job."""
+        if self._lease is not None:
+            given_back = Lease.from_json(self._lease).given_back().to_json().decode()
+            await self._do(
+                connection,
+                "UPDATE {sinks} SET lease = %s WHERE name = %s AND lease = %s AND fence = 0",
+                *(given_back, self._table.name, self._lease),
+            )

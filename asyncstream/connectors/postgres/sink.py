@@ -1,0 +1,189 @@
+"""
+PostgreSQL tables as sinks: `PostgresSink`, at once, or exactly once in a job with checkpoints (see `epochs`),
+and `PostgresUpsertSink`, by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+from asyncstream.connectors.base import Sink, TransactionalSink
+from asyncstream.connectors.lines import column_names
+from asyncstream.connectors.postgres.epochs import Epochs
+from asyncstream.connectors.postgres.writing import TableWriter, copy, insert
+from asyncstream.connectors.rows import Default
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+from asyncstream.validation import choice, refuse
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.sql import Composed
+
+    Connection = AsyncConnection[tuple[Any, ...]]
+
+__all__ = ("PostgresSink", "PostgresUpsertSink")
+
+
+class PostgresSink(TransactionalSink[Any]):
+    """
+    Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
+    once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`;
+    dates, times, decimals, UUIDs and bytes as they are, lists and objects as JSON.
+
+    With checkpoints, rows are staged in `<table>__staged` and appear when the checkpoint is safe, together
+    with its number, in one transaction. The database needs three more tables, `asyncstream_sinks`, `_commits`
+    and `_voids`, which the sink makes. A value that does not fit its column, or breaks a check, fails in the
+    write; one that breaks a unique or a foreign key fails when its checkpoint is committed.
+
+    Args:
+        url: the address of the database: `postgresql://user@host/database`, or as libpq's `key=value` pairs.
+        table: the table, which must be there: `name` or `schema.name`.
+        columns: the keys to write. An element must have all of them; others are left out.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
+        on_conflict: what to do with a row that breaks a unique key: "fail", or "ignore" the new row.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        columns: Sequence[str],
+        default: Default | None = None,
+        on_conflict: Literal["fail", "ignore"] = "fail",
+    ) -> None:
+        self._ignores = choice("on_conflict", on_conflict, ("fail", "ignore")) == "ignore"
+        self._to = TableWriter(url, table, columns, default)
+        self._epochs = Epochs(self._to.table, self._to.columns, self._ignores)
+        self._has_epochs = False
+        self._taken = 0
+        self._number = 0  # of the last row that was staged
+        self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
+
+    async def open(self) -> None:
+        self._has_epochs = False
+        await self._to.open()
+
+    async def fence(self) -> None:
+        writer = self.writer
+        if writer is not None:
+            async with self._to.briefly("write to") as connection:
+                await self._epochs.fence(connection, writer)
+
+    async def can_recover(self, position: int | None) -> None:
+        async with self._to.briefly("read") as connection:
+            await self._epochs.check(connection, position, self.writer)
+
+    async def recover(self, position: int | None) -> None:
+        self._has_epochs = True
+        self._number = 0
+        self._prepared.clear()
+        await self._to.open()
+        await self._to.transaction(lambda connection: self._epochs.recover(connection, position, self.writer))
+        # what is staged need not reach the disk before it is prepared, which asks for it
+        await self._to.do(lambda connection: connection.execute("SET synchronous_commit = off"))
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        from psycopg.sql import SQL
+
+        self._taken = 0
+        rows: list[Sequence[Any]] = [self._to.row(value) for value in values]
+
+        async def put(connection: Connection) -> None:
+            if self._has_epochs:
+                await copy(connection, self._epochs.copy(), self._numbered(rows))
+            elif self._ignores:
+                await insert(connection, self._to.insert(SQL("ON CONFLICT DO NOTHING")), rows)
+            else:
+                await copy(connection, self._to.copy(), rows)
+            self._taken = len(rows)
+
+        await self._to.do(put)
+
+    def _numbered(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """The rows as they are staged. Numbers may have gaps."""
+        position = self._epochs.position
+        for row in rows:
+            self._number += 1
+            yield (position, self._number, *row)
+
+    def taken(self) -> int:
+        return self._taken
+
+    async def prepare(self, epoch: int) -> int:
+        position = await self._to.transaction(self._epochs.prepare)
+        self._prepared[epoch] = position
+        return position
+
+    async def commit(self, epoch: int) -> None:
+        position = self._prepared[epoch]
+        await self._to.transaction(lambda connection: self._epochs.commit(connection, position))
+        self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
+
+    async def close(self) -> None:
+        if self._has_epochs and self._to.is_open:
+            with suppress(SinkError):  # the table was taken over, or cannot be written: that was said before
+                await self._to.transaction(self._epochs.release)
+        await self._to.close()
+
+
+class PostgresUpsertSink(Sink[Any]):
+    """
+    Writes records as rows of a table at once; a row whose key is there replaces the values of the columns.
+
+    An element that is written a second time, after a crash, leaves the table as it is. So results that have a
+    key, such as the counts of a window, are right in the end without being exactly once on the way, and can
+    be seen before the next checkpoint.
+
+    Args:
+        url, table, columns, default: as for `PostgresSink`.
+        key: the columns of a unique key of the table; among `columns`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        columns: Sequence[str],
+        key: str | Sequence[str],
+        default: Default | None = None,
+    ) -> None:
+        self._to = TableWriter(url, table, columns, default)
+        self._key = column_names([key] if isinstance(key, str) else key, "key")
+        missing = [name for name in self._key if name not in self._to.columns]
+        if missing:
+            raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
+        self._taken = 0
+
+    async def open(self) -> None:
+        await self._to.open()
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        rows = [self._to.row(value) for value in values]
+
+        async def put(connection: Connection) -> None:
+            await insert(connection, self._to.insert(self._conflict()), rows)
+            self._taken = len(rows)
+
+        await self._to.do(put)
+
+    def _conflict(self) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        rest = [name for name in self._to.columns if name not in self._key]
+        key = SQL(", ").join(map(Identifier, self._key))
+        if not rest:
+            return SQL("ON CONFLICT ({key}) DO NOTHING").format(key=key)
+        values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
+        return SQL("ON CONFLICT ({key}) DO UPDATE SET {values}").format(key=key, values=values)
+
+    def taken(self) -> int:
+        return self._taken
+
+    async def close(self) -> None:
+        await self._to.close()

@@ -1,0 +1,180 @@
+"""
+What the sinks of PostgreSQL share: the connection, how rows are written, and the errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
+
+from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.lines import column_names
+from asyncstream.connectors.postgres.connection import (
+    NATIVE,
+    Table,
+    checked_url,
+    columns_of,
+    connect,
+    no_table,
+    place_of,
+    why,
+)
+from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
+from asyncstream.errors import SinkError
+from asyncstream.validation import text
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.sql import Composable, Composed
+
+    Connection = AsyncConnection[tuple[Any, ...]]
+
+__all__ = ("TableWriter", "copy", "insert")
+
+T = TypeVar("T")
+
+
+class TableWriter:
+    """
+    What sinks of PostgreSQL share: the connection, the rows, the errors.
+
+    Args:
+        url: the address of the database.
+        table: where results go.
+        columns: the keys to write.
+        default: makes of a value of your own type one that can be written.
+    """
+
+    def __init__(self, url: str, table: str, columns: Sequence[str], default: Default | None) -> None:
+        self._url = checked_url(url)
+        self.place: Final = place_of(self._url)
+        self.table: Final = Table(text("table", table))
+        self.columns: Final = column_names(columns)
+        self._rows = RowWriter(self.columns, default, NATIVE)
+        self._connection: Connection | None = None
+
+    @property
+    def what(self) -> str:
+        return f"table {self.table.name!r} of {self.place}"
+
+    def row(self, value: Any) -> list[Any]:
+        """
+        The cells of a result.
+
+        Raises:
+            SinkError: if it cannot be written.
+        """
+        try:
+            return self._rows.row(value)
+        except Exception as error:
+            raise SinkError(why_unwritten(value, f"table {self.table.name!r}", error)) from error
+
+    @asynccontextmanager
+    async def naming(self, doing: str) -> AsyncIterator[None]:
+        """What the client raises comes out as an error that says what was being done, and where."""
+        import psycopg
+
+        try:
+            yield
+        except (psycopg.Error, OSError) as error:
+            said = why(error) if isinstance(error, psycopg.Error) else str(error)
+            raise SinkError(f"cannot {doing} {self.what}: {said}") from error
+
+    async def open(self) -> None:
+        async with self.naming("connect to"):
+            self._connection = await connect(self._url)
+            there = await columns_of(self._connection, self.table.identifier)
+            if not there:
+                raise no_table(self.what)
+            for column in self.columns:
+                if column not in there:
+                    raise SinkError(f"{self.what} has no column {column!r}; there are: {', '.join(there)}")
+
+    @asynccontextmanager
+    async def briefly(self, doing: str) -> AsyncIterator[Connection]:
+        """A connection for a moment, within a transaction."""
+        async with self.naming(doing):
+            connection = await connect(self._url)
+            try:
+                async with connection.transaction():
+                    yield connection
+            finally:
+                await connection.close()
+
+    async def do(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """
+        Do something with the connection. It comes to its end though the caller is cancelled, or the
+        connection is closed: it would not be certain what the server has done.
+        """
+        connection = self._connection
+        if connection is None:
+            raise SinkError(f"the sink of {self.what} is not open")
+
+        async def whole() -> T:
+            async with self.naming("write to"):
+                try:
+                    return await work(connection)
+                except asyncio.CancelledError:
+                    await connection.close()
+                    raise
+
+        return await carried_through(whole())
+
+    async def transaction(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Do something as a transaction; see `do`."""
+
+        async def whole(connection: Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.do(whole)
+
+    def copy(self) -> Composed:
+        """What copies rows into the table."""
+        return self._sql("COPY {table} ({columns}) FROM STDIN")
+
+    def insert(self, conflict: Composable) -> Composed:
+        """
+        What inserts one row.
+
+        Args:
+            conflict: the clause that says what to do if its key is there.
+        """
+        from psycopg.sql import SQL, Placeholder
+
+        places = SQL(", ").join([Placeholder()] * len(self.columns))
+        return self._sql("INSERT INTO {table} ({columns}) VALUES ({places}) {conflict}", places, conflict)
+
+    def _sql(self, statement: LiteralString, *more: Composable) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        columns = SQL(", ").join(map(Identifier, self.columns))
+        return SQL(statement).format(
+            table=self.table.identifier,
+            columns=columns,
+            **dict(zip(("places", "conflict"), more, strict=False)),
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+async def copy(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> None:
+    """Copy rows, all or none."""
+    async with connection.cursor() as cursor, cursor.copy(statement) as copying:
+        for row in rows:
+            await copying.write_row(row)
+
+
+async def insert(connection: Connection, statement: Composed, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows, all or none, one after the other."""
+    async with connection.transaction(), connection.cursor() as cursor:
+        await cursor.executemany(statement, rows)

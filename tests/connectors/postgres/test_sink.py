@@ -1,0 +1,192 @@
+"""PostgreSQL's sinks in a pipeline: what arrives, exactly once, and what errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
+from asyncstream.connectors import PostgresSink, PostgresUpsertSink, Sink
+from asyncstream.connectors.base import Writer
+from asyncstream.lease import Holder, Lease
+
+pytestmark = pytest.mark.broker
+
+
+def do(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def write(sink: Sink[Any], elements: Sequence[Any], store: MemoryStore | None = None) -> None:
+    pipeline = Pipeline("orders")
+    pipeline.source(elements, name="in").to(sink, name="out")
+    await pipeline.run(checkpoints=None if store is None else Checkpoints(store=store, every=60))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_values_come_as_what_the_columns_are(postgres_url: str, exactly_once: bool) -> None:
+    do(postgres_url, "CREATE SCHEMA shop")
+    do(
+        postgres_url,
+        'CREATE TABLE shop.orders (id bigint, at timestamptz, "Price" numeric, raw bytea, rest jsonb)',
+    )
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    order = {
+        "id": 2**40,
+        "at": at,
+        "Price": Decimal("9.90"),
+        "raw": b"\0\xff",
+        "rest": {"of": ["it", "\\N\t"]},
+    }
+    empty = dict.fromkeys(order)
+    sink = PostgresSink(postgres_url, "shop.orders", columns=list(order))
+    await write(sink, [order, empty], MemoryStore() if exactly_once else None)
+    found = do(postgres_url, 'SELECT id, at, "Price", raw, rest FROM shop.orders ORDER BY id')
+    assert found == [tuple(order.values()), tuple(empty.values())]
+
+
+async def test_results_appear_with_their_checkpoint(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    sink.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    await sink.recover(None)
+    await sink.write([{"n": 1}, {"n": 2}], None)
+    await sink.prepare(1)
+    assert do(postgres_url, "SELECT count(*) FROM t") == [(0,)]
+    await sink.commit(1)
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(1,), (2,)]
+    assert do(postgres_url, "SELECT count(*) FROM t__staged") == [(0,)]
+    await sink.close()
+
+
+async def test_rows_that_others_have_changed_are_not_taken_back(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    sink.writer = writer
+    await sink.recover(None)
+    positions = []
+    for epoch in range(2):
+        await sink.write([{"n": epoch}], None)
+        positions.append(await sink.prepare(epoch))
+        await sink.commit(epoch)
+    await sink.close()
+    do(postgres_url, "UPDATE t SET n = 7 WHERE n = 1")
+    again = PostgresSink(postgres_url, "t", columns=["n"])
+    again.writer = Writer(Lease(2, "here", Holder.here(0), 0), 3, "refuse")
+    with pytest.raises(SinkError, match="changed or deleted by others"):
+        await again.recover(positions[0])
+    await again.close()
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(0,), (7,)]
+
+
+async def test_a_table_that_was_altered_is_written_on(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    store = MemoryStore()
+    await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}], store)
+    do(postgres_url, "ALTER TABLE t ALTER n TYPE bigint, ADD note text DEFAULT 'none'")
+    await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}, {"n": 2**40}], store)
+    assert do(postgres_url, "SELECT n, note FROM t ORDER BY n") == [(1, "none"), (2**40, "none")]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_conflict_may_be_ignored(postgres_url: str, exactly_once: bool) -> None:
+    do(postgres_url, "CREATE TABLE t (n int PRIMARY KEY, text text)")
+    do(postgres_url, "INSERT INTO t VALUES (2, 'before')")
+    rows = [{"n": n, "text": "new"} for n in (1, 2, 3, 3)]
+    sink = PostgresSink(postgres_url, "t", columns=["n", "text"], on_conflict="ignore")
+    await write(sink, rows, MemoryStore() if exactly_once else None)
+    assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, "new"), (2, "before"), (3, "new")]
+
+
+async def test_by_key_the_last_value_stays(postgres_url: str) -> None:
+    do(
+        postgres_url,
+        "CREATE TABLE t (user_id int, day text, n int, seen int DEFAULT 5, PRIMARY KEY (user_id, day))",
+    )
+    rows = [{"user_id": n % 2, "day": "Monday", "n": n} for n in range(7)]
+    sink = PostgresUpsertSink(postgres_url, "t", columns=["user_id", "day", "n"], key=["user_id", "day"])
+    await write(sink, rows)
+    await write(
+        PostgresUpsertSink(postgres_url, "t", columns=["user_id", "day"], key=["user_id", "day"]), rows
+    )
+    assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, "Monday", 5, 5), (0, "Monday", 6, 5)]
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "rows", "says"),
+    [
+        ("lacking", ["n"], [{"n": 1}], r"step 'out': there is no table 'lacking'.*create it"),
+        ("t", ["n", "m"], [{"n": 1, "m": 2}], r"step 'out': table 't' of .* has no column 'm'; there are: n"),
+        ("t", ["n"], [{"n": "one"}], r"step 'out': cannot write to table 't' of PostgreSQL at 127.0.0.1:\d+"),
+        ("t", ["n"], [{"n": None}], r"step 'out': .*null value in column \"n\""),
+        ("t", ["n"], [{"n": -1}], r"step 'out': .*violates check constraint"),
+        ("t", ["n"], [{"k": 1}], r"step 'out': cannot write .*there are: 'k'"),
+    ],
+)
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_what_does_not_fit_is_told_of(
+    postgres_url: str, table: str, columns: list[str], rows: list[Any], says: str, exactly_once: bool
+) -> None:
+    do(postgres_url, "CREATE TABLE t (n int NOT NULL CHECK (n > 0))")
+    with pytest.raises(SinkError, match=says):
+        await write(
+            PostgresSink(postgres_url, table, columns=columns), rows, MemoryStore() if exactly_once else None
+        )
+
+
+async def test_one_bad_row_is_one_failed_element(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    pipeline, failed = Pipeline("orders"), list[Any]()
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    written = pipeline.source([{"n": n} for n in (1, "two", 3)], name="in").to(
+        sink, name="out", on_error="route"
+    )
+    written.failed.to(failed.append, name="failed")
+    await pipeline.run()
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(1,), (3,)]
+    assert len(failed) == 1
+
+
+async def test_no_rights_and_no_server_are_told_of(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    do(postgres_url, "DROP ROLE IF EXISTS guest")
+    do(postgres_url, "CREATE ROLE guest LOGIN")
+    guest = postgres_url.replace("postgres@", "guest:secret@")
+    with pytest.raises(SinkError, match=r"step 'out': .*permission denied for table t") as told:
+        await write(PostgresSink(guest, "t", columns=["n"]), [{"n": 1}])
+    assert "secret" not in str(told.value)
+    away = "postgresql://somebody:secret@127.0.0.1:1/shop"
+    with pytest.raises(
+        SinkError, match=r"step 'out': cannot connect to table 't' of PostgreSQL at 127.0.0.1:1/shop"
+    ):
+        await write(PostgresSink(away, "t", columns=["n"]), [{"n": 1}])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"url": "nonsense"}, "url: expected the address of a PostgreSQL database"),
+        ({"table": "a.b.c"}, "table: expected the name of a table"),
+        ({"columns": "n"}, "columns: expected a list of different names"),
+        ({"on_conflict": "replace"}, "on_conflict: expected one of 'fail', 'ignore'"),
+    ],
+)
+def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
+    arguments = {"url": "postgresql://localhost/shop", "table": "t", "columns": ["n"], **more}
+    with pytest.raises(PipelineError, match=says):
+        PostgresSink(**arguments)
+
+
+def test_a_key_is_among_the_columns() -> None:
+    with pytest.raises(
+        PipelineError, match=r"key: expected names that are among columns.*missing there: \['id'\]"
+    ):
+        PostgresUpsertSink("postgresql://localhost/shop", "t", columns=["n"], key="id")
