@@ -10,11 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from asyncstream.errors import PipelineError
 
-__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock")
+__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock", "epoch_seconds")
+
+epoch_seconds: Final[Callable[[], float]] = time.time
+"""What the machine's clock shows, which may have been set back; for those who ask for every element."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ __all__ = (
     "CheckpointError",
     "CircuitOpen",
     "CodecError",
+    "DamagedCache",
     "DamagedCheckpoint",
     "HttpError",
     "InternalError",
@@ -192,6 +193,10 @@ class CodecError(CheckpointError):
 
 class StateError(AsyncStreamError):
     """Raised when what steps remember cannot be kept where it is to be: on a disk that is full, or lost."""
+
+
+class DamagedCache(StateError):
+    """Raised when the file of a cache is cut short, changed or something else altogether."""
 
 
 class JobStopped(AsyncStreamError):

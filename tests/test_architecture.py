@@ -53,6 +53,7 @@ OPTIONAL = frozenset(
         "datasketches",
         "pyarrow",
         "pyspark",
+        "redis",
         "polars",
         "uvloop",
         "httpx",

@@ -23,14 +23,17 @@ a limit) counts batches, what is outside counts elements: `cached(batched(retry(
 
 from asyncstream.guards.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
 from asyncstream.guards.batched import Batched, batched
+from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.cached import Cached, cached
 from asyncstream.guards.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.guards.hedge import Hedge, hedge
 from asyncstream.guards.in_threads import InThreads, in_threads
 from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
+from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.retry import Attempt, Retry, current_attempt, retry
 from asyncstream.guards.single_flight import SingleFlight, single_flight
+from asyncstream.guards.sqlite_cache import SqliteCache
 
 __all__ = (
     "AdaptiveConcurrency",
@@ -38,6 +41,7 @@ __all__ = (
     "Attempt",
     "Batched",
     "Breaker",
+    "CacheStore",
     "Cached",
     "Call",
     "CircuitBreaker",
@@ -48,8 +52,10 @@ __all__ = (
     "Limiter",
     "RateLimit",
     "RateLimiter",
+    "RedisCache",
     "Retry",
     "SingleFlight",
+    "SqliteCache",
     "adaptive_concurrency",
     "batched",
     "cached",

@@ -1,42 +1,53 @@
 """
-Cache: answers that are kept for a while, in a `cachetools` cache.
+Cache: answers that are kept for a while, in a `cachetools` cache, and behind it in a store that outlives the
+process.
 
-An entry goes through three ages. *Fresh*: it is the answer. *Stale*: it still is, but the first who gets
-it starts a call in the background that renews it. *Expired*: as if it were not there. The entry carries
-both ends itself, so one cache keeps answers of different ages (what is there, what is not, errors), and
-any mapping of cachetools decides only whom to throw out when it is full.
+An entry goes through four ages. *Fresh*: it is the answer. *Stale*: it still is, but the first call that gets
+it starts a call in the background that renews it. *Kept*: a call is made, and if it fails the old answer is
+given after all. *Expired*: as if it were not there. The entry carries the ends of its ages itself, so one
+cache keeps answers of different ages (what is there, what is not, errors), and any mapping of cachetools
+decides only whom to throw out when it is full.
+
+With a store, memory is the first of two tiers. What is not in it, or is stale there, is looked for in the
+store: another process, or an earlier one, may have the answer. Times are those of the wall clock then, which
+all of them share, and not of the event loop.
+
+With a `lease`, one process of all makes the call for a key, and within it one of all callers
+(`single_flight`). The others look into the store until the answer is there, or the lease is theirs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
+from asyncstream.clock import Clock, epoch_seconds
+from asyncstream.codec import Codec
+from asyncstream.codec import codec as codec_of
 from asyncstream.errors import MissingExtra
-from asyncstream.guards.guard import Background, Call, Guard, hashable, usable_as_decorator
+from asyncstream.guards.cache_store import CacheStore
+from asyncstream.guards.guard import Background, Call, Guard, chain, hashable, usable_as_decorator
+from asyncstream.guards.outcomes import is_retryable
+from asyncstream.guards.redis_cache import RedisCache
+from asyncstream.guards.single_flight import SingleFlight
+from asyncstream.guards.sqlite_cache import SqliteCache
+from asyncstream.guards.stored_answers import Entry, StoredAnswers
 from asyncstream.operators.call_context import on_behalf_of_none
-from asyncstream.validation import Duration, count, duration_seconds, selector
+from asyncstream.validation import Duration, count, duration_seconds, refuse, selector
 
-__all__ = ("Cached", "Entry", "cached")
+__all__ = ("Cached", "cached")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
+_FIRST_LOOK: Final = 0.005
+"""Seconds until the first look whether another process has the answer; each later one waits twice as long."""
 
-class Entry(NamedTuple):
-    """
-    What a cache holds for a key.
-
-    Attributes:
-        fresh_until, stale_until: event loop's time, seconds.
-        answer: the result, or the error if `is_error`.
-    """
-
-    fresh_until: float
-    stale_until: float
-    answer: Any
-    is_error: bool
+_LAST_LOOK: Final = 0.25
+"""The longest of these waits."""
 
 
 def _is_none(answer: object) -> bool:
@@ -45,28 +56,39 @@ def _is_none(answer: object) -> bool:
 
 class Cached(Guard[In, Out]):
     """
-    Answers from memory what has been answered not long ago.
+    Answers from memory, and perhaps from a store behind it, what has been answered not long ago.
 
     All who ask for a key get the same object: it must not be changed. Calls for a key that is not there
-    yet are made as often as it is asked for; put `single_flight` inside to make one of them.
+    yet are made as often as it is asked for; put `single_flight` inside to make one of them, or say `lease`.
 
     Args:
         ttl: how long an answer is fresh; None: as long as there is room.
-        size: answers kept at most; the least recently used one makes room.
+        size: answers kept in memory at most; the least recently used one makes room. A store has a size of
+            its own.
         key: function of the element that gives something hashable, or the name of a field, or several; by
-            default the element itself.
+            default the element itself. With a store: of what a codec can keep.
         stale_for: how much longer an answer is given while a call in the background renews it.
+        stale_if_error: how much longer than fresh an answer is given where a call fails, by an error that may
+            pass.
         negative: whether an answer means that there is nothing; by default, whether it is None.
         negative_ttl: how long such an answer is fresh; None: as long as others; 0: not kept.
         errors: types of errors that are kept as answers, for `negative_ttl`.
-        cache: where to keep entries, instead of a new `cachetools.LRUCache(size)`: any cache of cachetools,
-            or another mapping. Guards of different functions must not share one.
+        cache: where to keep entries in memory, instead of a new `cachetools.LRUCache(size)`: any cache of
+            cachetools, or another mapping. Guards of different functions must not share one.
+        store: where answers outlive the process: the path of an SQLite file, or "sqlite:///path", a
+            `SqliteCache`; "redis://host", a `RedisCache`; None: nowhere. Answers belong to the function that
+            gave them: they are not found once its code, or a constant in it, is another.
+        name: with a store, part of each key. It tells apart functions of the same code, and is to be changed
+            when answers of before are of no more use: with the model, or the version of the service.
+        lease: with a store, for how long one process is waited for that makes the call; longer than a call
+            takes. Others then make it themselves; so they do at once if that process has died and this can be
+            known (SQLite). None: each process makes its own.
+        codec: with a store, how answers become bytes: "json", "pickle" or a `Codec`.
+        clock: with a store, tells the time; None: the machine's.
 
     Raises:
         MissingExtra: when built without `cache`, if cachetools is not installed.
     """
-
-    counted = ("cached", "cache_misses", "cache_renewed")
 
     def __init__(
         self,
@@ -76,15 +98,22 @@ class Cached(Guard[In, Out]):
         size: int = 10_000,
         key: Callable[[In], Hashable] | str | tuple[str, ...] | None = None,
         stale_for: Duration = 0.0,
+        stale_if_error: Duration = 0.0,
         negative: Callable[[Any], bool] = _is_none,
         negative_ttl: Duration | None = None,
         errors: type[Exception] | tuple[type[Exception], ...] = (),
         cache: MutableMapping[Any, Any] | None = None,
+        store: CacheStore | str | os.PathLike[str] | None = None,
+        name: str = "",
+        lease: Duration | None = None,
+        codec: str | Codec = "json",
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(fn)
         self._ttl = math.inf if ttl is None else duration_seconds("ttl", ttl)
         self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
+        self._stale_if_error = duration_seconds("stale_if_error", stale_if_error, zero=True)
         self._negative = negative
         self._negative_ttl = (
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
@@ -93,9 +122,51 @@ class Cached(Guard[In, Out]):
         self._cache = _lru_cache(count("size", size)) if cache is None else cache
         self._renewing: set[Hashable] = set()
         self._background = Background()
-        self._hits = 0
-        self._misses = 0
-        self._renewed = 0
+        self._counts = dict.fromkeys(("cached", "cache_misses", "cache_renewed"), 0)
+        if self._stale_if_error:
+            self._counts["cache_stale_on_error"] = 0
+
+        self._stored: StoredAnswers | None = None
+        self._lease: float | None = None
+        self._flight: SingleFlight[In, Out] | None = None
+        if store is None:
+            others = {"name": name or None, "lease": lease, "clock": clock}
+            for what, given in others.items():
+                if given is not None:
+                    raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")
+        else:
+            self._wall = epoch_seconds if clock is None else _Seconds(clock)
+            self._time = self._wall
+            if not isinstance(name, str):
+                raise refuse("name", "a text", name)
+            *_, function = chain(self)
+            self._stored = StoredAnswers(_store(store), function, name, codec_of(codec), self._wall)
+            self._counts["cache_stored"] = 0
+        if lease is not None:
+            self._lease = duration_seconds("lease", lease)
+            self._flight = SingleFlight(self._ask_alone, key=key)
+        self.counted = tuple(self._counts)
+
+    async def open(self) -> None:
+        await super().open()
+        if self._stored is not None:
+            self._time = self._wall
+            await self._stored.open()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._stored is not None:
+            self._time = self._wall  # by which the entries go
+
+    async def stop(self) -> None:
+        try:
+            await self._background.stop()
+            self._renewing.clear()  # a task that was cancelled before it began could not do so
+            if self._flight is not None:
+                await self._flight.stop()
+        finally:
+            if self._stored is not None:
+                await self._stored.close()
 
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)
@@ -108,61 +179,164 @@ class Cached(Guard[In, Out]):
             hashable(key)
             raise
         if entry is not None:
-            fresh_until, stale_until, answer, is_error = entry
+            fresh_until, stale_until, _, answer, is_error = entry
             now = self._time()
-            if now < stale_until:
-                self._hits += 1
-                if now >= fresh_until and key not in self._renewing:
-                    self._renewing.add(key)
-                    self._background.start(self._renew(key, value))
+            if now < fresh_until or (now < stale_until and self._stored is None):
+                self._counts["cached"] += 1
+                if now >= fresh_until:
+                    self._begin_to_renew(key, value)
                 if is_error:
                     # an error raised again and again would collect a traceback without end
                     raise answer.with_traceback(None)
                 return answer  # type: ignore[no-any-return]
-        self._misses += 1
-        return await self._ask(key, value)
+        stored = self._stored
+        if stored is None:
+            return await self._ask(key, value, entry)
+        found = await stored.get(stored.name_of(key))
+        if found is not None:
+            self._remember(key, found)
+            entry = found
+        if entry is not None and self._time() < entry.stale_until:
+            return self._stored_answer(key, value, entry)
+        if self._flight is not None:
+            return await self._flight.invoke(value)
+        return await self._ask(key, value, entry)
 
-    async def _ask(self, key: Hashable, value: In) -> Out:
+    # ------------------------------------------------------------------ the call
+
+    async def _ask(self, key: Hashable, value: In, entry: Entry | None) -> Out:
+        """Make the call; `entry` is what was known before."""
+        self._counts["cache_misses"] += 1
         try:
             answer = await self._call(value)
         except self._errors as error:
             self._keep(key, error, self._negative_ttl, is_error=True)
             raise
+        except Exception as error:
+            if entry is None or entry.is_error or self._time() >= entry.kept_until or not is_retryable(error):
+                raise
+            self._counts["cache_stale_on_error"] += 1
+            return entry.answer  # type: ignore[no-any-return]
         self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
+        if self._stored is not None:
+            await self._stored.has_room()
         return answer
 
     def _keep(self, key: Hashable, answer: Any, ttl: float, is_error: bool = False) -> None:
         if ttl == 0:
             self._cache.pop(key, None)  # a stale answer that this one contradicts
+            if self._stored is not None:
+                self._stored.delete(self._stored.name_of(key))
             return
         fresh_until = self._time() + ttl
         stale_until = fresh_until if is_error else fresh_until + self._stale_for
+        entry = Entry(fresh_until, stale_until, fresh_until + self._stale_if_error, answer, is_error)
+        self._remember(key, entry)
+        if self._stored is not None:
+            self._stored.put(self._stored.name_of(key), entry)
+
+    def _remember(self, key: Hashable, entry: Entry) -> None:
         try:
-            self._cache[key] = Entry(fresh_until, stale_until, answer, is_error)
+            self._cache[key] = entry
         except ValueError:
             # cachetools: more than the whole cache may hold, if it measures what it keeps
             pass
 
+    # ------------------------------------------------------------------ stale answers
+
+    def _begin_to_renew(self, key: Hashable, value: In) -> None:
+        if key not in self._renewing:
+            self._renewing.add(key)
+            self._background.start(self._renew(key, value))
+
     async def _renew(self, key: Hashable, value: In) -> None:
+        name = None
         try:
-            # no element's call: a service that knows the key would give the answer that it gave then
-            with on_behalf_of_none():
-                answer = await self._call(value)
-        except Exception:
-            # no caller waits for this one, and a stale answer is better than none
-            pass
-        else:
+            if self._stored is not None and self._lease is not None:
+                name = self._stored.name_of(key)
+                if not await self._stored.lease(name, self._lease):
+                    name = None
+                    return  # another process renews it
+            try:
+                # no element's call: a service that knows the key would give the answer that it gave then
+                with on_behalf_of_none():
+                    answer = await self._call(value)
+            except Exception:
+                # no caller waits for this one, and a stale answer is better than none
+                return
             self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
-            self._renewed += 1
+            self._counts["cache_renewed"] += 1
         finally:
             self._renewing.discard(key)
+            if name is not None and self._stored is not None:
+                self._stored.release(name)
 
-    async def stop(self) -> None:
-        await self._background.stop()
-        self._renewing.clear()  # a task that was cancelled before it began could not do so
+    # ------------------------------------------------------------------ the store
+
+    async def _look(self, stored: StoredAnswers, key: Hashable) -> Entry | None:
+        """What the store has, which memory has too from now on."""
+        entry = await stored.get(stored.name_of(key))
+        if entry is not None:
+            self._remember(key, entry)
+        return entry
+
+    def _stored_answer(self, key: Hashable, value: In, entry: Entry) -> Out:
+        self._counts["cached"] += 1
+        self._counts["cache_stored"] += 1
+        if self._time() >= entry.fresh_until:
+            self._begin_to_renew(key, value)
+        if entry.is_error:
+            raise entry.answer.with_traceback(None)
+        return entry.answer  # type: ignore[no-any-return]
+
+    async def _ask_alone(self, value: In) -> Out:
+        """Make the call when no other process does; what it has found meanwhile is the answer."""
+        stored, lease = self._stored, self._lease
+        assert stored is not None
+        assert lease is not None
+        key: Any = value if self._key is None else self._key(value)
+        name, pause = stored.name_of(key), _FIRST_LOOK
+        while not await stored.lease(name, lease):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_LOOK)
+            entry = await self._look(stored, key)
+            if entry is not None and self._time() < entry.stale_until:
+                return self._stored_answer(key, value, entry)
+        try:
+            # from the holder before
+            entry = await self._look(stored, key) or self._cache.get(key)
+            if entry is not None and self._time() < entry.stale_until:
+                return self._stored_answer(key, value, entry)
+            return await self._ask(key, value, entry)
+        finally:
+            stored.release(name)
 
     def counters(self) -> dict[str, int]:
-        return {"cached": self._hits, "cache_misses": self._misses, "cache_renewed": self._renewed}
+        return dict(self._counts)
+
+
+class _Seconds:
+    """A clock as a function that gives seconds since the epoch."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __call__(self) -> float:
+        return self._clock.now_ms() / 1000
+
+
+def _store(given: object) -> CacheStore:
+    if isinstance(given, CacheStore):
+        return given
+    if isinstance(given, str) and given.startswith(("redis://", "rediss://", "unix://")):
+        return RedisCache(given)
+    if isinstance(given, str) and given.startswith("sqlite:///"):
+        given = given.removeprefix("sqlite:///")
+    if isinstance(given, str | os.PathLike) and os.fspath(given):
+        if "://" in os.fspath(given):
+            raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", given)
+        return SqliteCache(given)
+    raise refuse("store", "the path of a file, an address, a SqliteCache or a RedisCache", given)
 
 
 def _lru_cache(size: int) -> MutableMapping[Any, Any]:

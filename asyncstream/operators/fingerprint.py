@@ -1,11 +1,15 @@
 """
-What tells a function from another one of the same name: its code, and the constants in it.
+What tells a function from another one of the same name: its code, the constants in it, and its defaults, as
+far as they are numbers and texts; of a `partial` also what it gives.
 
-Of an object, its class stands for it. What the function calls, and what it closes over, is not looked at.
+Of an object, its class stands for it. What the function calls, and what it closes over, is not looked at: it
+may change while the function is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -19,13 +23,23 @@ def fingerprint(function: Any) -> str:
     inner = getattr(function, "inner", None)  # a guard is told by what it guards
     while inner is not None:
         function, inner = inner, getattr(inner, "inner", None)
+    if isinstance(function, partial):
+        given = [*function.args, *(part for pair in sorted(function.keywords.items()) for part in pair)]
+        return digest(fingerprint(function.func), *_plain(given))
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     if isinstance(code, CodeType):
-        return digest(function.__module__ or "", function.__qualname__, *_parts(code))
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        return digest(function.__module__ or "", function.__qualname__, *_parts(code), *_plain(defaults))
     kind = function if isinstance(function, type) else type(function)
     method = kind.__dict__.get("invoke") or kind.__dict__.get("__call__")
     code = getattr(method, "__code__", None)
     return digest(kind.__module__, kind.__qualname__, *(_parts(code) if isinstance(code, CodeType) else ()))
+
+
+def _plain(values: Iterable[object]) -> list[str]:
+    """What values are, of which not every process knows more than the class."""
+    plain = (str, int, float, bytes, type(None))
+    return [repr(value) if isinstance(value, plain) else type(value).__qualname__ for value in values]
 
 
 def _parts(code: CodeType) -> list[str | bytes]:

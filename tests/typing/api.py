@@ -80,7 +80,7 @@ from asyncstream import (
 )
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
-from asyncstream.guards import hedge, in_threads
+from asyncstream.guards import RedisCache, SqliteCache, cached, hedge, in_threads
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
@@ -257,6 +257,9 @@ def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
     assert_type(flights.async_map(hedge(plane_of, after="p95", at_most=0.05)), AsyncResults[Plane])
+    stored = cached(plane_of, store=SqliteCache("planes.db", size=1000), lease=30, stale_if_error=60)
+    assert_type(flights.async_map(stored), AsyncResults[Plane])
+    assert_type(flights.async_map(cached(plane_of, store=RedisCache("redis://cache"))), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=True, journal="fsync"), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=lambda flight: flight.id), AsyncResults[Plane])
     assert_type(call_context().idempotency_key, str)

@@ -55,6 +55,11 @@ class _Request(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+def _identity(request: _Request) -> tuple[Any, ...]:
+    """The same for the same request in every process, and such as can be written down."""
+    return (str(request.url), request.body, request.headers)
+
+
 class HttpLookup(AsyncFunction[Any, Any]):
     """
     Asks a JSON API about each element, and gives its decoded answer.
@@ -155,7 +160,10 @@ class HttpLookup(AsyncFunction[Any, Any]):
         if count("attempts", attempts) > 1:
             ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
         if cache_ttl is not None:
-            ask = cached(single_flight(ask), ttl=cache_ttl, **(cache_options or {}))
+            options = dict(cache_options or {})
+            if options.get("store") is not None:  # what a request is tells it from those of other lookups
+                options = {"key": _identity, "name": method} | options
+            ask = cached(single_flight(ask), ttl=cache_ttl, **options)
         self.guards = ask if isinstance(ask, Guard) else None
         """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask

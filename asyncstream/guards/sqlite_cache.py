@@ -1,0 +1,294 @@
+"""
+A cache in an SQLite file: for any number of processes of one machine, and for the next run.
+
+What a hit costs decides how it is laid out. An answer is found by an integer, the first eight bytes of its
+key, which is the row's own number: one search in one tree. The whole key stands in the row and is compared.
+Reading is done in the event loop, because a thread to do it in costs ten times as much: in WAL mode readers
+do not wait, and what is not in memory is one page of the disk away. To begin and end a transaction costs
+a third of that, so all that is read in one pass of the event loop is read in one. Writing is done in a
+thread.
+
+Rejected: the order of use, to throw out what was not used for longest. A read would be a write then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Literal
+
+from asyncstream.aside import DiskThread
+from asyncstream.clock import SystemClock
+from asyncstream.errors import DamagedCache, LeaseHeld, describe_error
+from asyncstream.guards.cache_store import CacheStore, Group
+from asyncstream.lease import Lease, following
+from asyncstream.validation import choice, refuse
+
+__all__ = ("SqliteCache",)
+
+log = logging.getLogger("asyncstream.cache")
+
+_APPLICATION: Final = 0x61737463
+"""SQLite's application id of a database that was made for a cache ("astc")."""
+
+_PATIENCE: Final = 20.0
+"""Seconds to wait while another process writes."""
+
+_PAGES: Final = 16 * 1024
+"""Kibibytes of the file that the reader keeps in memory."""
+
+_SLACK: Final = 20
+"""When there is no room, one in so many makes room at once, so that the next groups need not look."""
+
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS answers ("
+    "hash INTEGER PRIMARY KEY, key BLOB NOT NULL, written INTEGER NOT NULL, answer BLOB NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS answers_by_age ON answers (written)",
+    "CREATE TABLE IF NOT EXISTS leases (key BLOB PRIMARY KEY, lease TEXT NOT NULL) WITHOUT ROWID",
+)
+
+_FIND: Final = "SELECT key, answer FROM answers WHERE hash = ?"
+
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+_examined: set[str] = set()
+"""The files that this process has looked through from end to end."""
+
+
+class SqliteCache(CacheStore):
+    """
+    Keeps answers in an SQLite database of their own.
+
+    A file that is damaged is found when it is opened: all of it is looked through, once per process. What
+    turns out to be damaged later is said in the log, and the cache goes on in memory.
+
+    Args:
+        path: the database file; made if it is not there.
+        size: answers kept at most; those that were written longest ago make room.
+        on_damage: what to do with a damaged file: "refuse" to begin; or "renew": rename it to
+            `<path>.damaged`, say so in the log, and begin with an empty one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        size: int = 1_000_000,
+        on_damage: Literal["refuse", "renew"] = "refuse",
+    ) -> None:
+        super().__init__(size)
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise refuse("path", "the path of a database file", path)
+        self._path = os.fspath(path)
+        self._renews = choice("on_damage", on_damage, ("refuse", "renew")) == "renew"
+        self._disk: DiskThread | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._count_at = 0  # at which number the answers are counted again
+
+    def __str__(self) -> str:
+        return self._path
+
+    # ------------------------------------------------------------------ the file
+
+    async def connect(self) -> None:
+        self._disk = DiskThread()
+        try:
+            await self._disk.do(self._connect)
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        disk, self._disk = self._disk, None
+        if disk is not None:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                await disk.do(writer.close)
+            disk.end()
+
+    def _connect(self) -> None:
+        try:
+            self._open_file()
+        except DamagedCache as damage:
+            if not self._renews:
+                raise
+            log.error("%s; it is kept as %s.damaged, and the cache begins anew", damage, self._path)
+            for ending in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    os.replace(self._path + ending, f"{self._path}.damaged{ending}")
+            self._open_file()
+
+    def _open_file(self) -> None:
+        writer = self._connection(_PATIENCE)
+        try:
+            self._examine(writer)
+            writer.execute("PRAGMA journal_mode=WAL")
+            writer.execute("PRAGMA synchronous=NORMAL")  # a crash of the machine may cost the last answers
+            writer.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                writer.execute(statement)
+            writer.execute(f"PRAGMA application_id={_APPLICATION}")
+            writer.execute("COMMIT")
+            # it does not wait: what it cannot have at once counts as not there
+            reader = self._connection(0)
+            reader.execute("PRAGMA query_only=1")
+            reader.execute(f"PRAGMA cache_size=-{_PAGES}")
+        except sqlite3.DatabaseError as error:
+            writer.close()
+            raise self._refusal(error) from error
+        except BaseException:
+            writer.close()
+            raise
+        self._writer, self._reader, self._count_at = writer, reader, 0
+
+    def _connection(self, patience: float) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
+
+    def _examine(self, database: sqlite3.Connection) -> None:
+        """Refuse what is not whole, or none of ours."""
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != _APPLICATION and tables:
+            raise refuse("path", "a database of a cache, or none yet", self._path)
+        path = os.path.realpath(self._path)
+        if path not in _examined:
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise self._damaged(" ".join(found.split()))
+            _examined.add(path)
+
+    def _damaged(self, found: object) -> DamagedCache:
+        return DamagedCache(
+            f"the cache {self._path} is damaged: {found}. Delete it, and what was answered is asked again; "
+            "or say SqliteCache(path, on_damage='renew')"
+        )
+
+    def _refusal(self, error: sqlite3.DatabaseError) -> Exception:
+        """What an error of SQLite means where the file is opened."""
+        if _is_damage(error):
+            return self._damaged(describe_error(error))
+        return DamagedCache(f"the cache {self._path} cannot be opened: {describe_error(error)}")
+
+    # ------------------------------------------------------------------ answers and leases
+
+    async def read(self, key: bytes) -> bytes | None:
+        if self._reader is None:
+            return None
+        try:
+            if not self._reader.in_transaction:
+                self._reader.execute("BEGIN")
+                asyncio.get_running_loop().call_soon(self._end_pass)
+            row = self._reader.execute(_FIND, (int.from_bytes(key[:8], "big", signed=True),)).fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                return None
+            raise
+        except sqlite3.DatabaseError as error:
+            self._give_up(error)
+            return None
+        return row[1] if row is not None and row[0] == key else None
+
+    def _end_pass(self) -> None:
+        """What is read from now on is what is there from now on."""
+        if self._reader is not None and self._reader.in_transaction:
+            self._reader.execute("COMMIT")
+
+    async def write(self, group: Group) -> Iterable[bool]:
+        if self._writer is None or self._disk is None:
+            return [True] * len(group.wishes)
+        try:
+            return await self._disk.do(partial(self._write_group, self._writer, group))
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._give_up(error)
+            return [True] * len(group.wishes)
+
+    def _give_up(self, error: sqlite3.DatabaseError) -> None:
+        """Neither read nor write what is damaged; the connections are closed with the store."""
+        if not _is_damage(error):
+            raise error
+        if self._reader is not None:
+            _examined.discard(os.path.realpath(self._path))  # it is looked through before it is used again
+            log.error("%s The cache goes on in memory", self._damaged(describe_error(error)))
+            self._reader.close()
+            self._reader = None
+
+    def _write_group(self, database: sqlite3.Connection, group: Group) -> list[bool]:
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            self._put(database, group)
+            for key in group.releases:
+                self._take_back(database, key)
+            granted = [self._grant(database, wish.key, wish.lease_ms) for wish in group.wishes]
+            database.execute("COMMIT")
+        finally:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+        return granted
+
+    def _put(self, database: sqlite3.Connection, group: Group) -> None:
+        gone = [(_hash(key),) for key, entry in group.entries.items() if entry is None]
+        database.executemany("DELETE FROM answers WHERE hash = ?", gone)
+        (newest,) = database.execute("SELECT coalesce(max(written), 0) FROM answers").fetchone()
+        rows: list[tuple[Any, ...]] = []
+        for key, entry in group.entries.items():
+            if entry is not None:
+                newest += 1
+                rows.append((_hash(key), key, newest, entry[0]))
+        if rows:
+            database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+            if newest >= self._count_at:
+                self._make_room(database, newest)
+
+    def _make_room(self, database: sqlite3.Connection, newest: int) -> None:
+        """Count the answers, and delete the oldest that are too many."""
+        (count,) = database.execute("SELECT count(*) FROM answers").fetchone()
+        if count > self.size:
+            excess = count - self.size + self.size // _SLACK
+            database.execute(
+                "DELETE FROM answers WHERE written <= "
+                "(SELECT written FROM answers ORDER BY written LIMIT 1 OFFSET ?)",
+                (excess - 1,),
+            )
+            count -= excess
+        # each number is one answer more at most, whichever process has written it
+        self._count_at = newest + self.size - count + 1
+
+    def _grant(self, database: sqlite3.Connection, key: bytes, lease_ms: int) -> bool:
+        now_ms = SystemClock().machine_ms()
+        try:
+            lease = following(self._lease(database, key), self.holder, lease_ms / 1000, now_ms, self._path)
+        except LeaseHeld:
+            return False
+        database.execute("INSERT OR REPLACE INTO leases VALUES (?, ?)", (key, lease.to_json()))
+        return True
+
+    def _take_back(self, database: sqlite3.Connection, key: bytes) -> None:
+        lease = self._lease(database, key)
+        if lease is not None and lease.holder.token == self.holder.token:
+            database.execute("DELETE FROM leases WHERE key = ?", (key,))
+
+    def _lease(self, database: sqlite3.Connection, key: bytes) -> Lease | None:
+        found = database.execute("SELECT lease FROM leases WHERE key = ?", (key,)).fetchone()
+        try:
+            return None if found is None else Lease.from_json(found[0])
+        except ValueError:  # it counts as none
+            return None
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(key[:8], "big", signed=True)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE

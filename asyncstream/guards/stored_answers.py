@@ -1,0 +1,163 @@
+"""
+The answers of one function in a store: what their keys are, and how an answer becomes bytes.
+
+A key is a digest of what tells the function from others (its code, and the name that the user gave) and of
+the element's key. So a function that was changed finds nothing of what it answered before.
+
+    entry     flags 1 byte, fresh until 8, stale until 8, kept until 8, answer by the codec, checksum 4
+
+Times are seconds since the epoch. The checksum is over the key and all before it: what was changed under way,
+or belongs to another key, is not given out as an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Hashable
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from asyncstream.codec import Codec
+from asyncstream.errors import CodecError, describe_error
+from asyncstream.guards.cache_store import CacheStore
+from asyncstream.operators.fingerprint import fingerprint
+from asyncstream.sharing import hold, release
+
+__all__ = ("Entry", "StoredAnswers")
+
+log = logging.getLogger("asyncstream.cache")
+
+_HEAD: Final = Struct("<Bddd")
+
+_CHECKSUM: Final = Struct("<I")
+
+_WHOLE: Final = 0x2144DF1C
+"""The CRC-32 of anything that is followed by its own CRC-32: to check it, nothing need be taken apart."""
+
+_ERROR: Final = 1
+"""The flag of an answer that is an error."""
+
+
+class Entry(NamedTuple):
+    """
+    What a cache holds for a key.
+
+    Attributes:
+        fresh_until: until then it is the answer.
+        stale_until: until then it is given, and renewed in the background.
+        kept_until: until then it is given if the call fails.
+        answer: the result, or the error if `is_error`.
+    """
+
+    fresh_until: float
+    stale_until: float
+    kept_until: float
+    answer: Any
+    is_error: bool
+
+
+class StoredAnswers:
+    """
+    The answers of one function.
+
+    Args:
+        store: where they are.
+        function: the innermost one.
+        name: tells it from others of the same code.
+        codec: how answers become bytes.
+        now: the time, seconds since the epoch.
+    """
+
+    def __init__(
+        self, store: CacheStore, function: Any, name: str, codec: Codec, now: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._function = function
+        self._name = name
+        self._codec = codec
+        self._now = now
+        self._said: set[str] = set()
+        marks = f"{name}\n{fingerprint(function)}".encode()
+        self._namespace = blake2b(marks, digest_size=16, person=b"cached answers").digest()
+
+    async def open(self) -> None:
+        """Begin; must be closed, also if this raises."""
+        await hold(self._store)
+        if not self._name:
+            self._store.claim(self._namespace, self._function)
+
+    async def close(self) -> None:
+        """End."""
+        if not self._name:
+            self._store.disclaim(self._namespace, self._function)
+        await release(self._store)
+
+    def name_of(self, key: Hashable) -> bytes:
+        """Under which name the answer for a key is kept."""
+        if key.__class__ is str or key.__class__ is int:  # as the codec would, in a tenth of the time
+            try:
+                data = orjson.dumps(key)
+            except TypeError:
+                data = self._codec.encode(key)
+        else:
+            data = self._codec.encode(key)
+        return blake2b(data, digest_size=16, key=self._namespace).digest()
+
+    async def get(self, name: bytes) -> Entry | None:
+        """What is kept; None: nothing that is still of use."""
+        data = await self._store.get(name)
+        if data is None:
+            return None
+        try:
+            if crc32(data, crc32(name)) != _WHOLE:
+                raise ValueError("its checksum does not match")
+            flags, fresh_until, stale_until, kept_until = _HEAD.unpack_from(data)
+            if kept_until <= self._now():
+                self._store.delete(name)
+                return None
+            answer = self._codec.decode(data[_HEAD.size : -_CHECKSUM.size])
+        except Exception as error:  # of a wrong shape, or of a class that is there no more
+            self._say("an answer in %s cannot be read, and is asked for again: %s", error)
+            return None
+        return Entry(fresh_until, stale_until, kept_until, answer, flags == _ERROR)
+
+    def put(self, name: bytes, entry: Entry) -> None:
+        """Keep it."""
+        try:
+            answer = self._codec.encode(entry.answer)
+        except CodecError as error:
+            self._say("%s does not keep an answer, which costs a call after a restart: %s", error)
+            return
+        kept_until = max(entry.stale_until, entry.kept_until)
+        flags = _ERROR if entry.is_error else 0
+        data = _HEAD.pack(flags, entry.fresh_until, entry.stale_until, kept_until) + answer
+        checksum = _CHECKSUM.pack(crc32(data, crc32(name)))
+        left = None if math.isinf(kept_until) else max(1, math.ceil((kept_until - self._now()) * 1000))
+        self._store.put(name, data + checksum, left)
+
+    async def has_room(self) -> None:
+        """Wait, if very much waits to be written."""
+        await self._store.has_room()
+
+    def delete(self, name: bytes) -> None:
+        """Keep nothing."""
+        self._store.delete(name)
+
+    async def lease(self, name: bytes, seconds: float) -> bool:
+        """Whether the caller is the one to make the call; he must `release` it."""
+        return await self._store.lease(name, math.ceil(seconds * 1000))
+
+    def release(self, name: bytes) -> None:
+        """The call has ended, and its answer was put."""
+        self._store.release(name)
+
+    def _say(self, text: str, error: Exception) -> None:
+        """Say once what is wrong."""
+        if text not in self._said:
+            self._said.add(text)
+            log.error(text, self._store, describe_error(error))
