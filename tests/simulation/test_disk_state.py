@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncstream import DiskState, Pipeline
-from tests.simulation.scenarios import story
+from tests.simulation.scenarios import story, swept
 
 SEEDS = 40
 
@@ -29,6 +29,6 @@ def test_nothing_is_lost_and_nothing_is_doubled_with_state_on_disk(
         return start(self, state=state, **settings)
 
     monkeypatch.setattr(Pipeline, "start", on_disk)
-    for seed in range(SEEDS):
+    for seed in swept(range(SEEDS)):
         story(seed)
     assert next(lives) > SEEDS

@@ -27,6 +27,7 @@ from asyncstream.testing.simulation import (
     simulate,
 )
 from tests.simulation.models import ORDERS
+from tests.simulation.scenarios import swept
 
 SEEDS = 120
 WITHIN = 400
@@ -105,7 +106,7 @@ def _written(life: Life) -> set[int]:
 @pytest.mark.timeout(300)
 def test_no_call_is_made_again_that_is_written_down() -> None:
     spared = 0
-    for seed in range(SEEDS):
+    for seed in swept(range(SEEDS)):
         told = story(seed)
         spared += any(what == "append" for _, _, what, _ in told.trace)
     assert spared > SEEDS / 2
@@ -184,5 +185,5 @@ def test_bug_is_caught_when(put_in: Patch, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def tell_all() -> None:
-    for seed in range(WITHIN):
+    for seed in swept(range(WITHIN)):
         story(seed)

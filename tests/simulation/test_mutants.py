@@ -18,7 +18,7 @@ from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.state import Delta, Tables
 from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
-from tests.simulation.scenarios import story
+from tests.simulation.scenarios import story, swept
 
 WITHIN = 500
 """Seeds."""
@@ -199,5 +199,5 @@ def test_bug_is_caught_when(put_in: Patch, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def tell_all() -> None:
-    for seed in range(WITHIN):
+    for seed in swept(range(WITHIN)):
         story(seed)

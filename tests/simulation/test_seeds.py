@@ -19,7 +19,7 @@ from itertools import chain
 import pytest
 
 from asyncstream.testing.simulation import SimulationFailed
-from tests.simulation.scenarios import story
+from tests.simulation.scenarios import story, swept
 
 SEEDS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2000"))
 PROCESSES = 2
@@ -32,7 +32,7 @@ def tell(seeds: range) -> tuple[list[str], Counter[str]]:
         logging.CRITICAL
     )  # they complain of every checkpoint that fails
     wrong, happened = [], Counter[str]()
-    for seed in seeds:
+    for seed in swept(seeds):
         try:
             simulation = story(seed)
         except SimulationFailed as failed:
