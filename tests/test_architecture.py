@@ -8,6 +8,7 @@ that gives complaints, and the last tests show it a bad module, so that a rule t
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -410,3 +411,14 @@ __all__ = ("Operator", "DISCARD", "Clock")
     complaints = list(reexports_what_it_imports(Module("operators", ast.parse(source), is_package=True)))
     assert complaints[0] == "imports pairs, which is not in its __all__"
     assert complaints[-1] == "re-exports from outside: asyncstream.clock"
+
+
+def test_helpers_of_tests_are_not_in_modules_of_tests() -> None:
+    """What several test modules use has a module of its own, so that none depends on the cases of another."""
+    tests = Path(__file__).parent
+    imports = re.compile(r"^\s*(?:from|import) tests\.(?:\w+\.)*test_\w+", re.MULTILINE)
+    found = {
+        str(path.relative_to(tests)): imports.findall(path.read_text(encoding="utf-8"))
+        for path in tests.rglob("*.py")
+    }
+    assert not {path: lines for path, lines in found.items() if lines}

@@ -20,7 +20,7 @@ import pytest
 
 from tests.crash.app import POINTS
 from tests.crash.inbox_app import EVENTS
-from tests.crash.test_kill import PATIENCE, ROOT, killed_within
+from tests.crash.kills import PATIENCE, ROOT, killed_within
 
 KILLS = 15
 

@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 
 from tests.crash.journal_app import ELEMENTS
-from tests.crash.test_kill import PATIENCE, ROOT
+from tests.crash.kills import PATIENCE, ROOT
 
 KILLS = 20
 

@@ -21,13 +21,12 @@ from typing import Any
 import pytest
 
 from tests.crash.app import POINTS, TABLES
+from tests.crash.kills import PATIENCE, ROOT, killed_within
 
 KILLS = 32
 """For each of the two variants."""
 
 EVENTS = 12_000
-PATIENCE = 100.0
-ROOT = Path(__file__).parents[2]
 
 
 def events() -> str:
@@ -93,17 +92,6 @@ class Runs:
             for table in TABLES:
                 left[table] = database.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
         return left
-
-
-def killed_within(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """How a process ended: "killed" by itself or, after that time, by us; else its last words."""
-    try:
-        _, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return "killed"
-    return "killed" if process.returncode == -signal.SIGKILL else errors.decode() or str(process.returncode)
 
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:

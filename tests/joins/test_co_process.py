@@ -13,9 +13,10 @@ from asyncstream import AscendingTimestamps, KeyedContext, KeyedCoProcessFunctio
 from asyncstream.errors import UserFunctionError
 from asyncstream.joins.co_process import KeyedCoProcessOperator
 from asyncstream.operators.process import Emitter
-from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.state import ListDescriptor
+from tests.joins.latest import Latest
 from tests.operators.recorder import record
-from tests.state.test_division import results
+from tests.state.operators import results
 
 
 class Match(KeyedCoProcessFunction[Any, Any, Any]):
@@ -79,17 +80,6 @@ async def test_state_and_timers_of_a_key_are_shared_by_both_inputs() -> None:
     assert sorted(value[0] for value in alone) == ["c", "d"]
     assert "co_process" in pipeline.describe()
     assert "function=Match" in pipeline.describe()
-
-
-class Latest(KeyedCoProcessFunction[int, int, str]):
-    def open(self, ctx: KeyedContext) -> None:
-        self.latest = ctx.state(ValueDescriptor[int]("latest"))
-
-    def process_left(self, value: int, ctx: KeyedContext, out: Emitter[str]) -> None:
-        out(f"{ctx.key}: {value} with {self.latest.get()}")
-
-    def process_right(self, value: int, ctx: KeyedContext, out: Emitter[str]) -> None:
-        self.latest.set(value)
 
 
 def test_streams_without_keys_share_the_state_of_one(tmp_path: Path) -> None:

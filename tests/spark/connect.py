@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream.runtime.spark import enrich, enrich_column, need_java
 from tests.spark.cluster import ROOT, event_columns
+from tests.spark.contract import batches_of, on_spark
 from tests.spark.job import Doubled, define, run
-from tests.spark.test_contract import batches_of, on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

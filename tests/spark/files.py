@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 from collections.abc import Iterable
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from asyncstream.runtime.spark.json_lines.settings import ReadSettings
 from tests.spark.cluster import event_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from asyncstream.runtime.spark.json_lines.format import JsonLinesFormat
 
@@ -97,3 +98,53 @@ class Query:
 
 def stamps(rows: Iterable[Row]) -> list[int]:
     return [row["ts"] for row in rows]
+
+
+def kinds() -> dict[str, DataType]:
+    from pyspark.sql import types
+
+    pair = types.StructType(
+        [types.StructField("n", types.LongType()), types.StructField("x", types.DoubleType())]
+    )
+    return {
+        "flag": types.BooleanType(),
+        "small": types.ByteType(),
+        "whole": types.LongType(),
+        "real": types.DoubleType(),
+        "text": types.StringType(),
+        "day": types.DateType(),
+        "at": types.TimestampType(),
+        "local": types.TimestampNTZType(),
+        "pair": pair,
+        "pairs": types.ArrayType(pair),
+        "times": types.ArrayType(types.TimestampType(), False),
+        "counts": types.MapType(types.StringType(), types.LongType()),
+    }
+
+
+VALUES = [
+    ("flag", "true", True),
+    ("small", "-128", -128),
+    ("whole", "9223372036854775807", 2**63 - 1),
+    ("real", "1", 1.0),
+    ("real", "1.5e3", 1500.0),
+    ("real", "1152921504606846977", float(2**60)),
+    ("text", '"\\u00e9 \\n"', "é \n"),
+    ("day", '"2024-02-29"', date(2024, 2, 29)),
+    ("at", '"2024-05-01T12:00:00+02:00"', datetime.fromisoformat("2024-05-01T10:00:00+00:00")),
+    ("at", '"2024-05-01T12:00:00.25Z"', datetime.fromisoformat("2024-05-01T12:00:00.250000+00:00")),
+    ("local", '"2024-05-01T12:00:00"', datetime.fromisoformat("2024-05-01T12:00:00")),
+    ("pair", '{"n": 1, "y": 2}', {"n": 1, "x": None}),
+    ("pairs", '[{"x": 1152921504606846977}, null]', [{"n": None, "x": float(2**60)}, None]),
+    ("times", '["2024-05-01T12:00:00Z"]', [datetime.fromisoformat("2024-05-01T12:00:00+00:00")]),
+    ("counts", '{"a": 1, "b": null}', [("a", 1), ("b", None)]),
+    ("text", "null", None),
+]
+
+
+def lines(folder: Path) -> dict[str, list[int]]:
+    """What a reader of the folder finds."""
+    return {
+        path.name: [json.loads(line)["v"] for line in path.read_text().splitlines()]
+        for path in sorted(folder.glob("*.jsonl"))
+    }

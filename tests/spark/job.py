@@ -21,7 +21,7 @@ from asyncstream import AsyncFunction, KeyedContext, KeyedProcessFunction, Strea
 from asyncstream.state import ListDescriptor, ListState
 from asyncstream.windowing import Count, Sum, TumblingWindows
 from tests.spark.cluster import event_columns, frame, session
-from tests.spark.test_contract import on_spark
+from tests.spark.contract import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

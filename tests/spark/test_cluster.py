@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster import ROOT, batches_in, write_batches, written
+from tests.spark.contract import batches_of, embedded
 from tests.spark.job import define
 from tests.spark.processes import Program, slay
 from tests.spark.shipping import python_without_package, writable_spark, zipped_package
-from tests.spark.test_contract import batches_of, embedded
 
 
 @pytest.mark.timeout(400)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.spark.cluster import ROOT, batches_in, write_batches, written
 from tests.spark.connect import ROWS
+from tests.spark.contract import batches_of, embedded, embedded_to_the_end
 from tests.spark.job import define
 from tests.spark.processes import Program
-from tests.spark.test_contract import batches_of, embedded, embedded_to_the_end
 
 
 @pytest.mark.timeout(300)

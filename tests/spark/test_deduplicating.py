@@ -9,8 +9,7 @@ import pytest
 from asyncstream import Stream
 from asyncstream.runtime.spark.worker import group_log
 from tests.operators.deduplicating import deduplicated
-from tests.spark.test_contract import embedded, key_of, row
-from tests.spark.test_keyed import on_stand_in
+from tests.spark.contract import embedded, key_of, on_stand_in, row
 
 BATCHES = [
     [row(1_000 * number + n, "abcdefghij"[(number * n) % 10]) for n in range(8)] for number in range(6)

@@ -14,17 +14,8 @@ import pytest
 
 from asyncstream import NoWatermarks, Pipeline
 from tests.spark.cluster import columns, event_columns, run_stream, stream
+from tests.spark.contract import Definition, batches_of, embedded, functions, on_spark, told, untimed, windows
 from tests.spark.fake_spark import StandIn
-from tests.spark.test_contract import (
-    Definition,
-    batches_of,
-    embedded,
-    functions,
-    on_spark,
-    told,
-    untimed,
-    windows,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,8 @@ from asyncstream import KeyedContext, KeyedProcessFunction, Stream
 from asyncstream.runtime.spark.worker import group_log
 from asyncstream.runtime.spark.worker.group_log import Position, keep, take_back
 from asyncstream.state import ListDescriptor, Tables, ValueDescriptor
+from tests.spark.contract import embedded, key_of, on_stand_in, row
 from tests.spark.fake_spark import List
-from tests.spark.test_contract import embedded, key_of, row
-from tests.spark.test_keyed import on_stand_in
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):

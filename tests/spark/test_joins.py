@@ -14,11 +14,10 @@ from asyncstream import (
     Stream,
     TumblingWindows,
 )
-from tests.joins.test_co_process import Latest
+from tests.joins.latest import Latest
 from tests.spark.cluster import event_columns
+from tests.spark.contract import embedded, embedded_to_the_end, on_spark, on_stand_in, row
 from tests.spark.fake_spark import StandIn
-from tests.spark.test_contract import embedded, embedded_to_the_end, on_spark, row
-from tests.spark.test_keyed import on_stand_in
 
 Joined = Callable[[Any, Any], Any]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,7 @@ import pytest
 
 from asyncstream import SinkError
 from asyncstream.runtime.spark.json_lines.sink import BatchFolder, Written
-
-
-def lines(folder: Path) -> dict[str, list[int]]:
-    """What a reader of the folder finds."""
-    return {
-        path.name: [json.loads(line)["v"] for line in path.read_text().splitlines()]
-        for path in sorted(folder.glob("*.jsonl"))
-    }
+from tests.spark.files import lines
 
 
 def written(folder: BatchFolder, number: int, *tasks: list[int], query: str = "query-1") -> list[Written]:

@@ -12,10 +12,8 @@ from asyncstream import BoundedOutOfOrderness, Pipeline, Stream
 from asyncstream.runtime.spark import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
-from tests.spark.files import add, row
-from tests.spark.test_contract import DELAY, key_of, on_spark, told
-from tests.spark.test_json_lines_columns import VALUES, kinds
-from tests.spark.test_json_lines_folder import lines
+from tests.spark.contract import DELAY, key_of, on_spark, told
+from tests.spark.files import VALUES, add, kinds, lines, row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,14 +28,8 @@ from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream
+from tests.spark.contract import doubled, embedded, key_of, on_stand_in, row
 from tests.spark.fake_spark import StandIn
-from tests.spark.test_contract import Definition, doubled, embedded, key_of, on_spark, row
-
-
-def on_stand_in(batches: list[list[dict[str, Any]]], define: Definition, **options: Any) -> list[str]:
-    """What comes out, in its order."""
-    source: Any = StandIn(1, **options).stream([[rows] for rows in batches], event_columns())
-    return run_stream(on_spark(source.sparkSession, source, define, key_groups=3), Path())["lines"]
 
 
 def test_timer_at_the_end_of_time_stays_among_us() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster import ROOT, batches_in, write_batches, written
+from tests.spark.contract import batches_of, embedded
 from tests.spark.job import define
 from tests.spark.processes import Program, slay
-from tests.spark.test_contract import batches_of, embedded
 
 KILLS = int(os.environ.get("ASYNCSTREAM_KILLS", "10"))
 

@@ -17,7 +17,7 @@ from asyncstream.runtime.spark import enrich, log_progress
 from asyncstream.runtime.spark.progress import progress_line
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame, stream
-from tests.spark.test_contract import key_of
+from tests.spark.contract import key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

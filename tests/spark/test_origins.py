@@ -12,7 +12,7 @@ from asyncstream import Pipeline, PipelineError, call_context
 from asyncstream.runtime.spark.compatibility import refuse_unknown
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
-from tests.spark.test_tasks import batch, one_stage
+from tests.spark.tasks import batch, one_stage
 
 
 class Context:

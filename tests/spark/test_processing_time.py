@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import (
-    BoundedOutOfOrderness,
-    KeyedContext,
-    KeyedProcessFunction,
-    Pipeline,
-    Stream,
-)
+from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
 from asyncstream.operators.process import TimeDomain
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, stream
-from tests.spark.test_contract import key_of, told
+from tests.spark.contract import key_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from asyncstream.errors import CheckpointError
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import Count, Sum, TumblingWindows
 from tests.spark.cluster import frame, run_stream, stream, write_batches
-from tests.spark.test_contract import (
+from tests.spark.contract import (
     DELAY,
     Definition,
     batches_of,

@@ -9,8 +9,7 @@ import pytest
 
 from asyncstream import LookupTable, Pattern, Pipeline, PipelineError, Stream
 from tests.spark.cluster import frame, run_stream, stream
-from tests.spark.test_contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark
-from tests.spark.test_keyed import on_stand_in
+from tests.spark.contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark, on_stand_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -36,25 +36,10 @@ from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker.loop import LoopThread, settle, token_of
 from asyncstream.runtime.spark.worker.operators import Exit, Terms
-from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage
+from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
-
-
-def batch(*numbers: int) -> Any:
-    import pyarrow as pa
-
-    return pa.record_batch({"v": pa.array(numbers, pa.int64())})
-
-
-def one_stage(pipeline: Pipeline, sink: str) -> StageTask:
-    from pyspark.sql.types import LongType
-
-    (stage,) = stages_of(pipeline._graph, streaming=False)
-    route = next(route.number for route in stage.exits if route.reader == sink)
-    source = tuple(r.number for r in stage.entries if r.output == Output("source"))
-    output = OutputTask(sink, route, columns(v=LongType()))
-    return StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=source, output=output)
+from tests.spark.tasks import batch, one_stage
 
 
 async def same(row: dict[str, Any]) -> dict[str, Any]:

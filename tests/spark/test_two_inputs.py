@@ -9,9 +9,8 @@ import pytest
 from asyncstream import PipelineError, Stream
 from tests.operators.enriching import enriched, is_event
 from tests.spark.cluster import event_columns
+from tests.spark.contract import embedded, on_spark, on_stand_in, row
 from tests.spark.fake_spark import StandIn
-from tests.spark.test_contract import embedded, on_spark, row
-from tests.spark.test_keyed import on_stand_in
 
 FACTS = [row(1_000, key) | {"v": v} for v, key in enumerate("abcdefgh")]
 EVENTS = [row(1_500, f"?{key}") | {"v": v} for v, key in enumerate("hgfedcbaxyz")]

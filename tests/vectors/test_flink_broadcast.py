@@ -17,9 +17,8 @@ from asyncstream.operators.process import Emitter
 from asyncstream.state import MapDescriptor, ValueDescriptor
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, counts
-from tests.vectors.test_flink_co_process import comparable, key_of
-from tests.vectors.test_flink_timers import Scripted
-from tests.vectors.two_inputs import check, play
+from tests.vectors.scripted import Scripted
+from tests.vectors.two_inputs import check, comparable, key_of, play
 
 FILE = "flink_broadcast.jsonl"
 

@@ -12,8 +12,8 @@ from asyncstream.operators.process import Emitter, KeyedContext, TimeDomain
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, counts
-from tests.vectors.test_flink_timers import Scripted
-from tests.vectors.two_inputs import check, play
+from tests.vectors.scripted import Scripted
+from tests.vectors.two_inputs import check, comparable, key_of, play
 
 FILE = "flink_co_process.jsonl"
 
@@ -164,10 +164,6 @@ FUNCTIONS: dict[str, type[Told]] = {
 }
 
 
-def key_of(element: Any) -> Any:
-    return element[0]
-
-
 def run(case: Case, *, on_disk: bool = False) -> Any:
     where: dict[str, Any] = {"op": 0, "cb": 0}
     rules = Rules(case.get("on_timer", []))  # they outlive a restart
@@ -180,10 +176,6 @@ def run(case: Case, *, on_disk: bool = False) -> Any:
         return KeyedCoProcessOperator((key_of, key_of), function)
 
     return play(case, make, {"aside": "side"}, counts, where, on_disk=on_disk)
-
-
-def comparable(found: dict[str, int]) -> dict[str, Any]:
-    return {**found, "state": bool(found["state"])}
 
 
 @pytest.mark.parametrize("case", cases(FILE, "co_process"))

@@ -13,8 +13,8 @@ from asyncstream.pipeline.joined import bounds_ms
 from asyncstream.windowing import Trigger, WindowPlan
 from asyncstream.windowing.upgrade import contents_of
 from tests.vectors.cases import Case, cases
-from tests.vectors.test_flink_windows import Traced, assigner, comparable_counts, evictor, ms, trigger
 from tests.vectors.two_inputs import check, play
+from tests.vectors.windows import Traced, assigner, comparable_counts, evictor, ms, trigger
 
 INTERVALS, WINDOWS = "flink_interval_join.jsonl", "flink_window_join.jsonl"
 

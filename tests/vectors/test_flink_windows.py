@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,47 +15,21 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import (
     AggregateFunction,
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    CumulativeWindows,
-    DeltaEvictor,
-    DeltaTrigger,
-    DynamicSessionWindows,
-    EventTimeTrigger,
-    Evictor,
-    GlobalWindows,
-    MergingWindowSet,
-    ProcessingTimeoutTrigger,
-    ProcessingTimeTrigger,
     ProcessWindowFunction,
-    PurgingTrigger,
     Reduce,
-    SessionWindows,
-    SlidingWindows,
-    TimeEvictor,
-    TimeWindow,
-    Trigger,
-    TumblingWindows,
-    WindowAssigner,
     WindowContext,
     WindowOperator,
     WindowPlan,
     WindowResult,
     window_operator,
 )
-from asyncstream.windowing.merging import Merge
 from asyncstream.windowing.upgrade import contents_of
 from tests.on_disk import bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
+from tests.vectors.windows import Traced, assigner, comparable_counts, evictor, trigger
 
 FILE = "flink_windows.jsonl"
-
-
-def ms(count: int) -> timedelta:
-    return timedelta(milliseconds=count)
 
 
 class Average(AggregateFunction[tuple[str, int], float]):
@@ -105,38 +78,6 @@ class Listing(ProcessWindowFunction[WindowResult]):
                 ctx.window_state(ValueDescriptor[int]("firings", default=0)).clear()
 
 
-class ForgetfulWindowSet(MergingWindowSet):
-    """
-    Has Flink's slip, so that all else can be compared.
-
-    An element that brings exactly the window that is open already, after that had grown by merging, makes
-    Flink forget where its contents are: they leak and are missing from the result. It takes gaps that
-    differ from element to element. `MergingWindowSet` keeps them.
-    """
-
-    def add(self, window: TimeWindow) -> Merge:
-        if self.state_window(window) is not None:
-            self.move(window, window)
-        return super().add(window)
-
-
-class Traced(WindowOperator):
-    """Tells the log which timer is firing."""
-
-    where: dict[str, Any]
-    _new_sessions = ForgetfulWindowSet
-
-    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> bool:
-        self.where["timer"] = ["e" if event_time else "p", timestamp]
-        self.where["cb"] += 1
-        try:
-            fires = super()._on_timer(timestamp, key, window, event_time)
-            self._emitter.flush()
-            return fires
-        finally:
-            self.where["timer"] = None
-
-
 class Log(Operator):
     """Writes down what an operator pushes."""
 
@@ -156,63 +97,6 @@ class Log(Operator):
     def advance_watermark(self, timestamp: int) -> None:
         if self.kind == "out":  # side outputs get it too; Flink's record has it once
             self.where["log"]({"wm": timestamp})
-
-
-def assigner(spec: dict[str, Any], time: Any) -> WindowAssigner:
-    kind = spec["kind"]
-    offset = ms(spec.get("offset") or 0)
-    if kind == "tumbling":
-        return TumblingWindows(ms(spec["size"]), offset=offset, time=time, stagger="stagger" in spec)
-    if kind == "sliding":
-        return SlidingWindows(ms(spec["size"]), ms(spec["slide"]), offset=offset, time=time)
-    if kind == "cumulative":
-        return CumulativeWindows(ms(spec["size"]), ms(spec["step"]), offset=offset, time=time)
-    if kind == "session":
-        return SessionWindows(ms(spec["gap"]), time=time)
-    if kind == "dynamic_session":
-        return DynamicSessionWindows(lambda element: ms(spec["base"] + spec["mul"] * element[1]), time=time)
-    assert kind == "global"
-    return GlobalWindows(fire_at_end=spec.get("end_of_stream", False))
-
-
-def trigger(spec: dict[str, Any] | None) -> Trigger | None:
-    if spec is None:
-        return None
-    kind = spec["kind"]
-    if kind == "event_time":
-        return EventTimeTrigger()
-    if kind == "processing_time":
-        return ProcessingTimeTrigger()
-    if kind == "count":
-        return CountTrigger(spec["n"])
-    if kind == "continuous_event_time":
-        return ContinuousEventTimeTrigger(ms(spec["interval"]))
-    if kind == "continuous_processing_time":
-        return ContinuousProcessingTimeTrigger(ms(spec["interval"]))
-    if kind == "delta":
-        return DeltaTrigger(lambda last, new: new[1] - last[1], spec["threshold"])
-    of = trigger(spec["of"])
-    assert of is not None
-    if kind == "purging":
-        return PurgingTrigger(of)
-    assert kind == "processing_timeout"
-    return ProcessingTimeoutTrigger(
-        of,
-        ms(spec["interval"]),
-        reset_on_record=spec.get("reset_on_record", False),
-        clear_on_timeout=spec.get("clear_on_timeout", True),
-    )
-
-
-def evictor(spec: dict[str, Any] | None) -> Evictor | None:
-    if spec is None:
-        return None
-    if spec["kind"] == "count":
-        return CountEvictor(spec["n"], spec["when"])
-    if spec["kind"] == "time":
-        return TimeEvictor(ms(spec["size"]), spec["when"])
-    assert spec["kind"] == "delta"
-    return DeltaEvictor(lambda element, last: last[1] - element[1], spec["threshold"], spec["when"])
 
 
 def plan(case: Case, where: dict[str, Any]) -> WindowPlan:
@@ -308,10 +192,6 @@ def comparable(record: dict[str, Any]) -> dict[str, Any]:
     if "probe" in record:
         return {**record, "probe": comparable_counts(record["probe"])}
     return {**record, "err": "error"} if "err" in record else record
-
-
-def comparable_counts(found: dict[str, int]) -> dict[str, int]:
-    return {"panes": found["panes"], "late_dropped": found["late_dropped"], "state": bool(found["state"])}
 
 
 @pytest.mark.parametrize("path", ["general", "chosen"])

@@ -154,3 +154,11 @@ def _compared(
             yield {**record, "err": "error"}
         else:
             yield record
+
+
+def key_of(element: Any) -> Any:
+    return element[0]
+
+
+def comparable(found: dict[str, int]) -> dict[str, Any]:
+    return {**found, "state": bool(found["state"])}

@@ -24,7 +24,7 @@ from asyncstream.windowing import (
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.plan import WindowPlan
 from tests.operators.recorder import RESTORED, record
-from tests.state.test_division import ELEMENTS, OPERATORS, feed, results, windows
+from tests.state.operators import ELEMENTS, OPERATORS, feed, results, windows
 
 SETS = Aggregates(n=Count(), times=CountDistinct(lambda value: value[1]), values=Collect())
 

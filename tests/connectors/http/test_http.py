@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,34 +14,7 @@ from asyncstream.clock import ManualClock
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
 from asyncstream.guards import Breaker, RateLimiter
-
-T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-QUICK: dict[str, Any] = {"wait_initial": 0.001, "wait_max": 0.01}
-
-
-@asynccontextmanager
-async def serve(handler: Handler) -> AsyncIterator[str]:
-    """Serves every path with `handler`; gives the address."""
-
-    async def route(request: web.Request) -> web.StreamResponse:
-        return await handler(request)  # aiohttp takes functions only
-
-    app = web.Application()
-    app.router.add_route("*", "/{name:.*}", route)
-    # handler_cancellation: a handler that hangs ends when its client hangs up
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-async def echo(request: web.Request) -> web.StreamResponse:
-    return web.json_response({"name": request.match_info["name"], "raw": request.raw_path})
+from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
 
 
 class Misbehaving:
@@ -56,36 +27,6 @@ class Misbehaving:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         return await (self.bad(request) if self.requests == 1 else echo(request))
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(main, 10))
-
-
-def answer(handler: Handler, value: object = "x", url: str = "/{}", **options: Any) -> Any:
-    """What a lookup of `value` gives."""
-
-    async def main() -> Any:
-        async with serve(handler) as address, HttpLookup(address + url, **options) as lookup:
-            return await lookup.invoke(value)
-
-    return run(main())
-
-
-def failure(handler: Handler, **options: Any) -> HttpError:
-    """The error that one request raises."""
-    with pytest.raises(HttpError) as caught:
-        answer(handler, **{"attempts": 1, **options})
-    return caught.value
-
-
-def status(code: int, **headers: str) -> Handler:
-    async def respond(request: web.Request) -> web.StreamResponse:
-        return web.Response(
-            status=code, headers={name.replace("_", "-"): text for name, text in headers.items()}
-        )
-
-    return respond
 
 
 async def reset_connection(request: web.Request) -> web.StreamResponse:

@@ -23,7 +23,7 @@ from asyncstream.connectors.http import HttpLookup
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
 from asyncstream.operators.functions import FailedCall
-from tests.connectors.http.test_http import QUICK, Handler, answer, echo, failure, run, serve, status
+from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
 
 SECRETS = ("passw0rd", "SECRET", "s3cr3t")
 
