@@ -56,6 +56,8 @@ OPTIONAL = frozenset(
         "pyspark",
         "redis",
         "polars",
+        "fsspec",
+        "zstandard",
         "uvloop",
         "httpx",
         "opentelemetry",

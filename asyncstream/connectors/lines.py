@@ -18,6 +18,7 @@ from asyncstream.validation import refuse
 
 __all__ = (
     "BOM",
+    "BUFFER_BYTES",
     "EXCERPT_BYTES",
     "AnyPath",
     "LineGrew",
@@ -37,7 +38,7 @@ AnyPath = str | os.PathLike[str]
 
 BOM: Final = b"\xef\xbb\xbf"
 _LINE_FEED: Final = 10
-_BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
+BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
 EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
 
 
@@ -118,8 +119,10 @@ class Lines:
 
     def go_to(self, place: Place) -> None:
         self._offset, self._lines = place
-        self.file.seek(0)
-        is_behind_mark = self._offset == len(BOM) and self.file.read(len(BOM)) == BOM
+        is_behind_mark = False
+        if self._offset == len(BOM):
+            self.file.seek(0)
+            is_behind_mark = self.file.read(len(BOM)) == BOM
         self.file.seek(max(self._offset - 1, 0))
         self._is_open_end = self._offset > 0 and self.file.read(1) != b"\n" and not is_behind_mark
         self.mark()
@@ -141,7 +144,7 @@ class Lines:
         if not line or line[-1] != _LINE_FEED:
             last = line
             while is_too_long and last and last[-1] != _LINE_FEED:
-                last = self.file.readline(_BUFFER_BYTES)
+                last = self.file.readline(BUFFER_BYTES)
                 end += len(last)
             if not last or last[-1] != _LINE_FEED:  # the end of the file
                 self.at_end = True
@@ -188,7 +191,7 @@ class Lines:
 
 
 def open_file(path: str, mode: str) -> BinaryIO:
-    return cast(BinaryIO, open(path, mode, buffering=_BUFFER_BYTES))
+    return cast(BinaryIO, open(path, mode, buffering=BUFFER_BYTES))
 
 
 def why_malformed(error: Exception) -> str:

@@ -15,6 +15,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
+from asyncstream.connectors.files.storage import size_of
+
 __all__ = ("difference", "fingerprint", "has_shrunk")
 
 EXTENT: Final = 4096
@@ -23,8 +25,9 @@ EXTENT: Final = 4096
 
 def fingerprint(file: BinaryIO, offset: int) -> dict[str, Any]:
     """What a position keeps of the first `offset` bytes of `file`, whose own place stays where it is."""
-    status = os.fstat(file.fileno())
-    return {**_digests(file, offset), "inode": f"{status.st_ino:x}", "size": status.st_size}
+    inode = _inode(file)
+    known = {**_digests(file, offset), "size": size_of(file)}
+    return known if inode is None else known | {"inode": inode}
 
 
 def difference(file: BinaryIO, offset: int, known: Mapping[str, Any]) -> str | None:
@@ -36,9 +39,9 @@ def difference(file: BinaryIO, offset: int, known: Mapping[str, Any]) -> str | N
         offset: a number of bytes.
         known: a fingerprint, or something without one: then the size alone is looked at.
     """
-    status = os.fstat(file.fileno())
-    if status.st_size < offset:
-        found = f"it has only {status.st_size}"
+    size = size_of(file)
+    if size < offset:
+        found = f"it has only {size}"
     elif "head" not in known:
         return None
     else:
@@ -49,15 +52,22 @@ def difference(file: BinaryIO, offset: int, known: Mapping[str, Any]) -> str | N
             found = "the bytes before that place are not those that were there"
         else:
             return None
-    if "inode" not in known:
+    if "inode" not in known or (inode := _inode(file)) is None:
         return found
-    is_same = known["inode"] == f"{status.st_ino:x}"
+    is_same = known["inode"] == inode
     return f"{found}; the file was {'changed where it is' if is_same else 'replaced by another one'}"
 
 
 def has_shrunk(file: BinaryIO, known: Mapping[str, Any]) -> bool:
     """Whether the file was larger when the fingerprint was taken."""
-    return os.fstat(file.fileno()).st_size < int(known.get("size", 0))
+    return size_of(file) < int(known.get("size", 0))
+
+
+def _inode(file: BinaryIO) -> str | None:
+    try:
+        return f"{os.fstat(file.fileno()).st_ino:x}"
+    except (OSError, AttributeError):  # of an object store
+        return None
 
 
 def _digests(file: BinaryIO, offset: int) -> dict[str, str]:

@@ -8,18 +8,26 @@ thread and back.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 
 import orjson
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, Record, fenced
+from asyncstream.connectors.files.compression import (
+    Compressing,
+    Compression,
+    Decompressing,
+    compression_of,
+)
 from asyncstream.connectors.files.identity import difference, fingerprint
+from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import (
     BOM,
     AnyPath,
@@ -32,7 +40,7 @@ from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_o
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
-from asyncstream.validation import choice
+from asyncstream.validation import choice, refuse
 
 __all__ = ("CsvSink", "JsonLinesSink")
 
@@ -52,8 +60,14 @@ class _FileSink(TransactionalSink[T]):
 
     one_by_one = True
 
-    def __init__(self, path: AnyPath, existing: str) -> None:
+    def __init__(self, path: AnyPath, existing: str, compression: Compression) -> None:
         self._path = file_path(path)
+        if is_remote(self._path):
+            raise refuse(
+                "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
+            )
+        self._compression = compression_of(compression, self._path)
+        self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
         self._claim = Claim(self._path)
         self._run = ""
@@ -196,6 +210,7 @@ class _FileSink(TransactionalSink[T]):
             if way in ("recover", "overwrite"):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
+            self._packing = None if self._compression is None else Compressing(file, self._compression)
             if way == "append" and file.tell() > 0:
                 self._go_behind(file)
             self._needs_head = file.tell() == 0
@@ -212,6 +227,8 @@ class _FileSink(TransactionalSink[T]):
 
     def _go_behind(self, file: BinaryIO) -> None:
         """Check what is there already, and end its last line."""
+        if self._packing is not None:
+            return  # which is in a piece that was ended
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":  # or the first element would go on its last line
             file.write(b"\n")
@@ -222,7 +239,7 @@ class _FileSink(TransactionalSink[T]):
 
     def _write_head(self) -> None:
         if self._needs_head and (head := self._head()):
-            self._opened().write(head)
+            (self._packing or self._opened()).write(head)
             self._needs_head = False
 
     @abstractmethod
@@ -231,6 +248,7 @@ class _FileSink(TransactionalSink[T]):
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
+        into = file if self._packing is None else self._packing
         self._taken = 0
         try:
             if values:
@@ -241,7 +259,7 @@ class _FileSink(TransactionalSink[T]):
                 except Exception as error:
                     raise SinkError(why_unwritten(value, self._path, error)) from error
                 # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
-                file.write(line)
+                into.write(line)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -251,6 +269,7 @@ class _FileSink(TransactionalSink[T]):
     async def flush(self) -> None:
         try:
             self._write_head()
+            self._end_piece()
             self._opened().flush()
         except OSError as error:
             raise self._broken(error) from error
@@ -260,6 +279,7 @@ class _FileSink(TransactionalSink[T]):
         if self._failure is not None:
             raise self._broken(self._failure)
         try:
+            self._end_piece()
             file.flush()
             length = file.tell()
             await aside(lambda: self._sync(file))
@@ -267,6 +287,10 @@ class _FileSink(TransactionalSink[T]):
             return {"length": length, "run": self._run, **fingerprint(file, length)}
         except OSError as error:
             raise self._broken(error) from error
+
+    def _end_piece(self) -> None:
+        if self._packing is not None:
+            self._packing.finish()
 
     def _broken(self, error: OSError) -> SinkBroken:
         """What was written may be gone, whatever a second try says: the next run writes it anew."""
@@ -295,6 +319,7 @@ class _FileSink(TransactionalSink[T]):
         file, self._file = self._file, None
         if file is not None:
             try:
+                self._end_piece()
                 file.flush()
                 if self._claim.is_held:
                     await aside(partial(self._claim.release, os.fstat(file.fileno()).st_size))
@@ -325,6 +350,7 @@ class JsonLinesSink(_FileSink[Any]):
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" or "overwrite". Not asked
             where a job goes on from a checkpoint: then it goes on with its file.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """
 
     def __init__(
@@ -333,8 +359,9 @@ class JsonLinesSink(_FileSink[Any]):
         *,
         default: Default | None = None,
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
+        compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, existing)
+        super().__init__(path, existing, compression)
         self._write_json = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
 
     def _encode(self, value: Any) -> bytes:
@@ -357,6 +384,7 @@ class CsvSink(_FileSink[Any]):
         existing: what to do with a file that is there already: "refuse", "append" (its header must name
             the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
             with its file.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """
 
     def __init__(
@@ -367,8 +395,9 @@ class CsvSink(_FileSink[Any]):
         delimiter: str = ",",
         default: Default | None = None,
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
+        compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, existing)
+        super().__init__(path, existing, compression)
         self._delimiter = delimiter_of(delimiter)
         self._default = default
         self._given = None if columns is None else column_names(columns)
@@ -404,9 +433,16 @@ class CsvSink(_FileSink[Any]):
         self._rows = RowWriter(columns, self._default)
 
     def _header(self) -> list[str]:
-        with open_file(self._path, "rb") as file:
+        with self._written() as file:
             lines = (line.decode("utf-8-sig") for line in file)
             return next(csv.reader(lines, delimiter=self._delimiter), [])
+
+    def _written(self) -> BinaryIO:
+        """What is in the file, from its beginning on."""
+        file = open_file(self._path, "rb")
+        if self._compression is None:
+            return file
+        return cast(BinaryIO, io.BufferedReader(Decompressing(file, self._compression, complete=False)))
 
     def _head(self) -> bytes:
         return self._row(self._columns) if self._columns else b""
@@ -416,8 +452,8 @@ class CsvSink(_FileSink[Any]):
             super()._go_behind(file)
             return
         header = self._head()
-        file.seek(0)
-        found = file.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
+        with self._written() as written:
+            found = written.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
         if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
             raise SinkError(
                 f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"

@@ -10,26 +10,28 @@ What is after the last line end is a record if the file is `complete`. In a file
 it may be half a record, with half a number, half a line end or half a character, and only the user can know.
 If a line was read as a whole and goes on later, that is an error: its beginning was delivered.
 
-Reading happens in the event loop. A batch from a local disk takes less time than handing it to a thread and
-back, and a read, which cannot be interrupted, need not be undone when it is cancelled.
+A compressed file (`compression`) is read in the same way: a place in it is one in what it holds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import csv
+import io
 import logging
-import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import orjson
 
-from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.base import SourceBatch
+from asyncstream.connectors.files.compression import Compression, Decompressing, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint, has_shrunk
+from asyncstream.connectors.files.reading import FileSource
+from asyncstream.connectors.files.storage import size_of
 from asyncstream.connectors.lines import (
+    BUFFER_BYTES,
     AnyPath,
     LineGrew,
     Lines,
@@ -39,8 +41,6 @@ from asyncstream.connectors.lines import (
     TooLong,
     column_names,
     delimiter_of,
-    file_path,
-    open_file,
     why_malformed,
 )
 from asyncstream.connectors.models import Unfit, reader
@@ -66,6 +66,7 @@ class _Options(TypedDict, total=False):
     on_malformed: Literal["fail", "reject"]
     batch: int
     max_line_bytes: int
+    compression: Compression
 
 
 class _CsvOptions(_Options, total=False):
@@ -74,7 +75,7 @@ class _CsvOptions(_Options, total=False):
     delimiter: str
 
 
-class _FileSource(Source[T]):
+class _LineSource(FileSource[T]):
     """What JSON lines and CSV have in common; they differ in `_next`."""
 
     def __init__(
@@ -85,27 +86,28 @@ class _FileSource(Source[T]):
         on_malformed: str,
         batch: int,
         max_line_bytes: int,
+        compression: Compression,
     ) -> None:
-        self._path = file_path(path)
+        super().__init__(path)
+        self._compression = compression_of(compression, self._path)
         self._complete = choice("complete", complete, (True, False))
         self._starts_over = choice("if_changed", if_changed, ("fail", "start_over")) == "start_over"
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._batch = count("batch", batch)
         self._limit = count("max_line_bytes", max_line_bytes)
+        self._file: BinaryIO | None = None
+        self._packed: Decompressing | None = None  # what is between the file and its lines
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
 
-    async def open(self) -> None:
-        try:
-            self._lines = Lines(open_file(self._path, "rb"), self._limit, complete=self._complete)
-            self._begin(self._lines)
-            self._first = self._lines.mark()
-        except OSError as error:
-            await self.close()
-            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
-        except SourceError:
-            await self.close()
-            raise
+    def _open(self) -> None:
+        self._file = file = self._storage.read(self._path)
+        if self._compression is not None:
+            self._packed = Decompressing(file, self._compression, complete=self._complete)
+            file = cast(BinaryIO, io.BufferedReader(self._packed, BUFFER_BYTES))
+        self._lines = Lines(file, self._limit, complete=self._complete)
+        self._begin(self._lines)
+        self._first = self._lines.mark()
 
     def _begin(self, lines: Lines) -> None:
         """Read what comes before the first element."""
@@ -119,8 +121,7 @@ class _FileSource(Source[T]):
             Malformed: for lines that are no element. The next one begins after them.
         """
 
-    async def read(self) -> SourceBatch[T] | None:
-        await asyncio.sleep(0)  # others get their turn, however long the file is
+    def _read(self) -> SourceBatch[T] | None:
         lines = self._opened()
         values: list[Any] = []
         rejected: list[RejectedLine] = []
@@ -147,8 +148,6 @@ class _FileSource(Source[T]):
                 f"{self._path}, {error}: it was read as a whole line, for the file ended there, and now goes "
                 "on; pass complete=False for a file that is still being written"
             ) from error
-        except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
         return SourceBatch(values, None, rejected) if values or rejected else None
 
     def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
@@ -158,40 +157,51 @@ class _FileSource(Source[T]):
     def _error(self, malformed: Malformed) -> SourceError:
         return SourceError(f"{self._path}, line {malformed.line_number}: {malformed.reason}")
 
-    def position(self) -> dict[str, Any] | None:
-        if self._lines is None:
+    def _place(self) -> dict[str, Any] | None:
+        if self._lines is None or self._file is None:
             return None
-        lines = self._lines
-        offset, count = lines.mark()
+        offset, count = self._lines.mark()
         try:
-            self._check_size(lines)
-            return {"offset": offset, "lines": count, **fingerprint(lines.file, offset)}
+            self._check_size(self._lines)
+            place = {"offset": offset, "lines": count}
+            if self._packed is not None:
+                place["packed"] = self._in_file(offset)
+            return place | fingerprint(self._file, self._in_file(offset))
         except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+            raise self._unreadable(self._path, error) from error
+
+    def _in_file(self, offset: int) -> int:
+        """How many bytes of the file itself are behind, when so many of what it holds are."""
+        return offset if self._packed is None else self._packed.packed_before(offset)
 
     def progress(self) -> float | None:
-        if self._lines is None:
+        if self._lines is None or self._file is None or self._storage.is_remote:
             return None
-        size = os.fstat(self._lines.file.fileno()).st_size
-        return min(1.0, self._lines.offset / size) if size else 1.0
+        size = size_of(self._file)
+        return min(1.0, self._in_file(self._lines.offset) / size) if size else 1.0
 
     def _check_size(self, lines: Lines) -> None:
         """The file that is open may have been cut; then there is no going on in it."""
-        offset, _ = lines.mark()
-        size = os.fstat(lines.file.fileno()).st_size
+        assert self._file is not None
+        offset = self._in_file(lines.mark()[0])
+        size = size_of(self._file)
         if size < offset:
             raise SourceError(f"{self._path} was cut to {size} bytes, when {offset} had been read")
 
-    async def can_seek(self, position: dict[str, Any]) -> None:
+    def _check(self, position: dict[str, Any]) -> None:
         if self._starts_over:
             return
-        try:
-            with open_file(self._path, "rb") as file:
-                found = difference(file, position["offset"], position)
-        except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        self._check_compression(position)
+        with self._storage.read(self._path) as file:
+            found = difference(file, position.get("packed", position["offset"]), position)
         if found is not None:
             raise self._changed(position["offset"], found)
+
+    def _check_compression(self, position: dict[str, Any]) -> None:
+        if ("packed" in position) != (self._compression is not None):
+            raise SourceError(
+                f"cannot go on in {self._path}: compression= is another one than it was at the checkpoint"
+            )
 
     def _changed(self, offset: int, found: str) -> SourceError:
         return SourceError(
@@ -199,16 +209,15 @@ class _FileSource(Source[T]):
             "pass if_changed='start_over' to read this one from its beginning"
         )
 
-    async def seek(self, position: dict[str, Any]) -> None:
+    def _go_on(self, position: dict[str, Any]) -> None:
         lines = self._opened()
+        assert self._file is not None
+        self._check_compression(position)
         offset = position["offset"]
-        try:
-            found = difference(lines.file, offset, position)
-            shrunk = found is None and has_shrunk(lines.file, position)
-            if found is None and offset > self._first[0]:
-                lines.go_to((offset, position["lines"]))
-        except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {describe_error(error)}") from error
+        found = difference(self._file, position.get("packed", offset), position)
+        shrunk = found is None and has_shrunk(self._file, position)
+        if found is None and offset > self._first[0]:
+            lines.go_to((offset, position["lines"]))
         if found is not None:
             if not self._starts_over:
                 raise self._changed(offset, found)
@@ -224,18 +233,18 @@ class _FileSource(Source[T]):
             raise SourceError(f"the source of {self._path} is not open")
         return self._lines
 
-    async def close(self) -> None:
-        if self._lines is not None:
-            self._lines.file.close()
-            self._lines = None
+    def _close(self) -> None:
+        file, self._file, self._lines, self._packed = self._file, None, None, None
+        if file is not None:
+            file.close()
 
 
-class JsonLinesSource(_FileSource[T]):
+class JsonLinesSource(_LineSource[T]):
     """
     Reads a file with one JSON value per line: UTF-8, any line ends, empty lines skipped.
 
     Args:
-        path: the file.
+        path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each line is to become one; see
             `connectors.models`. A line that is none is malformed.
         complete: what is after the last line end is a record too. False: the file is still being written, and
@@ -247,6 +256,7 @@ class JsonLinesSource(_FileSource[T]):
             "reject": the line goes to the source's `rejected` output as a `RejectedLine`.
         batch: how many values one read brings at most.
         max_line_bytes: a longer line is malformed; it is never held in memory.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """
 
     @overload
@@ -265,8 +275,9 @@ class JsonLinesSource(_FileSource[T]):
         on_malformed: Literal["fail", "reject"] = "fail",
         batch: int = 1000,
         max_line_bytes: int = 16 * 2**20,
+        compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
+        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes, compression)
         self._model = None if model is None else reader(model)
 
     def _next(self, lines: Lines, begin: Place) -> Any:
@@ -282,7 +293,7 @@ class JsonLinesSource(_FileSource[T]):
             raise Malformed(begin, why_malformed(error)) from error
 
 
-class CsvSource(_FileSource[T]):
+class CsvSource(_LineSource[T]):
     """
     Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
 
@@ -291,7 +302,7 @@ class CsvSource(_FileSource[T]):
     whose end is still to be written.
 
     Args:
-        path: the file.
+        path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each record is to become one; see
             `connectors.models`. A record that is none is malformed.
         columns: their names, if the file does not begin with them.
@@ -308,6 +319,7 @@ class CsvSource(_FileSource[T]):
         batch: how many values one read brings at most.
         max_line_bytes: a longer record is malformed; it is never held in memory. A single field may have
             `csv.field_size_limit()` characters.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """
 
     @overload
@@ -329,8 +341,9 @@ class CsvSource(_FileSource[T]):
         on_malformed: Literal["fail", "reject"] = "fail",
         batch: int = 1000,
         max_line_bytes: int = 2**20,
+        compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes)
+        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes, compression)
         self._model = None if model is None else reader(model, is_text=True)
         self._given_columns = None if columns is None else column_names(columns)
         self._types = {

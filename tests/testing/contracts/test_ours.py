@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
+import zstandard
 
 from asyncstream import (
     CsvSink,
@@ -42,6 +44,11 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 def write_json(folder: Path) -> None:
     (folder / "in.jsonl").write_text(LINES)
+
+
+def write_packed_json(folder: Path) -> None:
+    pieces = LINES[:555], LINES[555:]
+    (folder / "in.jsonl.gz").write_bytes(b"".join(gzip.compress(piece.encode()) for piece in pieces))
 
 
 def write_csv(folder: Path) -> None:
@@ -99,6 +106,12 @@ SOURCES: dict[str, list[Check]] = {
     "json": source_contract(
         lambda folder: JsonLinesSource(folder / "in.jsonl", batch=7), ROWS, prepare=write_json
     ),
+    "json, gzip": source_contract(
+        lambda folder: JsonLinesSource(folder / "in.jsonl.gz", batch=7), ROWS, prepare=write_packed_json
+    ),
+    "json, by fsspec": source_contract(
+        lambda folder: JsonLinesSource(f"file://{folder}/in.jsonl", batch=7), ROWS, prepare=write_json
+    ),
     "csv": source_contract(
         lambda folder: CsvSource(folder / "in.csv", batch=7, types={"n": int}), ROWS, prepare=write_csv
     ),
@@ -118,6 +131,14 @@ ELEMENTS = [{"n": number, "text": "x" * number} for number in range(24)]
 def read_json(folder: Path) -> list[Any]:
     path = folder / "out.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_packed_json(folder: Path) -> list[Any]:
+    path = folder / "out.jsonl.zst"
+    if not path.exists():
+        return []
+    with zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True) as reader:
+        return [json.loads(line) for line in reader.read().splitlines()]
 
 
 def read_csv(folder: Path) -> list[Any]:
@@ -150,6 +171,9 @@ def written(folder: Path) -> list[Any]:
 
 SINKS: dict[str, list[Check]] = {
     "json": sink_contract(lambda folder: JsonLinesSink(folder / "out.jsonl"), read_json, ELEMENTS),
+    "json, zstd": sink_contract(
+        lambda folder: JsonLinesSink(folder / "out.jsonl.zst"), read_packed_json, ELEMENTS
+    ),
     "csv": sink_contract(
         lambda folder: CsvSink(folder / "out.csv", columns=["n", "text"]), read_csv, ELEMENTS
     ),

@@ -1,0 +1,196 @@
+"""
+Compressed lines: gzip, and zstd by the extra [zstd].
+
+Both formats allow several compressed pieces one behind the other (gzip's members, zstd's frames), and what
+reads them takes the whole for one file. So a sink ends a piece at each checkpoint, and can cut a file off
+there as it cuts off lines.
+
+There is no jumping into the midst of a piece: to go back means to read from the beginning again, except for
+the last bytes, which are kept. So places stay what they are in a plain file, bytes before a line, and what
+goes on from one reads what is before it once more.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
+
+from asyncstream.errors import MissingExtra, describe_error
+from asyncstream.validation import choice
+
+__all__ = ("Compressing", "Compression", "Decompressing", "compression_of")
+
+Compression: TypeAlias = Literal["infer", "gzip", "zstd"] | None
+"""How a file is compressed; "infer": its name tells, by `.gz` or `.zst`."""
+
+_BY_ENDING: Final = {".gz": "gzip", ".zst": "zstd"}
+
+_BLOCK: Final = 16 * 1024
+"""Bytes that are decompressed in one go; what comes of them, a thousand times that at worst, is in memory."""
+
+_KEPT: Final = 1 << 20
+"""Bytes behind which going back means to begin anew."""
+
+_LEVEL: Final = 6
+
+
+def compression_of(compression: object, path: str) -> str | None:
+    """
+    How the file is compressed; None: it is not.
+
+    Raises:
+        PipelineError: if that is no compression.
+        MissingExtra: if it is zstd, and what does that is not installed.
+    """
+    found: Any = choice("compression", compression, ("infer", "gzip", "zstd", None))
+    if found == "infer":
+        found = _BY_ENDING.get(os.path.splitext(path)[1].lower())
+    if found == "zstd":
+        _zstandard()
+    return None if found is None else str(found)
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtra("zstd", "zstd") from error
+    return zstandard
+
+
+def _compressor(compression: str) -> Any:
+    if compression == "gzip":
+        return zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    return _zstandard().ZstdCompressor().compressobj()
+
+
+def _decompressor(compression: str) -> Any:
+    if compression == "gzip":
+        return zlib.decompressobj(31)
+    return _zstandard().ZstdDecompressor().decompressobj()
+
+
+class Compressing:
+    """
+    Writes to a file what is written to it, compressed.
+
+    Args:
+        file: where to.
+        compression: "gzip" or "zstd".
+    """
+
+    def __init__(self, file: BinaryIO, compression: str) -> None:
+        self._file = file
+        self._compression = compression
+        self._piece: Any = None
+
+    def write(self, data: bytes) -> None:
+        if self._piece is None:
+            self._piece = _compressor(self._compression)
+        if packed := self._piece.compress(data):
+            self._file.write(packed)
+
+    def finish(self) -> None:
+        """End the piece that was begun: what was written can be read now."""
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            self._file.write(piece.flush())
+
+
+class Decompressing(io.RawIOBase):
+    """
+    What a compressed file holds, as a file.
+
+    Args:
+        file: at its beginning.
+        compression: "gzip" or "zstd".
+        complete: a piece without its end is damage; otherwise it is still being written.
+    """
+
+    def __init__(self, file: BinaryIO, compression: str, *, complete: bool = True) -> None:
+        self._file = file
+        self._make: Callable[[], Any] = lambda: _decompressor(compression)
+        self._compression = compression
+        self._complete = complete
+        self._at = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file.seek(0)
+        self._piece: Any = None
+        self._ends = [(0, 0)]  # bytes that came of so many bytes of the file
+        self._chunks: deque[tuple[int, bytes]] = deque()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._at
+        elif whence != os.SEEK_SET:
+            raise io.UnsupportedOperation("how much there is, only reading to the end tells")
+        if offset < (self._chunks[0][0] if self._chunks else self._ends[-1][0]):
+            self._begin()
+        self._at = offset
+        return offset
+
+    def packed_before(self, offset: int) -> int:
+        """How many bytes of the file the first `offset` bytes came of, which were read."""
+        return self._ends[min(bisect_left(self._ends, (offset,)), len(self._ends) - 1)][1]
+
+    def readinto(self, buffer: Any) -> int:
+        while self._at >= self._ends[-1][0]:
+            if not self._decompress():
+                return 0
+        for begin, chunk in reversed(self._chunks):
+            if begin <= self._at:
+                data = chunk[self._at - begin : self._at - begin + len(buffer)]
+                buffer[: len(data)] = data
+                self._at += len(data)
+                return len(data)
+        raise AssertionError("what was not kept is read from the beginning again")
+
+    def _decompress(self) -> bool:
+        """Decompress the next block of the file; False at its end."""
+        block = self._file.read(_BLOCK)
+        if not block:
+            if self._piece is not None and self._complete:
+                raise OSError(f"it ends in the midst of {self._compression} data; is it still being written?")
+            return False
+        try:
+            data = b"".join(self._unpacked(block))
+        except Exception as error:  # zlib and zstd have errors of their own
+            raise OSError(
+                f"damaged {self._compression} data behind byte {self._ends[-1][1]}: {describe_error(error)}"
+            ) from error
+        begin, packed = self._ends[-1]
+        self._ends.append((begin + len(data), packed + len(block)))
+        if data:
+            self._chunks.append((begin, data))
+            while len(self._chunks) > 1 and self._chunks[1][0] < begin - _KEPT:
+                self._chunks.popleft()
+        return True
+
+    def _unpacked(self, block: bytes) -> Any:
+        while block:
+            if self._piece is None:
+                self._piece = self._make()
+            yield self._piece.decompress(block)
+            if not self._piece.eof:
+                return
+            block, self._piece = self._piece.unused_data, None

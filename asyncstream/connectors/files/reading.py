@@ -1,0 +1,135 @@
+"""
+What sources of files have in common: from a disk they read in the event loop, from elsewhere in a thread.
+
+A batch from a local disk takes less time than handing it to a thread and back, and a read that nobody can
+interrupt need not be undone when it is cancelled. What comes over a network is read in one thread. A read
+that is cancelled leaves the thread what it does; the next one takes what has come of it, and until then the
+position is the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from asyncstream.aside import DiskThread
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.files.storage import storage_of
+from asyncstream.connectors.lines import AnyPath, file_path
+from asyncstream.errors import SourceError, describe_error
+
+__all__ = ("FileSource",)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class FileSource(Source[T]):
+    """
+    A source of one file, or of a folder's.
+
+    Args:
+        path: on a disk, or in an object store: "s3://bucket/name".
+
+    Raises:
+        MissingExtra: if it is in an object store, and fsspec is not installed.
+    """
+
+    _errors: tuple[type[Exception], ...] = (OSError,)
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = file_path(path)
+        self._storage = storage_of(self._path)
+        if self._storage.is_remote:  # each object store's library has errors of its own
+            self._errors = (Exception,)
+        self._thread: DiskThread | None = None
+        self._reading: asyncio.Future[tuple[SourceBatch[T] | None, Any]] | None = None
+        self._behind: Any = None  # the position behind what the thread has read and `read` has given
+
+    async def _do(self, work: Callable[[], U]) -> U:
+        if not self._storage.is_remote:
+            return work()
+        if self._thread is None:
+            self._thread = DiskThread()
+        return await self._thread.do(work)
+
+    def _guarded(self, work: Callable[[], U]) -> U:
+        try:
+            return work()
+        except SourceError:
+            raise
+        except self._errors as error:
+            raise self._unreadable(self._path, error) from error
+
+    def _unreadable(self, path: str, error: Exception) -> SourceError:
+        return SourceError(f"cannot read {path}: {describe_error(error)}")
+
+    async def open(self) -> None:
+        self._reading = None
+        try:
+            await self._do(partial(self._guarded, self._open))
+        except BaseException:
+            await self.close()
+            raise
+        if self._storage.is_remote:
+            self._behind = await self._do(self._place)
+
+    async def read(self) -> SourceBatch[T] | None:
+        if not self._storage.is_remote:
+            await asyncio.sleep(0)  # others get their turn, however long the file is
+            return self._guarded(self._read)
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._do(self._read_and_place))
+        await asyncio.wait({self._reading})
+        reading, self._reading = self._reading, None
+        batch, self._behind = reading.result()
+        return batch
+
+    def _read_and_place(self) -> tuple[SourceBatch[T] | None, Any]:
+        return self._guarded(self._read), self._place()
+
+    def position(self) -> Any:
+        return self._behind if self._storage.is_remote else self._place()
+
+    async def can_seek(self, position: Any) -> None:
+        await self._do(partial(self._guarded, partial(self._check, position)))
+
+    async def seek(self, position: Any) -> None:
+        await self._do(partial(self._guarded, partial(self._go_on, position)))
+        self._behind = position
+
+    async def close(self) -> None:
+        self._reading = None
+        await self._do(self._close)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end()
+
+    # ------------------------------------------------------------------ what each does, in a thread or not
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Open it at its beginning."""
+
+    @abstractmethod
+    def _read(self) -> SourceBatch[T] | None:
+        """The next batch; None at the end."""
+
+    @abstractmethod
+    def _place(self) -> Any:
+        """The position behind the last batch; None if it is not open."""
+
+    @abstractmethod
+    def _check(self, position: Any) -> None:
+        """Raises `SourceError` if it cannot go on from there; it may not be open yet."""
+
+    @abstractmethod
+    def _go_on(self, position: Any) -> None:
+        """Go on from there."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close what is open."""

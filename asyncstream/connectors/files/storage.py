@@ -1,0 +1,194 @@
+"""
+Where files are: on a disk, or in an object store (`s3://`, `gs://`, `az://`, `memory://`, ...) by fsspec.
+
+A path with `://` in it names an object store; the extra [fsspec] has what opens it. What fsspec does may wait
+for a network, so those who use a store that `is_remote` do so in a thread; a disk answers in the event loop.
+
+An object store has no lock and no rename that is one step: `rename` copies and deletes, and what a crash
+leaves between the two is there under both names.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+from asyncstream.connectors.lines import open_file
+from asyncstream.errors import MissingExtra
+
+__all__ = ("Storage", "is_remote", "size_of", "storage_of")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names something in an object store."""
+    return "://" in path
+
+
+def size_of(file: BinaryIO) -> int:
+    """How many bytes an open file has; its own place stays where it is."""
+    try:
+        return os.fstat(file.fileno()).st_size
+    except (OSError, AttributeError):  # of an object store
+        place = file.tell()
+        try:
+            return file.seek(0, os.SEEK_END)
+        finally:
+            file.seek(place)
+
+
+class Storage(ABC):
+    """What is done with files; what fails raises `OSError`, or what the object store's own library does."""
+
+    is_remote = False
+
+    @abstractmethod
+    def exists(self, path: str) -> bool: ...
+
+    @abstractmethod
+    def is_folder(self, path: str) -> bool: ...
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder and in those below it, by their paths from there; none if it is not there."""
+
+    @abstractmethod
+    def read(self, path: str) -> BinaryIO:
+        """The file, open at its beginning."""
+
+    @abstractmethod
+    def create(self, path: str) -> BinaryIO:
+        """A new file, in a folder that is made if need be."""
+
+    @abstractmethod
+    def finish(self, file: BinaryIO) -> None:
+        """Close a file that was created, so that it can no longer be lost."""
+
+    @abstractmethod
+    def rename(self, path: str, target: str) -> None: ...
+
+    @abstractmethod
+    def remove(self, path: str) -> None: ...
+
+    @abstractmethod
+    def make_folder(self, path: str) -> None: ...
+
+    @abstractmethod
+    def settle(self, folder: str) -> None:
+        """Have the names in a folder outlast a crash of the machine."""
+
+    def join(self, folder: str, name: str) -> str:
+        return f"{folder.rstrip('/')}/{name}"
+
+
+def storage_of(path: str) -> Storage:
+    """
+    Where the path leads.
+
+    Raises:
+        MissingExtra: if that is an object store, and fsspec is not installed.
+    """
+    return _Remote(path) if is_remote(path) else _Disk()
+
+
+class _Disk(Storage):
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def names(self, folder: str) -> list[str]:
+        return list(_below(folder, ""))
+
+    def read(self, path: str) -> BinaryIO:
+        return open_file(path, "rb")
+
+    def create(self, path: str) -> BinaryIO:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        return open_file(path, "xb")
+
+    def finish(self, file: BinaryIO) -> None:
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rename(self, path: str, target: str) -> None:
+        os.replace(path, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def settle(self, folder: str) -> None:
+        if os.name != "nt":
+            directory = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def join(self, folder: str, name: str) -> str:
+        return os.path.join(folder, name)
+
+
+def _below(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _below(entry.path, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}"
+
+
+class _Remote(Storage):
+    is_remote = True
+
+    def __init__(self, path: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise MissingExtra(f"{path.partition('://')[0]}://", "fsspec") from error
+        self._fs: Any = fsspec.core.url_to_fs(path)[0]
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(path))
+
+    def is_folder(self, path: str) -> bool:
+        return bool(self._fs.isdir(path))
+
+    def names(self, folder: str) -> list[str]:
+        self._fs.invalidate_cache()
+        root = self._fs._strip_protocol(folder).rstrip("/") + "/"
+        try:
+            return [str(name).removeprefix(root) for name in self._fs.find(folder)]
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, self._fs.open(path, "rb"))
+
+    def create(self, path: str) -> BinaryIO:
+        self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+        return cast(BinaryIO, self._fs.open(path, "wb"))
+
+    def finish(self, file: BinaryIO) -> None:
+        file.close()
+
+    def rename(self, path: str, target: str) -> None:
+        self._fs.mv(path, target)
+
+    def remove(self, path: str) -> None:
+        self._fs.rm_file(path)
+
+    def make_folder(self, path: str) -> None:
+        self._fs.makedirs(path, exist_ok=True)
+
+    def settle(self, folder: str) -> None:
+        """An object that is there stays there."""

@@ -1,0 +1,194 @@
+"""Lines in compressed files: pieces that end at checkpoints, and places in what a file holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream import (
+    Checkpoints,
+    CsvSink,
+    CsvSource,
+    DirectoryStore,
+    JsonLinesSink,
+    JsonLinesSource,
+    Pipeline,
+    PipelineError,
+    Source,
+    SourceError,
+)
+from asyncstream.connectors import RejectedLine
+
+ROWS = [{"n": number, "text": "x" * (number % 300)} for number in range(5000)]
+LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
+def pack(data: bytes, ending: str) -> bytes:
+    return gzip.compress(data) if ending == "gz" else zstandard.ZstdCompressor().compress(data)
+
+
+def unpack(data: bytes, ending: str) -> bytes:
+    if ending == "gz":
+        return gzip.decompress(data)
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        return reader.read()
+
+
+ENDINGS = pytest.mark.parametrize("ending", ["gz", "zst"])
+
+
+async def read_on(source: Source[Any], position: Any = None) -> list[Any]:
+    await source.open()
+    if position is not None:
+        await source.can_seek(position)
+        await source.seek(position)
+    rows: list[Any] = []
+    try:
+        while (batch := await source.read()) is not None:
+            rows += batch.values
+    finally:
+        await source.close()
+    return rows
+
+
+@ENDINGS
+async def test_pieces_are_read_as_one_file_and_gone_on_in(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"in.jsonl.{ending}"
+    path.write_bytes(pack(LINES[:1001], ending) + pack(b"", ending) + pack(LINES[1001:], ending))
+    assert await read_on(JsonLinesSource(path)) == ROWS
+    source = JsonLinesSource(path, batch=1700)
+    await source.open()
+    shares = []
+    for read in (1700, 3400):
+        await source.read()
+        shares.append(source.progress() or 0)
+        assert await read_on(JsonLinesSource(path), source.position()) == ROWS[read:]
+    assert 0 < shares[0] <= shares[1] <= 1
+    await source.close()
+
+
+@ENDINGS
+async def test_file_that_grows_is_read_on(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"in.jsonl.{ending}"
+    packed = pack(LINES, ending)
+    path.write_bytes(packed[: len(packed) // 2])
+    source = JsonLinesSource(path, complete=False)
+    await source.open()
+    rows: list[Any] = []
+    while (batch := await source.read()) is not None:
+        rows += batch.values
+    path.write_bytes(packed)
+    while (batch := await source.read()) is not None:
+        rows += batch.values
+    await source.close()
+    assert rows == ROWS
+
+
+@ENDINGS
+async def test_damage_is_told_and_not_taken_for_the_end(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"in.jsonl.{ending}"
+    packed = pack(LINES, ending)
+    path.write_bytes(packed[:-9])
+    with pytest.raises(SourceError, match="it ends in the midst of"):
+        await read_on(JsonLinesSource(path))
+    at = len(packed) - 8 if ending == "gz" else 2000  # the checksum; garbage before it is decompressed too
+    path.write_bytes(packed[:at] + b"????" + packed[at + 4 :])
+    with pytest.raises(SourceError, match=r"damaged (gzip|zstd) data"):
+        await read_on(JsonLinesSource(path))
+
+
+async def test_malformed_line_costs_itself_also_far_back(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv.gz"
+    wrong = 'x,"' + "y" * 3_000_000  # a quote that is never closed: it is read to the end, and then gone back
+    path.write_bytes(pack(f"n,text\n1,a\n{wrong}\n2,b\n3,c,d\n4,e\n".encode(), "gz"))
+    source = CsvSource(path, on_malformed="reject", max_line_bytes=2**20)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert [row["n"] for row in batch.values] == ["1", "2", "4"]
+    assert [(type(line), line.line_number) for line in batch.rejected] == [
+        (RejectedLine, 3),
+        (RejectedLine, 5),
+    ]
+    await source.close()
+
+
+@settings(deadline=None, max_examples=25)
+@given(cuts=st.lists(st.integers(0, len(LINES)), max_size=5), read=st.integers(1, 4999))
+def test_wherever_pieces_end_the_lines_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], read: int
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "in.jsonl.zst"
+    ends = [0, *sorted(cuts), len(LINES)]
+    path.write_bytes(b"".join(pack(LINES[begin:end], "zst") for begin, end in pairwise(ends)))
+
+    async def main() -> None:
+        source = JsonLinesSource(path, batch=read)
+        await source.open()
+        await source.read()
+        position = source.position()
+        await source.close()
+        assert await read_on(JsonLinesSource(path), position) == ROWS[read:]
+
+    asyncio.run(main())
+
+
+@ENDINGS
+@pytest.mark.parametrize("kind", [JsonLinesSink, CsvSink])
+def test_sink_ends_a_piece_at_each_checkpoint_and_is_cut_off_there(
+    tmp_path: Path, ending: str, kind: Any
+) -> None:
+    out, plain = tmp_path / f"out.{ending}", tmp_path / "plain"
+
+    def pipeline(sink: Any, fails_at: int) -> Pipeline:
+        def looks(row: dict[str, Any]) -> dict[str, Any]:
+            if row["n"] == fails_at:
+                raise ValueError("on purpose")
+            return row
+
+        built = Pipeline("rows")
+        read = built.source(lambda: ROWS) if sink is plain else built.source(ROWS, name="in")
+        read.map(looks, name="looks").to(kind(sink), name="out")
+        return built
+
+    kept = Checkpoints(store=DirectoryStore(tmp_path / "kept"), every=0.001)
+    for fails_at in (1700, 3600):
+        with pytest.raises(Exception, match="on purpose"):
+            asyncio.run(pipeline(out, fails_at).run(checkpoints=kept))
+    asyncio.run(pipeline(out, -1).run(checkpoints=kept))
+    asyncio.run(pipeline(plain, -1).run())
+    assert unpack(out.read_bytes(), ending) == plain.read_bytes()
+    assert len(out.read_bytes()) < len(plain.read_bytes())
+
+
+async def test_compressed_csv_is_appended_to_under_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv.gz"
+    for columns in (["a", "b"], None):
+        sink = CsvSink(path, columns=columns, existing="append")
+        await sink.open()
+        await sink.write([{"a": 1, "b": 2}], None)
+        await sink.flush()
+        await sink.close()
+    assert gzip.decompress(path.read_bytes()) == b"a,b\n1,2\n1,2\n"
+
+
+async def test_wrong_arguments_and_another_compression_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="compression: expected one of 'infer', 'gzip', 'zstd'"):
+        JsonLinesSource("x", compression="bzip2")  # type: ignore[call-overload]
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(pack(LINES, "gz"))
+    source = JsonLinesSource(path)
+    await source.open()
+    position = source.position()
+    await source.close()
+    with pytest.raises(SourceError, match="compression= is another one"):
+        await JsonLinesSource(path, compression=None).can_seek(position)
