@@ -28,12 +28,16 @@ from asyncstream.async_wait import OutputOrder
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, DirectoryStore, MemoryStore, SqliteStore
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.connectors import (
+    ArrowIpcSink,
+    ArrowIpcSource,
+    CsvFolderSink,
     CsvSink,
     CsvSource,
     DeadLetterSource,
     GlobSource,
     Inbox,
     Items,
+    JsonLinesFolderSink,
     JsonLinesSink,
     JsonLinesSource,
     ParquetSink,
@@ -42,6 +46,7 @@ from asyncstream.connectors import (
     PostgresUpsertSink,
     Published,
     RejectedLine,
+    RejectedRow,
     ResultsHandle,
     Sink,
     Source,
@@ -140,6 +145,8 @@ from asyncstream.windowing.aggregates import (
 __version__ = "0.2.0"
 
 __all__ = (
+    "ArrowIpcSink",
+    "ArrowIpcSource",
     "AscendingTimestamps",
     "AsyncFunction",
     "AsyncResults",
@@ -159,6 +166,7 @@ __all__ = (
     "Collect",
     "Count",
     "CountDistinct",
+    "CsvFolderSink",
     "CsvSink",
     "CsvSource",
     "CumulativeWindows",
@@ -184,6 +192,7 @@ __all__ = (
     "Latency",
     "LeaseHeld",
     "LeaseLost",
+    "JsonLinesFolderSink",
     "JsonLinesSink",
     "JsonLinesSource",
     "KeyedBroadcastProcessFunction",
@@ -217,6 +226,7 @@ __all__ = (
     "Quantile",
     "Ranking",
     "RejectedLine",
+    "RejectedRow",
     "Restarts",
     "ResultsHandle",
     "RetriesExhausted",

@@ -7,12 +7,17 @@ Sources and sinks: one module or package per outside system, both directions tog
 from asyncstream.connectors.base import Sink, Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.dead_letters import DeadLetterSource, from_dead_letter, to_dead_letter
 from asyncstream.connectors.files import (
+    ArrowIpcSink,
+    ArrowIpcSource,
+    CsvFolderSink,
     CsvSink,
     CsvSource,
+    JsonLinesFolderSink,
     JsonLinesSink,
     JsonLinesSource,
     ParquetSink,
     ParquetSource,
+    RejectedRow,
 )
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
@@ -24,13 +29,17 @@ from asyncstream.connectors.splits import GlobSource, SplitSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (
+    "ArrowIpcSink",
+    "ArrowIpcSource",
     "CallbackSink",
+    "CsvFolderSink",
     "CsvSink",
     "CsvSource",
     "DeadLetterSource",
     "GlobSource",
     "Inbox",
     "Items",
+    "JsonLinesFolderSink",
     "JsonLinesSink",
     "JsonLinesSource",
     "ListSink",
@@ -41,6 +50,7 @@ __all__ = (
     "PostgresSink",
     "PostgresUpsertSink",
     "RejectedLine",
+    "RejectedRow",
     "Published",
     "ResultsHandle",
     "Sink",

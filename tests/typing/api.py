@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, assert_type
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from asyncstream import (
+    ArrowIpcSink,
+    ArrowIpcSource,
     AscendingTimestamps,
     AsyncFunction,
     AsyncResults,
@@ -24,6 +26,7 @@ from asyncstream import (
     Checkpoints,
     CoGrouped,
     Count,
+    CsvFolderSink,
     CsvSource,
     DeadLetterSource,
     DirectoryStore,
@@ -39,6 +42,7 @@ from asyncstream import (
     JobSnapshot,
     JobState,
     JobStatus,
+    JsonLinesFolderSink,
     JsonLinesSource,
     KeyedBroadcastProcessFunction,
     KeyedContext,
@@ -51,12 +55,15 @@ from asyncstream import (
     Match,
     MemoryStore,
     OutputOrder,
+    ParquetSink,
+    ParquetSource,
     Pattern,
     PatternMatches,
     Pipeline,
     Published,
     PunctuatedWatermarks,
     Ranking,
+    RejectedRow,
     Restarts,
     ResultsHandle,
     Sink,
@@ -163,6 +170,13 @@ def sources(
     assert_type(pipeline.source(flights), SourceStream[Flight])
     assert_type(pipeline.source(live), SourceStream[Flight])
     assert_type(pipeline.source(Items(flights)), SourceStream[Flight])
+    assert_type(ParquetSource("in.parquet"), ParquetSource[dict[str, Any]])
+    assert_type(ArrowIpcSource("in.arrow", model=Flight), ArrowIpcSource[Flight])
+    assert_type(ParquetSink("out", partition_by="day"), ParquetSink)
+    assert_type(ArrowIpcSink("out.arrow", compression="zstd"), ArrowIpcSink)
+    assert_type(CsvFolderSink("out", compression="gzip"), CsvFolderSink)
+    assert_type(JsonLinesFolderSink("s3://bucket/out"), JsonLinesFolderSink)
+    assert_type(RejectedRow("in.parquet", 1, {}, "why").row, dict[str, Any])
     assert_type(pipeline.source(Items(flights, batch=5)).rejected, Stream[Any])
     assert_type(pipeline.source(Ticker()), SourceStream[int])
     assert_type(pipeline.source(range(5)), SourceStream[int])

@@ -17,7 +17,7 @@ from typing import Any, Final
 from asyncstream.connectors.rows import Default, JsonWriter, record_of
 from asyncstream.errors import MissingExtra
 
-__all__ = ("Tables", "parquet")
+__all__ = ("Tables", "arrow_ipc", "parquet")
 
 _NATIVE: Final = (
     str,
@@ -48,6 +48,20 @@ def parquet() -> Any:
         import pyarrow.parquet as found
     except ImportError as error:
         raise MissingExtra("Parquet", "arrow") from error
+    return found
+
+
+def arrow_ipc() -> Any:
+    """
+    The module `pyarrow.ipc`.
+
+    Raises:
+        MissingExtra: if it is not installed.
+    """
+    try:
+        import pyarrow.ipc as found
+    except ImportError as error:
+        raise MissingExtra("Arrow", "arrow") from error
     return found
 
 

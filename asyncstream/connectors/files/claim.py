@@ -24,11 +24,12 @@ from typing import Any, BinaryIO
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Claim", "Record", "fenced")
+__all__ = ("Claim", "Record", "claim_of", "fenced")
 
 _COPIED = 1 << 20
 """Bytes that are copied in one go."""
@@ -97,13 +98,16 @@ class Claim:
     def read(self) -> Record | None:
         """What lies beside the file; None if there is nothing, or nothing that can be read."""
         try:
-            with open(self._beside, "rb") as file:
-                found: dict[str, Any] = json.loads(file.read())
+            found: dict[str, Any] = json.loads(self._content())
             record = Record(**found)
             record.holder()
         except (OSError, ValueError, TypeError):
             return None
         return record
+
+    def _content(self) -> bytes:
+        with open(self._beside, "rb") as file:
+            return file.read()
 
     @contextmanager
     def taking(self) -> Iterator[None]:
@@ -202,6 +206,44 @@ class Claim:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(copy)
+
+
+class _RemoteClaim(Claim):
+    """
+    The record of something in an object store, which has no locks.
+
+    So one takes over what another one writes at the same moment unseen. The checkpoint store keeps jobs that
+    use it apart; the record keeps out those that were followed, from the next look on.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._storage = storage_of(path)
+
+    @property
+    def file(self) -> str:
+        return self._path
+
+    @property
+    def _beside(self) -> str:
+        return self._storage.beside(self._path, ".sink")
+
+    def _content(self) -> bytes:
+        with self._storage.read(self._beside) as file:
+            return file.read()
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        yield
+
+    def _put(self, record: Record) -> None:
+        with self._storage.create(self._beside) as file:
+            file.write(json.dumps(asdict(record)).encode())
+
+
+def claim_of(path: str) -> Claim:
+    """The record of a file on a disk, or in an object store."""
+    return _RemoteClaim(path) if is_remote(path) else Claim(path)
 
 
 async def fenced(claim: Claim, writer: Writer) -> None:

@@ -13,7 +13,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 import orjson
 
@@ -26,17 +26,16 @@ from asyncstream.connectors.files.compression import (
     Decompressing,
     compression_of,
 )
+from asyncstream.connectors.files.csv_lines import CsvLines
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import (
     BOM,
     AnyPath,
-    column_names,
-    delimiter_of,
     file_path,
     open_file,
 )
-from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, why_unwritten
+from asyncstream.connectors.rows import Default, JsonWriter, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
@@ -45,8 +44,6 @@ from asyncstream.validation import choice, refuse
 __all__ = ("CsvSink", "JsonLinesSink")
 
 T = TypeVar("T")
-
-_CRLF: Final = "\r\n"  # only a line end of the dialect is quoted inside a field, so CR must be one
 
 
 class _FileSink(TransactionalSink[T]):
@@ -398,21 +395,14 @@ class CsvSink(_FileSink[Any]):
         compression: Compression = "infer",
     ) -> None:
         super().__init__(path, existing, compression)
-        self._delimiter = delimiter_of(delimiter)
-        self._default = default
-        self._given = None if columns is None else column_names(columns)
-        self._columns = self._given or []
-        self._found: frozenset[str] | None = None  # the columns, if they were not given
-        self._rows = RowWriter(self._columns, default)
-        # writerow gives what write gave: here the line itself
-        self._writer = csv.writer(_Encoder(), delimiter=self._delimiter, lineterminator=_CRLF)
+        self._csv = CsvLines(columns, delimiter, default)
 
     def _settle(self, way: str, length: int = 0) -> None:
-        self._columns, self._found = self._given or [], None
+        self._csv.forget()
         super()._settle(way, length)
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        if values and self._given is None and self._found is None:
+        if values and not self._csv.is_known:
             self._taken = 0
             self._find_columns(values[0])
         await super().write(values, timestamps)
@@ -420,22 +410,16 @@ class CsvSink(_FileSink[Any]):
     def _find_columns(self, value: Any) -> None:
         """Take the columns of the file, or else of an element."""
         try:
-            columns = [] if self._needs_head else self._header()
+            self._csv.find(value, () if self._needs_head else self._header())
         except OSError as error:
             raise self._broken(error) from error
-        if not columns:
-            record = record_of(value)
-            if not record or not all(isinstance(name, str) for name in record):
-                reason = TypeError("expected a mapping, or something that has fields, to know the columns by")
-                raise SinkError(why_unwritten(value, self._path, reason))
-            columns = list(record)
-        self._columns, self._found = columns, frozenset(columns)
-        self._rows = RowWriter(columns, self._default)
+        except TypeError as error:
+            raise SinkError(why_unwritten(value, self._path, error)) from error
 
     def _header(self) -> list[str]:
         with self._written() as file:
             lines = (line.decode("utf-8-sig") for line in file)
-            return next(csv.reader(lines, delimiter=self._delimiter), [])
+            return next(csv.reader(lines, delimiter=self._csv.delimiter), [])
 
     def _written(self) -> BinaryIO:
         """What is in the file, from its beginning on."""
@@ -445,10 +429,10 @@ class CsvSink(_FileSink[Any]):
         return cast(BinaryIO, io.BufferedReader(Decompressing(file, self._compression, complete=False)))
 
     def _head(self) -> bytes:
-        return self._row(self._columns) if self._columns else b""
+        return self._csv.head()
 
     def _go_behind(self, file: BinaryIO) -> None:
-        if self._given is None:
+        if not self._csv.is_given:
             super()._go_behind(file)
             return
         header = self._head()
@@ -461,20 +445,4 @@ class CsvSink(_FileSink[Any]):
         super()._go_behind(file)
 
     def _encode(self, value: Any) -> bytes:
-        if self._found is not None and (record := record_of(value)) is not None:
-            if not record.keys() <= self._found:
-                more = ", ".join(map(repr, sorted(map(str, record.keys() - self._found))))
-                raise ValueError(f"there is no column for {more}: name all of them, columns=")
-            value = {column: record.get(column) for column in self._columns}
-        return self._row(self._rows.row(value))
-
-    def _row(self, fields: Sequence[Any]) -> bytes:
-        line: bytes = self._writer.writerow(fields)
-        return line
-
-
-class _Encoder:
-    """What `csv.writer` writes to."""
-
-    def write(self, line: str) -> bytes:
-        return (line.removesuffix(_CRLF) + "\n").encode()
+        return self._csv.line(value)

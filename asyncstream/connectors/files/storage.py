@@ -62,8 +62,8 @@ class Storage(ABC):
         """A new file, in a folder that is made if need be."""
 
     @abstractmethod
-    def finish(self, file: BinaryIO) -> None:
-        """Close a file that was created, so that it can no longer be lost."""
+    def sync(self, path: str) -> None:
+        """Have what was written to a file, which is closed, outlast a crash of the machine."""
 
     @abstractmethod
     def rename(self, path: str, target: str) -> None: ...
@@ -80,6 +80,11 @@ class Storage(ABC):
 
     def join(self, folder: str, name: str) -> str:
         return f"{folder.rstrip('/')}/{name}"
+
+    def beside(self, path: str, ending: str) -> str:
+        """A hidden name beside that of `path`, with another ending behind it."""
+        folder, _, own = path.rstrip("/").rpartition("/")
+        return f"{folder}/.{own}{ending}"
 
 
 def storage_of(path: str) -> Storage:
@@ -109,9 +114,8 @@ class _Disk(Storage):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         return open_file(path, "xb")
 
-    def finish(self, file: BinaryIO) -> None:
-        with file:
-            file.flush()
+    def sync(self, path: str) -> None:
+        with open(path, "rb") as file:
             os.fsync(file.fileno())
 
     def rename(self, path: str, target: str) -> None:
@@ -133,6 +137,10 @@ class _Disk(Storage):
 
     def join(self, folder: str, name: str) -> str:
         return os.path.join(folder, name)
+
+    def beside(self, path: str, ending: str) -> str:
+        folder, own = os.path.split(os.path.abspath(path))
+        return os.path.join(folder, f".{own}{ending}")
 
 
 def _below(folder: str, prefix: str) -> Iterator[str]:
@@ -178,8 +186,8 @@ class _Remote(Storage):
         self._fs.makedirs(self._fs._parent(path), exist_ok=True)
         return cast(BinaryIO, self._fs.open(path, "wb"))
 
-    def finish(self, file: BinaryIO) -> None:
-        file.close()
+    def sync(self, path: str) -> None:
+        """An object that is closed stays."""
 
     def rename(self, path: str, target: str) -> None:
         self._fs.mv(path, target)

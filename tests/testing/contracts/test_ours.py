@@ -13,11 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow
+import pyarrow.feather as feather
+import pyarrow.ipc
 import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
 from asyncstream import (
+    ArrowIpcSink,
+    ArrowIpcSource,
+    CsvFolderSink,
     CsvSink,
     CsvSource,
     DirectoryStore,
@@ -76,6 +81,13 @@ def files(folder: Path) -> GlobSource[Any]:
     return GlobSource(folder / "*.jsonl", lambda path: JsonLinesSource(path, batch=3), parallel=3)
 
 
+def write_arrow(folder: Path) -> None:
+    feather.write_feather(pyarrow.Table.from_pylist(ROWS[:25]), folder / "a.feather", chunksize=10)
+    table = pyarrow.Table.from_pylist(ROWS[25:])
+    with pyarrow.ipc.new_stream(folder / "b.arrows", table.schema) as writer:
+        writer.write_table(table)
+
+
 def generated() -> Iterator[dict[str, Any]]:
     yield from ROWS
 
@@ -120,6 +132,10 @@ SOURCES: dict[str, list[Check]] = {
     ),
     "parquet": source_contract(lambda folder: ParquetSource(folder, batch=7), ROWS, prepare=write_parquet),
     "files": source_contract(files, ROWS, prepare=write_files, split_of=lambda row: row["n"] % 4),
+    "parquet, by fsspec": source_contract(
+        lambda folder: ParquetSource(f"file://{folder}", batch=7), ROWS, prepare=write_parquet
+    ),
+    "arrow": source_contract(lambda folder: ArrowIpcSource(folder, batch=7), ROWS, prepare=write_arrow),
     "sequence": source_contract(lambda folder: Items(ROWS), ROWS),
     "generator": source_contract(lambda folder: Items(generated), ROWS, replayable=False),
     "async generator": source_contract(lambda folder: Items(generated_later), ROWS, replayable=False),
@@ -163,6 +179,20 @@ def read_parquet(folder: Path) -> list[Any]:
     return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 
+def read_arrow(folder: Path) -> list[Any]:
+    path = folder / "out.arrow"
+    files = sorted(path.glob("[!.]*")) if path.is_dir() else [path] if path.exists() else []
+    return [row for file in files for row in feather.read_table(file).to_pylist()]
+
+
+def read_csv_folder(folder: Path) -> list[Any]:
+    found = []
+    for file in sorted((folder / "out").glob("[!.]*")):
+        _, *lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+        found += [line.split(",") for line in lines]
+    return [{"n": int(n), "text": text} for n, text in found]
+
+
 @cache
 def written(folder: Path) -> list[Any]:
     """What is written to a folder that is none."""
@@ -181,6 +211,10 @@ SINKS: dict[str, list[Check]] = {
         lambda folder: SqliteSink(folder / "out.sqlite", "t", columns=["n", "text"]), read_table, ELEMENTS
     ),
     "parquet": sink_contract(lambda folder: ParquetSink(folder / "out.parquet"), read_parquet, ELEMENTS),
+    "arrow": sink_contract(lambda folder: ArrowIpcSink(folder / "out.arrow"), read_arrow, ELEMENTS),
+    "csv, by fsspec": sink_contract(
+        lambda folder: CsvFolderSink(f"file://{folder}/out", compression="gzip"), read_csv_folder, ELEMENTS
+    ),
     "list": sink_contract(
         lambda folder: ListSink(written(folder)), written, ELEMENTS, transactional=False, durable=False
     ),

@@ -1,0 +1,388 @@
+"""
+Parquet and Arrow IPC as sources: one file, or a folder of them. Needs the extra [arrow].
+
+Rows are read one batch after the other, so memory is bounded by one row group, or record batch, of the file,
+whatever its size. A position is a file and a row in it, with a fingerprint of the file; a folder to which
+files were added meanwhile, with names behind the others, is read on.
+
+A folder that is divided by columns, as in `out/day=2026-11-22/part-000001.parquet`, has these columns: their
+values are whole numbers if all of them look like that, and otherwise text.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
+
+from asyncstream.connectors.base import SourceBatch
+from asyncstream.connectors.files.arrow import arrow_ipc, parquet
+from asyncstream.connectors.files.identity import difference, fingerprint
+from asyncstream.connectors.files.partitions import NO_VALUE, partition_of
+from asyncstream.connectors.files.reading import FileSource
+from asyncstream.connectors.files.record_batches import RowReader, in_slices
+from asyncstream.connectors.files.storage import size_of
+from asyncstream.connectors.lines import AnyPath, column_names
+from asyncstream.connectors.models import reader
+from asyncstream.errors import SourceError
+from asyncstream.validation import choice, count
+
+__all__ = ("ArrowIpcSource", "ParquetSource")
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class _Options(TypedDict, total=False):
+    columns: Sequence[str] | None
+    on_malformed: Literal["fail", "reject"]
+    batch: int
+
+
+class _Table(NamedTuple):
+    """
+    A file that is read.
+
+    Attributes:
+        batches: its record batches.
+        skip: how many rows they begin before the one that was asked for.
+        close: closes it.
+    """
+
+    batches: Iterator[Any]
+    skip: int
+    close: Callable[[], Any]
+
+
+class _ColumnarSource(FileSource[T]):
+    """What Parquet and Arrow IPC have in common; they differ in how a file is opened."""
+
+    _errors = (OSError, ValueError)
+    _endings: tuple[str, ...]
+
+    def __init__(
+        self,
+        path: AnyPath,
+        model: Any,
+        columns: Sequence[str] | None,
+        on_malformed: str,
+        batch: int,
+    ) -> None:
+        super().__init__(path)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._rows: RowReader[T] = RowReader(None if model is None else reader(model), rejects=self.rejects)
+        self._columns = None if columns is None else column_names(columns)
+        self._batch = count("batch", batch)
+        self._is_open = False
+        self._files: list[str] = []  # by their names in the folder; of a single file: ""
+        self._partitions: list[dict[str, Any]] = []  # of each file
+        self._sizes: list[int | None] = []  # rows of each file, as far as that is known
+        self._at = 0  # the file, among these
+        self._close_table: Callable[[], Any] | None = None  # that is open
+        self._known: dict[str, Any] = {}  # the fingerprint of the one that is open
+
+    @abstractmethod
+    def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
+        """Open a file where this row is."""
+
+    @abstractmethod
+    def _size(self, path: str) -> int | None:
+        """How many rows a file has, if that is quickly told."""
+
+    @abstractmethod
+    def _names(self, path: str) -> list[str]:
+        """The columns of a file."""
+
+    # ------------------------------------------------------------------ which files
+
+    def _listed(self) -> list[str]:
+        if not self._storage.is_folder(self._path):
+            return [""]
+        # by their own names first: those that a sink adds to any partition come behind the others
+        found = [name for name in self._storage.names(self._path) if self._is_read(name)]
+        return sorted(found, key=lambda name: (posixpath.basename(name), name))
+
+    def _is_read(self, name: str) -> bool:
+        *folders, own = name.split("/")
+        is_partition = all("=" in folder and folder[0] not in "._" for folder in folders)
+        return is_partition and own.endswith(self._endings) and own[0] not in "._"
+
+    def _path_of(self, name: str) -> str:
+        return self._storage.join(self._path, name) if name else self._path
+
+    def _open(self) -> None:
+        self._files = self._listed()
+        self._partitions = _typed([partition_of(name) for name in self._files])
+        self._sizes = []
+        if not self._storage.is_remote:  # or opening would ask for each
+            self._sizes = [self._size(self._path_of(name)) for name in self._files]
+        elif not self._storage.exists(self._path):
+            raise SourceError(f"cannot read {self._path}: it is not there")
+        self._is_open = True
+        self._go_to(0, 0)
+
+    def column_names(self) -> list[str]:
+        """
+        The columns of the first file; none if there is no file.
+
+        Raises:
+            SourceError: if it cannot be read.
+        """
+        return self._guarded(self._first_names)
+
+    def _first_names(self) -> list[str]:
+        files = self._listed()
+        return [*self._names(self._path_of(files[0])), *partition_of(files[0])] if files else []
+
+    # ------------------------------------------------------------------ reading
+
+    def _go_to(self, at: int, row: int) -> None:
+        """The next row is this one of that file."""
+        self._close_file()
+        self._at = at
+        self._rows.begin("", iter(()), row)
+        self._known = {}
+
+    def _close_file(self) -> None:
+        close, self._close_table = self._close_table, None
+        if close is not None:
+            close()
+
+    def _open_file(self, name: str) -> None:
+        path, row, partition = self._path_of(name), self._rows.row, self._partitions[self._at]
+        columns = self._columns
+        if columns is not None and partition:
+            columns = [column for column in columns if column not in partition]
+            partition = {column: partition[column] for column in self._columns or () if column in partition}
+        table = self._begin(path, row, columns)
+        self._close_table = table.close
+        self._known = self._identity(path)
+        self._rows.begin(path, table.batches, row, table.skip, partition)
+
+    def _identity(self, path: str) -> dict[str, Any]:
+        with self._storage.read(path) as file:
+            return fingerprint(file, size_of(file))
+
+    def _read(self) -> SourceBatch[T] | None:
+        if not self._is_open:
+            raise SourceError(f"the source of {self._path} is not open")
+        while self._at < len(self._files):
+            name = self._files[self._at]
+            try:
+                if self._close_table is None:
+                    self._open_file(name)
+                batch = self._rows.read()
+            except self._errors as error:
+                raise error if isinstance(error, SourceError) else self._unreadable(name, error) from error
+            if batch is not None:
+                return batch
+            if self._at == len(self._files) - 1:
+                return None  # and its end is the position: there may be more files another day
+            self._go_to(self._at + 1, 0)
+        return None
+
+    def progress(self) -> float | None:
+        if not self._is_open or not self._sizes:
+            return None
+        sizes = [size for size in self._sizes if size is not None]
+        if len(sizes) < len(self._sizes):
+            return None
+        read, total = sum(sizes[: self._at]) + self._rows.row, sum(sizes)
+        return min(1.0, read / total) if total else 1.0
+
+    # ------------------------------------------------------------------ positions
+
+    def _place(self) -> dict[str, Any] | None:
+        if not self._is_open:
+            return None
+        if not self._files:
+            return {"file": None, "row": 0}
+        name = self._files[self._at]
+        try:
+            known = self._known = self._known or self._identity(self._path_of(name))
+        except self._errors as error:
+            raise self._unreadable(self._path_of(name), error) from error
+        return {"file": self._called(name), "row": self._rows.row, **known}
+
+    def _called(self, name: str) -> str:
+        return name or os.path.basename(self._path)
+
+    def _check(self, position: dict[str, Any]) -> None:
+        self._find(self._listed(), position)
+
+    def _go_on(self, position: dict[str, Any]) -> None:
+        self._go_to(self._find(self._files, position), position["row"])
+
+    def _find(self, files: list[str], position: dict[str, Any]) -> int:
+        """Which of the files the position is in, if that is still the one that was read."""
+        name = position["file"]
+        if name is None:
+            return 0
+        found: str | None = "it is not there"
+        for at, file_name in enumerate(files):
+            if self._called(file_name) == name:
+                with self._storage.read(self._path_of(file_name)) as file:
+                    found = difference(file, position["size"], position)
+                    if found is None and size_of(file) != position["size"]:
+                        found = "it has grown"
+                if found is None:
+                    return at
+        raise SourceError(
+            f"cannot go on at row {position['row']} of {name} of {self._path}: {found}. Put the file back "
+            "that was read, or begin at the start by another name for the source or restore='none'"
+        )
+
+    def _close(self) -> None:
+        self._close_file()
+        self._is_open = False
+
+
+def _typed(partitions: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The values of partitions, as whole numbers where all of a column look like that."""
+    whole = {name for partition in partitions for name in partition}
+    for partition in partitions:
+        whole -= {name for name, value in partition.items() if not _is_whole(value)}
+
+    def value_of(name: str, value: str) -> Any:
+        return None if value == NO_VALUE else int(value) if name in whole else value
+
+    return [{name: value_of(name, value) for name, value in each.items()} for each in partitions]
+
+
+def _is_whole(value: str) -> bool:
+    return value == NO_VALUE or (value.lstrip("-").isdecimal() and str(int(value)) == value)
+
+
+class ParquetSource(_ColumnarSource[T]):
+    """
+    Reads the rows of a Parquet file as dicts, or those of a folder's files, in the order of their names.
+
+    Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
+    in `.parquet`.
+
+    Args:
+        path: the file, or the folder; also of an object store, such as "s3://bucket/name", by the extra
+            [fsspec].
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
+            `connectors.models`. A row that is none is malformed, and so is one with a value that is nothing
+            in Python, such as a date after 9999.
+        columns: read these only; None: all.
+        on_malformed: "fail" with `SourceError`, after all rows before it were delivered; or "reject": the row
+            goes to the source's `rejected` output as a `RejectedRow`.
+        batch: how many rows one read brings at most.
+
+    Raises:
+        MissingExtra: if pyarrow is not installed.
+    """
+
+    _endings = (".parquet",)
+
+    @overload
+    def __init__(self: ParquetSource[dict[str, Any]], path: AnyPath, **options: Unpack[_Options]) -> None: ...
+    @overload
+    def __init__(
+        self: ParquetSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_Options]
+    ) -> None: ...
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        model: Any = None,
+        columns: Sequence[str] | None = None,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        batch: int = 1000,
+    ) -> None:
+        self._parquet = parquet()
+        super().__init__(path, model, columns, on_malformed, batch)
+
+    def _size(self, path: str) -> int:
+        return int(self._parquet.read_metadata(path).num_rows)
+
+    def _names(self, path: str) -> list[str]:
+        with self._storage.read(path) as file:
+            return list(self._parquet.read_schema(file).names)
+
+    def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
+        source: Any = self._storage.read(path) if self._storage.is_remote else path
+        file = self._parquet.ParquetFile(source)
+        metadata, before, group = file.metadata, 0, 0
+        while group < metadata.num_row_groups:
+            size = metadata.row_group(group).num_rows
+            if before + size > row:
+                break
+            before, group = before + size, group + 1
+        groups = list(range(group, metadata.num_row_groups))
+        batches = file.iter_batches(self._batch, row_groups=groups, columns=columns, use_threads=False)
+        return _Table(batches, row - before, partial(file.close, force=True))
+
+
+class ArrowIpcSource(_ColumnarSource[T]):
+    """
+    Reads the rows of an Arrow IPC file (Feather's second version) as dicts, or those of a folder's files, in
+    the order of their names. A file of the streaming format will do as well.
+
+    Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
+    in `.arrow`, `.arrows`, `.feather` or `.ipc`.
+
+    Args:
+        path: the file, or the folder; also of an object store, by the extra [fsspec].
+        model: as for `ParquetSource`.
+        columns: read these only; None: all.
+        on_malformed: as for `ParquetSource`.
+        batch: how many rows one read brings at most; a record batch of the file is in memory as a whole.
+
+    Raises:
+        MissingExtra: if pyarrow is not installed.
+    """
+
+    _endings = (".arrow", ".arrows", ".feather", ".ipc")
+
+    @overload
+    def __init__(
+        self: ArrowIpcSource[dict[str, Any]], path: AnyPath, **options: Unpack[_Options]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ArrowIpcSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_Options]
+    ) -> None: ...
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        model: Any = None,
+        columns: Sequence[str] | None = None,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        batch: int = 1000,
+    ) -> None:
+        self._ipc = arrow_ipc()
+        super().__init__(path, model, columns, on_malformed, batch)
+
+    def _size(self, path: str) -> None:
+        """Only those who read all record batches know."""
+
+    def _names(self, path: str) -> list[str]:
+        with self._storage.read(path) as file:
+            return list(self._reader(file, None).schema.names)
+
+    def _reader(self, file: Any, columns: list[str] | None) -> Any:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        options = {}
+        opened = self._ipc.open_file if is_file else self._ipc.open_stream
+        if columns is not None:
+            names = opened(file).schema.names
+            file.seek(0)
+            options["options"] = self._ipc.IpcReadOptions(included_fields=[names.index(c) for c in columns])
+        return opened(file, **options)
+
+    def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
+        file = self._storage.read(path)
+        found = self._reader(file, columns)
+        if hasattr(found, "get_batch"):
+            batches: Iterator[Any] = (found.get_batch(number) for number in range(found.num_record_batches))
+        else:
+            batches = iter(found)
+        return _Table(in_slices(batches, self._batch), row, file.close)

@@ -1,0 +1,89 @@
+"""
+Elements as lines of CSV, under a header of columns that are given, or found with the first element.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import Any, Final
+
+from asyncstream.connectors.lines import column_names, delimiter_of
+from asyncstream.connectors.rows import Default, RowWriter, record_of
+
+__all__ = ("CsvLines",)
+
+_CRLF: Final = "\r\n"  # only a line end of the dialect is quoted inside a field, so CR must be one
+
+
+class CsvLines:
+    """
+    Makes lines of elements.
+
+    Args:
+        columns: to write; an element must have all of them. None: they are found.
+        delimiter: what stands between two fields.
+        default: makes of a value of the user's own type one that can be written.
+    """
+
+    def __init__(self, columns: Sequence[str] | None, delimiter: str, default: Default | None) -> None:
+        self.delimiter = delimiter_of(delimiter)
+        self._default = default
+        self._given = None if columns is None else column_names(columns)
+        # writerow gives what write gave: here the line itself
+        self._writer = csv.writer(_Encoder(), delimiter=self.delimiter, lineterminator=_CRLF)
+        self.forget()
+
+    def forget(self) -> None:
+        """Columns that were found are those of another file."""
+        self.columns = self._given or []
+        self._found: frozenset[str] | None = None  # the columns, if they were not given
+        self._rows = RowWriter(self.columns, self._default)
+
+    @property
+    def is_given(self) -> bool:
+        return self._given is not None
+
+    @property
+    def is_known(self) -> bool:
+        return self._given is not None or self._found is not None
+
+    def find(self, value: Any, header: Sequence[str] = ()) -> None:
+        """
+        Take the columns of a header, or else of an element.
+
+        Raises:
+            TypeError: if there is neither.
+        """
+        columns = list(header)
+        if not columns:
+            record = record_of(value)
+            if not record or not all(isinstance(name, str) for name in record):
+                raise TypeError("expected a mapping, or something that has fields, to know the columns by")
+            columns = list(record)
+        self.columns, self._found = columns, frozenset(columns)
+        self._rows = RowWriter(columns, self._default)
+
+    def head(self) -> bytes:
+        """The header; nothing while the columns are not known."""
+        return self._line(self.columns) if self.columns else b""
+
+    def line(self, value: Any) -> bytes:
+        """The line of an element, with its end; may raise anything."""
+        if self._found is not None and (record := record_of(value)) is not None:
+            if not record.keys() <= self._found:
+                more = ", ".join(map(repr, sorted(map(str, record.keys() - self._found))))
+                raise ValueError(f"there is no column for {more}: name all of them, columns=")
+            value = {column: record.get(column) for column in self.columns}
+        return self._line(self._rows.row(value))
+
+    def _line(self, fields: Sequence[Any]) -> bytes:
+        line: bytes = self._writer.writerow(fields)
+        return line
+
+
+class _Encoder:
+    """What `csv.writer` writes to."""
+
+    def write(self, line: str) -> bytes:
+        return (line.removesuffix(_CRLF) + "\n").encode()

@@ -1,0 +1,185 @@
+"""
+Lines as sinks that write a folder of files, one or more for each epoch: JSON lines and CSV.
+
+A file that is complete when it has its name is what those want who look for new files, and the only kind that
+an object store has. How epochs become files is told in `parts_sink`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
+from typing import Any, BinaryIO, Final, Literal, cast
+
+import orjson
+
+from asyncstream.connectors.files.compression import Compressing, Decompressing, compression_of
+from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.partitions import parted
+from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
+from asyncstream.connectors.lines import AnyPath
+from asyncstream.connectors.rows import Default, JsonWriter
+from asyncstream.validation import refuse
+
+__all__ = ("CsvFolderSink", "JsonLinesFolderSink")
+
+_ENDINGS: Final = {None: "", "gzip": ".gz", "zstd": ".zst"}
+
+
+class _Lines:
+    """
+    Collects elements as lines.
+
+    Args:
+        partition_by: columns that are in the names of folders.
+        encode: makes a line of an element.
+    """
+
+    def __init__(self, partition_by: Sequence[str], encode: Callable[[Any], bytes]) -> None:
+        self._partition_by = partition_by
+        self._encode = encode
+        self._lines: dict[str, list[bytes]] = {}
+        self.rows = 0
+
+    def add(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
+        for place, value in enumerate(values):
+            folder, row = "", value
+            try:
+                if self._partition_by:
+                    folder, row = parted(value, self._partition_by)
+                self._lines.setdefault(folder, []).append(self._encode(row))
+            except Exception as error:  # of the user's function, say
+                return place, error
+            self.rows += 1
+        return len(values), None
+
+    def take(self) -> Iterator[tuple[str, bytes]]:
+        lines, self._lines, self.rows = self._lines, {}, 0
+        for folder, own in lines.items():
+            yield folder, b"".join(own)
+
+
+class _LineWriter:
+    def __init__(self, file: BinaryIO, compression: str | None, head: bytes) -> None:
+        self._packing = None if compression is None else Compressing(file, compression)
+        self._into = self._packing or file
+        self._into.write(head)
+
+    def write(self, rows: bytes) -> None:
+        self._into.write(rows)
+
+    def close(self) -> None:
+        if self._packing is not None:
+            self._packing.finish()
+
+
+class _LineFolderSink(PartsSink):
+    def __init__(
+        self,
+        path: AnyPath,
+        existing: str,
+        partition_by: str | Sequence[str] | None,
+        row_group: int,
+        ending: str,
+        compression: object,
+    ) -> None:
+        if compression == "infer":
+            raise refuse("compression", "'gzip', 'zstd' or None", compression)
+        self._compression = compression_of(compression, "")
+        name = ending + _ENDINGS[self._compression]
+        super().__init__(path, existing, partition_by, row_group, name, is_file=False)
+
+    def _encode(self, value: Any) -> bytes:
+        """The line of an element."""
+        raise NotImplementedError
+
+    def _head(self) -> bytes:
+        return b""
+
+    def _collecting(self, part: str | None) -> Collected:
+        return _Lines(self._partition_by, self._encode)
+
+    def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
+        return _LineWriter(file, self._compression, self._head())
+
+
+class JsonLinesFolderSink(_LineFolderSink):
+    """
+    Writes one JSON value per line, to a folder of files: one for each checkpoint, or more.
+
+    Args:
+        path: the folder; the folder it is in must exist. Also of an object store, such as "s3://bucket/name",
+            by the extra [fsspec].
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
+        existing: what to do with what is there already: "refuse" or "overwrite". Not asked where a job goes
+            on from a checkpoint.
+        partition_by: a column, or several, whose values say which folder in there an element goes to.
+        row_group: how many elements are collected and written together; they are in memory meanwhile.
+        compression: "gzip", "zstd" or None.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        default: Default | None = None,
+        existing: Literal["refuse", "overwrite"] = "refuse",
+        partition_by: str | Sequence[str] | None = None,
+        row_group: int = 20_000,
+        compression: Literal["gzip", "zstd"] | None = None,
+    ) -> None:
+        super().__init__(path, existing, partition_by, row_group, ".jsonl", compression)
+        self._encode = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write  # type: ignore[method-assign]
+
+
+class CsvFolderSink(_LineFolderSink):
+    """
+    Writes mappings and other records as CSV with a header, to a folder of files: one for each checkpoint, or
+    more.
+
+    Args:
+        path: as for `JsonLinesFolderSink`, and so are `default`, `existing`, `partition_by`, `row_group` and
+            `compression`.
+        columns: the keys to write, in order, as for `CsvSink`. None: those of the files that are gone on
+            with, or of the first element.
+        delimiter: what stands between two fields; one character.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        columns: Sequence[str] | None = None,
+        delimiter: str = ",",
+        default: Default | None = None,
+        existing: Literal["refuse", "overwrite"] = "refuse",
+        partition_by: str | Sequence[str] | None = None,
+        row_group: int = 20_000,
+        compression: Literal["gzip", "zstd"] | None = None,
+    ) -> None:
+        super().__init__(path, existing, partition_by, row_group, ".csv", compression)
+        if columns is not None and (twice := set(self._partition_by) & set(columns)):
+            raise refuse("columns", "none of partition_by=, which are in the names of folders", min(twice))
+        self._csv = CsvLines(columns, delimiter, default)
+
+    def _encode(self, value: Any) -> bytes:
+        if not self._csv.is_known:
+            self._csv.find(value)
+        return self._csv.line(value)
+
+    def _head(self) -> bytes:
+        return self._csv.head()
+
+    def _collecting(self, part: str | None) -> Collected:
+        self._csv.forget()
+        if part is not None and not self._csv.is_given:
+            self._csv.find(None, self._header_of(part))
+        return super()._collecting(part)
+
+    def _header_of(self, part: str) -> list[str]:
+        with self._storage.read(self._part(part)) as file:
+            if self._compression is not None:
+                file = cast(BinaryIO, BufferedReader(Decompressing(file, self._compression)))
+            lines = (line.decode() for line in file)
+            return next(csv.reader(lines, delimiter=self._csv.delimiter))

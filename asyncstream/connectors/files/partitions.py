@@ -1,0 +1,62 @@
+"""
+Folders that are named by what is in them, `day=2026-11-22/kind=a`, as Hive, Spark and Arrow read them.
+
+The columns are in the names only, not in the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from asyncstream.connectors.rows import record_of
+
+__all__ = ("NO_VALUE", "parted", "partition_of")
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How None is written."""
+
+
+def partition_of(name: str) -> dict[str, str]:
+    """The values of a file's partition, as text, by its path in the folder."""
+    pairs = (folder.partition("=") for folder in name.split("/")[:-1])
+    return {unquote(column): unquote(value) for column, _, value in pairs}
+
+
+def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+    """
+    Which folder an element goes to, and what of it is written there.
+
+    Args:
+        value: a mapping, or something that has fields.
+        columns: to partition by; none: no folder.
+
+    Raises:
+        TypeError, ValueError: if the element has no such values, or no others.
+    """
+    record = record_of(value)
+    if record is None:
+        raise TypeError("expected a mapping, or something that has fields")
+    rest = dict(record)
+    folders = []
+    for column in columns:
+        if column not in rest:
+            raise ValueError(f"there is no {column!r} to partition by")
+        folders.append(f"{quote(column, safe='')}={_written(rest.pop(column))}")
+    if not rest:
+        raise ValueError("there is nothing but what it is partitioned by")
+    return "/".join(folders), rest
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or value == "":
+        return NO_VALUE
+    if not isinstance(value, str | int | float) and not hasattr(value, "isoformat"):
+        raise TypeError(f"a {type(value).__name__} cannot be partitioned by; text, numbers and dates can")
+    return quote(str(value), safe=" ,+")

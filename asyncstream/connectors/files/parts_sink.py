@@ -1,0 +1,495 @@
+"""
+Sinks that write a folder of files: each epoch of a job is files of its own.
+
+Files of columns cannot be appended to: one can be read when its end is written, and is done then. Nor can any
+file of an object store. So each epoch has parts of its own, and everything that reads such files takes the
+folder for one table:
+
+    .<random>.unfinished             is being written
+    .part-000007-<random>.parquet    prepared: hidden from readers, and complete
+    part-000007-<random>.parquet     committed
+
+To commit is to rename, to take back is to delete, so the sink can go back to any checkpoint. What is random
+in a name tells a part from another one of its number, which a job that went on from elsewhere has written.
+With `partition_by` each part is in the folder of its values, `day=2026-11-22/part-000007-...`, and an epoch
+has at least one for each. Whose the folder is stands beside it: `claim`.
+
+A job without checkpoints writes one file, under another name until all is in it; or, where that cannot be,
+parts that are shown at the end.
+
+On a disk, writing happens in the event loop, as for files of lines; to an object store, in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, BinaryIO, Final, Protocol, TypeVar
+
+from asyncstream.aside import DiskThread, aside
+from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.files.claim import Claim, Record, claim_of, fenced
+from asyncstream.connectors.files.storage import storage_of
+from asyncstream.connectors.lines import AnyPath, column_names, file_path
+from asyncstream.connectors.rows import why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.validation import choice, count
+
+__all__ = ("Collected", "PartWriter", "PartsSink")
+
+T = TypeVar("T")
+
+_UNFINISHED: Final = ".unfinished"
+
+_OPEN_FILES: Final = 64
+"""Parts that are written at a time; with more values of `partition_by`, some end before the epoch does."""
+
+_ERRORS: Final = (OSError, ValueError, TypeError, LookupError, NotImplementedError)
+"""Of disks, and of Arrow, whose own are among these."""
+
+
+class Collected(Protocol):
+    """
+    Elements that are collected until they are written.
+
+    Attributes:
+        rows: how many there are.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    def add(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
+        """Collect elements; gives how many were, and why the next one does not fit, if it does not."""
+
+    def take(self) -> Iterable[tuple[str, Any]]:
+        """What was collected, by the folders that it goes to; without partitions one, though it be empty."""
+
+
+class PartWriter(Protocol):
+    """Writes one file."""
+
+    def write(self, rows: Any) -> object:
+        """Write what `Collected.take` gave for it."""
+
+    def close(self) -> object:
+        """Write the end of the file, and leave it open."""
+
+
+class _Part:
+    """A file that is being written."""
+
+    def __init__(self, path: str, file: BinaryIO, writer: PartWriter) -> None:
+        self.path = path
+        self.file = file
+        self.writer = writer
+
+
+class PartsSink(TransactionalSink[Any]):
+    """
+    What such sinks have in common; they differ in what is in a file.
+
+    Args:
+        path: the file or folder.
+        existing: "refuse" or "overwrite".
+        partition_by: columns whose values say which folder a row goes to.
+        row_group: how many rows are collected before they are written.
+        ending: of the names of parts.
+        is_file: a job without checkpoints writes one file.
+    """
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        path: AnyPath,
+        existing: str,
+        partition_by: str | Sequence[str] | None,
+        row_group: int,
+        ending: str,
+        *,
+        is_file: bool,
+    ) -> None:
+        self._path = file_path(path)
+        self._storage = storage_of(self._path)
+        self._existing = choice("existing", existing, ("refuse", "overwrite"))
+        given = [partition_by] if isinstance(partition_by, str) else partition_by
+        self._partition_by = [] if given is None else column_names(given, "partition_by")
+        self._row_group = count("row_group", row_group)
+        self._ending = ending
+        self._named = re.compile(rf"(?:.*/)?\.?part-(\d{{6,}})-[0-9a-f]{{8}}{re.escape(ending)}")
+        self._is_file = is_file and not self._partition_by
+        self._errors: tuple[type[Exception], ...] = _ERRORS
+        if self._storage.is_remote:  # each object store's library has errors of its own
+            self._errors = (Exception,)
+        self._thread: DiskThread | None = None
+        self._claim: Claim = claim_of(self._path)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._collected: Collected | None = None
+        self._written: dict[str, _Part] = {}  # by their folders, the one that was written to last at the end
+        self._ended: list[tuple[str, str]] = []  # of this epoch: folder, and the file
+        self._run = ""
+        self._parts: list[str] = []  # by their last names, prepared ones included
+        self._committed = 0  # of these
+        self._ends: dict[int, int] = {}  # how many there are at the end of an epoch
+        self._has_epochs = False
+        self._failure: Exception | None = None
+        self._taken = 0
+
+    @abstractmethod
+    def _collecting(self, part: str | None) -> Collected:
+        """Something new to collect in, to go on after this part; raises what `_errors` says."""
+
+    @abstractmethod
+    def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
+        """What writes to a new file, of which these are the first rows."""
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        if not self._storage.is_remote:
+            return work()
+        if self._thread is None:
+            self._thread = DiskThread()
+        return await self._thread.do(work)
+
+    # ------------------------------------------------------------------ without checkpoints
+
+    async def open(self) -> None:
+        await self._do(partial(self._guarded, self._open))
+
+    def _open(self) -> None:
+        if self._is_file and self._storage.is_folder(self._path):
+            raise SinkError(f"{self._path} is a directory: only a job with checkpoints writes one")
+        if self._is_file:
+            there = self._storage.exists(self._path)
+        else:
+            self._check_folder()
+            there = any(map(_is_shown, self._found()))
+        if there and self._existing == "refuse":
+            raise self._exists()
+        self._check_place()
+        self._begin()
+        if not self._is_file:
+            self._storage.make_folder(self._path)
+        self._collected = self._collecting(None)
+
+    def _check_place(self) -> None:
+        folder = os.path.dirname(os.path.abspath(self._path))
+        if not self._storage.is_remote and not os.path.isdir(folder):
+            raise SinkError(f"cannot write {self._path}: there is no directory {folder}")
+
+    def _check_folder(self) -> None:
+        if self._storage.exists(self._path) and not self._storage.is_folder(self._path):
+            raise SinkError(
+                f"{self._path} is a file, and a job with checkpoints writes a directory of that name: move it"
+                if self._is_file
+                else f"{self._path} is a file, and this sink writes a directory of that name: move it"
+            )
+
+    def _exists(self) -> SinkError:
+        return SinkError(f"{self._path} exists: pass existing='overwrite' to replace it")
+
+    def _finish(self) -> None:
+        """Give what was written its name; for a job without checkpoints."""
+        if self._collected is None or self._has_epochs:
+            return
+        self._write_rows()
+        self._end_parts()
+        if self._is_file:
+            ((_, path),) = self._ended
+            self._storage.rename(path, self._path)
+            self._ended = []
+        else:
+            replaced = self._found()
+            self._hide()
+            for name in replaced:
+                self._storage.remove(self._part(name))
+            self._show(len(self._parts))
+        self._collected = None
+
+    # ------------------------------------------------------------------ going on
+
+    async def fence(self) -> None:
+        if self.writer is not None:
+            await fenced(self._claim, self.writer)
+
+    async def can_recover(self, position: dict[str, Any] | None) -> None:
+        await self._do(partial(self._guarded, partial(self._plan, position)))
+
+    def _plan(self, position: dict[str, Any] | None) -> int:
+        """
+        How many of the parts stay; changes nothing.
+
+        Raises:
+            SinkError: if it cannot go on from there.
+        """
+        record = self._claim.read()
+        if self.writer is not None and record is not None:
+            self.writer.check_follows(record.holder(), self._path, record.fence)
+        self._check_folder()
+        parts = self._found()
+        visible = sum(map(_is_shown, parts))
+        if position is None:
+            if self._existing == "overwrite" or not visible:
+                return 0
+            if record is None:
+                raise self._exists()
+            stays = 0
+        else:
+            stays = int(position["parts"])
+            names = [_shown(name) for name in parts]
+            if stays and names[stays - 1 : stays] != [position["last"]]:
+                raise SinkError(
+                    f"{self._path} lacks results that were there at the checkpoint, or has others in their "
+                    "place: since then a job went on from an earlier one, or it is another directory"
+                )
+            if record is None or record.run == position["run"]:
+                return stays
+        ahead = "refuse" if self.writer is None else self.writer.ahead
+        if ahead == "refuse":
+            raise ahead_of_checkpoint(self._path)
+        return visible if ahead == "allow_behind" else stays
+
+    def _found(self) -> list[str]:
+        """The names of the parts that are there, hidden ones included, in order."""
+        names = set(self._storage.names(self._path))
+        # one that is there under both names was being committed when a process died
+        found = [
+            (int(match[1]), name)
+            for name in names
+            if (match := self._named.fullmatch(name)) and (_is_shown(name) or _shown(name) not in names)
+        ]
+        return [name for _, name in sorted(found)]
+
+    async def recover(self, position: dict[str, Any] | None) -> None:
+        await self._do(partial(self._guarded, partial(self._recover, position)))
+
+    def _recover(self, position: dict[str, Any] | None) -> None:
+        self._check_place()
+        with self._claim.taking():
+            self._take(self._plan(position), position)
+
+    def _take(self, stays: int, position: dict[str, Any] | None) -> None:
+        """Bring the folder into the state of a position, as the only one who writes it."""
+        self._begin()
+        self._storage.make_folder(self._path)
+        self._parts = self._clear(stays)
+        self._show(stays)
+        self._collected = self._collecting(self._parts[-1] if self._parts else None)
+        self._has_epochs = True
+        self._run = os.urandom(8).hex() if position is None else position["run"]
+        lease = None if self.writer is None else self.writer.lease.to_json().decode()
+        self._claim.write(Record(self._run, 0, lease))
+
+    def _clear(self, stays: int) -> list[str]:
+        """Delete the parts behind the first ones; gives those, by their last names."""
+        kept = self._found()[:stays]
+        for name in self._storage.names(self._path):
+            is_part = self._named.fullmatch(name) is not None
+            is_hidden = not _is_shown(name)
+            if (is_part and name not in kept) or (is_hidden and name.endswith(_UNFINISHED)):
+                self._storage.remove(self._part(name))
+        return [_shown(name) for name in kept]
+
+    def _part(self, name: str) -> str:
+        return self._storage.join(self._path, name)
+
+    def _show(self, end: int) -> None:
+        """Commit the parts up to this one."""
+        folders = {""}
+        for name in self._parts[self._committed : end]:
+            try:
+                self._storage.rename(self._part(_hidden(name)), self._part(name))
+            except FileNotFoundError:
+                if not self._storage.exists(self._part(name)):
+                    raise
+            folders.add(posixpath.dirname(name))
+            self._committed += 1
+        for folder in folders:
+            self._storage.settle(self._part(folder) if folder else self._path)
+
+    # ------------------------------------------------------------------ writing
+
+    def _opened(self) -> Collected:
+        if self._collected is None:
+            raise SinkError(f"the sink of {self._path} is not open")
+        return self._collected
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        collected = self._opened()
+        self._taken = 0
+        self._taken, error = collected.add(values)
+        if error is not None:
+            raise SinkError(why_unwritten(values[self._taken], self._path, error)) from error
+        if collected.rows >= self._row_group:
+            await self._writing(self._write_rows)
+
+    def taken(self) -> int:
+        return self._taken
+
+    def _write_rows(self) -> None:
+        """Write what is collected; without anything, at least a file."""
+        collected = self._opened()
+        if not collected.rows and (self._written or self._ended):
+            return
+        for folder, rows in collected.take():
+            part = self._written.pop(folder, None)
+            if part is None:
+                if len(self._written) >= _OPEN_FILES:
+                    self._end_part(next(iter(self._written)))
+                path = self._unfinished(folder)
+                file = self._storage.create(path)
+                part = _Part(path, file, self._writing_to(file, rows))
+            self._written[folder] = part
+            part.writer.write(rows)
+
+    def _unfinished(self, folder: str) -> str:
+        name = f".{os.urandom(4).hex()}{_UNFINISHED}"
+        if self._is_file and not self._has_epochs:
+            return self._storage.beside(self._path, name)
+        return self._part(f"{folder}/{name}" if folder else name)
+
+    def _end_part(self, folder: str) -> None:
+        part = self._written.pop(folder)
+        self._ended.append((folder, part.path))
+        part.writer.close()
+        part.file.close()
+
+    def _end_parts(self) -> None:
+        for folder in list(self._written):
+            self._end_part(folder)
+
+    async def _writing(self, work: Callable[[], None]) -> None:
+        """Do work by which what was taken comes to the disk, or may be lost."""
+        if self._failure is not None:
+            raise self._broken(self._failure)
+        try:
+            await self._do(work)
+        except SinkError:
+            raise
+        except self._errors as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: Exception) -> SinkBroken:
+        self._failure = error
+        return SinkBroken(
+            f"{self._error(error)}; what was written since the last checkpoint is lost, and is written "
+            "again by the next run"
+        )
+
+    async def flush(self) -> None:
+        self._opened()
+        if not self._has_epochs:
+            await self._writing(self._finish)
+
+    # ------------------------------------------------------------------ epochs
+
+    async def prepare(self, epoch: int) -> dict[str, Any]:
+        collected = self._opened()
+        if collected.rows or self._written or self._ended:
+            await self._writing(self._write_rows)
+            await self._writing(self._end_parts)
+            try:  # in a thread: a disk may take seconds to say that it has them
+                await aside(partial(self._sync, [path for _, path in self._ended]))
+            except self._errors as error:
+                raise self._broken(error) from error
+            await self._writing(self._hide_ours)
+        await self._do(self._claim.check_record)
+        self._ends[epoch] = len(self._parts)
+        return {
+            "run": self._run,
+            "parts": len(self._parts),
+            "last": self._parts[-1] if self._parts else None,
+        }
+
+    def _sync(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._storage.sync(path)
+
+    def _hide_ours(self) -> None:
+        with self._claim.taking():
+            self._claim.check_record()
+            self._hide()
+
+    def _hide(self) -> None:
+        """Make the files that were written parts that are prepared."""
+        last = self._named.fullmatch(self._parts[-1]) if self._parts else None
+        number = int(last[1]) if last is not None else 0
+        for folder, path in self._ended:
+            number += 1
+            own = f"part-{number:06}-{os.urandom(4).hex()}{self._ending}"
+            name = f"{folder}/{own}" if folder else own
+            self._storage.rename(path, self._part(_hidden(name)))
+            self._storage.settle(self._part(folder) if folder else self._path)
+            self._parts.append(name)
+        self._ended = []
+
+    async def commit(self, epoch: int) -> None:
+        end = self._ends.pop(epoch, len(self._parts))
+        await self._do(partial(self._guarded, partial(self._commit, end)))
+
+    def _commit(self, end: int) -> None:
+        with self._claim.taking():
+            self._claim.check_record()
+            self._show(end)
+
+    async def close(self) -> None:
+        try:
+            await self._do(partial(self._guarded, self._close))
+        finally:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.end()
+
+    def _close(self) -> None:
+        collected, has_epochs = self._collected, self._has_epochs
+        try:
+            if collected is not None and self._failure is None and not has_epochs:
+                self._finish()
+        finally:
+            self._collected = None
+            for part in self._written.values():  # of an epoch that no checkpoint knows
+                with suppress(*self._errors):
+                    part.writer.close()
+                with suppress(*self._errors):
+                    part.file.close()
+            for path in [part.path for part in self._written.values()] + [path for _, path in self._ended]:
+                with suppress(*self._errors):
+                    self._storage.remove(path)
+            self._written, self._ended = {}, []
+            if collected is not None and has_epochs:
+                self._claim.release(len(self._parts))
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except SinkError:
+            raise
+        except self._errors as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> SinkError:
+        return SinkError(f"cannot write {self._path}: {describe_error(error)}")
+
+
+def _shown(name: str) -> str:
+    """The last name of a part."""
+    folder, own = posixpath.split(name)
+    return posixpath.join(folder, own.removeprefix("."))
+
+
+def _hidden(name: str) -> str:
+    """The name of a part that is prepared."""
+    folder, own = posixpath.split(name)
+    return posixpath.join(folder, f".{own}")
+
+
+def _is_shown(name: str) -> bool:
+    return posixpath.basename(name)[0] != "."

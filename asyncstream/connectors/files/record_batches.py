@@ -1,0 +1,172 @@
+"""
+Rows of Arrow's record batches as elements, batch by batch: what sources of files and of frames share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from asyncstream.connectors.base import SourceBatch
+from asyncstream.connectors.models import Unfit
+from asyncstream.errors import SourceError, describe_error
+
+__all__ = ("RejectedRow", "RowReader", "in_slices")
+
+T = TypeVar("T")
+
+_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError)
+"""Of Arrow, over a value that is nothing in Python: a date after 9999, text that is not UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """
+    A row of a table that is no element.
+
+    Attributes:
+        path: the file, or what kind of table it is in.
+        row_number: starts at 1.
+        row: its values by column; a value that is nothing in Python is left out.
+        reason: what is wrong with it.
+    """
+
+    path: str
+    row_number: int
+    row: dict[str, Any]
+    reason: str
+
+
+class _Unreadable(dict[str, Any]):
+    """A row with the values that can be read, and why the others cannot."""
+
+    reason = ""
+
+
+class RowReader(Generic[T]):
+    """
+    Reads one table after the other.
+
+    Args:
+        model: makes an element of a row, or raises `Unfit`; None: the row is the element.
+        rejects: a row that is no element comes as a `RejectedRow`, and otherwise is an error.
+
+    Attributes:
+        row: how many rows of the table are behind the last element.
+    """
+
+    def __init__(self, model: Callable[[Any], Any] | None, *, rejects: bool) -> None:
+        self._model = model
+        self._rejects = rejects
+        self.begin("", iter(()))
+
+    def begin(
+        self,
+        path: str,
+        batches: Iterator[Any],
+        row: int = 0,
+        skip: int = 0,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Read this table from now on.
+
+        Args:
+            path: what it is called in errors.
+            batches: record batches of it.
+            row: which one is next.
+            skip: how many rows the batches begin before that one.
+            more: columns that the batches lack, each with the one value that it has.
+        """
+        self._path = path
+        self._batches = batches
+        self._skip = skip
+        self._more = more
+        self._waiting: list[dict[str, Any]] = []  # rows that were taken and are not given yet
+        self._has_unreadable = False
+        self.row = row
+
+    def read(self) -> SourceBatch[T] | None:
+        """
+        The next elements; None at the end of the table.
+
+        Raises:
+            SourceError: for a row that is none, once all before it are given.
+        """
+        while not self._waiting:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            skipped = min(self._skip, len(batch))
+            self._skip -= skipped
+            self._waiting = self._rows(batch.slice(skipped) if skipped else batch)
+        rows: Any = self._waiting
+        if self._model is None and not self._has_unreadable:
+            self._waiting = []
+            self.row += len(rows)
+            return SourceBatch(rows)
+        values: list[Any] = []
+        rejected: list[RejectedRow] = []
+        for place, row in enumerate(rows):
+            try:
+                values.append(self._value(row))
+            except Unfit as unfit:
+                number = self.row + place + 1
+                if self._rejects:
+                    rejected.append(RejectedRow(self._path, number, dict(row), str(unfit)))
+                    continue
+                if not values:
+                    raise SourceError(f"row {number} of {self._path}: {unfit}") from unfit
+                # they are delivered first; the next read finds it again
+                self.row, self._waiting = self.row + place, rows[place:]
+                return SourceBatch(values)
+        self._waiting = []
+        self.row += len(rows)
+        return SourceBatch(values, None, rejected)
+
+    def _value(self, row: dict[str, Any]) -> Any:
+        if isinstance(row, _Unreadable):
+            raise Unfit(row.reason)
+        return row if self._model is None else self._model(row)
+
+    def _rows(self, batch: Any) -> list[dict[str, Any]]:
+        names = batch.schema.names
+        self._has_unreadable = False
+        try:
+            if not names:
+                rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
+            else:
+                # by columns: half of what the batch's own to_pylist() takes
+                columns = [column.to_pylist() for column in batch.columns]
+                rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        except _ERRORS:
+            self._has_unreadable = True
+            rows = [_one_by_one(batch, place) for place in range(len(batch))]
+        if self._more:
+            for row in rows:
+                row.update(self._more)
+        return rows
+
+
+def _one_by_one(batch: Any, place: int) -> dict[str, Any]:
+    """One row of a batch in which there is a value that cannot be read."""
+    row = {}
+    reason = ""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            row[name] = column[place].as_py()
+        except _ERRORS as error:
+            reason = reason or f"column {name!r}: {describe_error(error)}"
+    if not reason:
+        return row
+    unreadable = _Unreadable(row)
+    unreadable.reason = reason
+    return unreadable
+
+
+def in_slices(batches: Iterator[Any], size: int) -> Iterator[Any]:
+    """Record batches of at most `size` rows."""
+    for batch in batches:
+        for begin in range(0, len(batch), size):
+            yield batch.slice(begin, size) if len(batch) > size else batch

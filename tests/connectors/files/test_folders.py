@@ -1,0 +1,247 @@
+"""Folders of files: divided by columns, on disks and in object stores, with epochs of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import fsspec
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+
+from asyncstream import (
+    ArrowIpcSink,
+    ArrowIpcSource,
+    Checkpoints,
+    CsvFolderSink,
+    DirectoryStore,
+    Items,
+    JsonLinesFolderSink,
+    JsonLinesSink,
+    JsonLinesSource,
+    ParquetSink,
+    ParquetSource,
+    Pipeline,
+    PipelineError,
+    RejectedRow,
+    Sink,
+    SinkError,
+    Source,
+)
+
+ROWS = [{"n": n, "day": date(2026, 11, 1 + n % 3), "kind": n % 2} for n in range(300)]
+
+
+async def read_all(source: Source[Any]) -> list[Any]:
+    await source.open()
+    rows: list[Any] = []
+    try:
+        while (batch := await source.read()) is not None:
+            rows += batch.values
+    finally:
+        await source.close()
+    return rows
+
+
+def rows_through(sink: Sink[Any], kept: Path | None, fails_at: int = -1) -> None:
+    """Run ROWS into a sink, to the one at which it fails."""
+
+    def looks(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == fails_at:
+            raise ValueError("on purpose")
+        return row
+
+    pipeline = Pipeline("rows")
+    pipeline.source(ROWS, name="in").map(looks, name="looks").to(sink, name="out")
+    checkpoints = None if kept is None else Checkpoints(store=DirectoryStore(kept), every=0.001)
+    asyncio.run(pipeline.run(checkpoints=checkpoints))
+
+
+@pytest.fixture
+def place() -> str:
+    return f"memory://{uuid4().hex}"
+
+
+# ---------------------------------------------------------------------- divided by columns
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink])
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_folder_is_divided_by_columns_and_read_as_one(
+    tmp_path: Path, kind: Any, has_checkpoints: bool
+) -> None:
+    out, kept = tmp_path / "out", tmp_path / "kept" if has_checkpoints else None
+    if kept is not None:
+        with pytest.raises(Exception, match="on purpose"):
+            rows_through(kind(out, partition_by=["day", "kind"], row_group=50), kept, fails_at=170)
+    rows_through(kind(out, partition_by=["day", "kind"], row_group=50), kept)
+    assert {file.parent.name for file in out.glob("*/*/*")} == {"kind=0", "kind=1"}
+    assert not list(out.glob("**/.*"))
+    source = ParquetSource(out) if kind is ParquetSink else ArrowIpcSource(out)
+    rows = asyncio.run(read_all(source))
+    assert sorted(rows, key=lambda row: row["n"]) == [row | {"day": str(row["day"])} for row in ROWS]
+    if kind is ParquetSink:
+        query = f"select count(*), sum(n), count(distinct day) from '{out}/*/*/*.parquet'"
+        assert duckdb.execute(query).fetchall() == [(300, sum(range(300)), 3)]
+
+
+def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
+    found: list[Any] = []
+    rows: list[Any] = [
+        {"n": 1, "day": "a/b = c"},
+        {"n": 2},
+        {"day": "x"},
+        7,
+        {"n": 3, "day": None},
+        {"n": 4, "day": [1]},
+    ]
+    pipeline = Pipeline()
+    sink = pipeline.source(rows).to(ParquetSink(tmp_path / "out", partition_by="day"), on_error="route")
+    sink.failed.map(lambda failed: str(failed.error)).to(found)
+    asyncio.run(pipeline.run())
+    assert asyncio.run(read_all(ParquetSource(tmp_path / "out"))) == [
+        {"n": 1, "day": "a/b = c"},
+        {"n": 3, "day": None},
+    ]
+    assert len(found) == 4
+    for part in ("no 'day' to partition by", "nothing but", "expected a mapping", "cannot be partitioned by"):
+        assert any(part in each for each in found)
+
+
+def test_more_values_than_files_that_are_open_at_a_time(tmp_path: Path) -> None:
+    pipeline = Pipeline()
+    rows = [{"n": n, "key": n % 150} for n in range(600)]
+    pipeline.source(Items(rows, batch=200)).to(
+        JsonLinesFolderSink(tmp_path / "out", partition_by="key", row_group=200)
+    )
+    asyncio.run(pipeline.run())
+    files = list((tmp_path / "out").glob("key=*/part-*.jsonl"))
+    found = [json.loads(line)["n"] for file in files for line in file.read_text().splitlines()]
+    assert len(files) > 150
+    assert sorted(found) == list(range(600))
+
+
+# ---------------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+def test_lines_are_written_in_whole_files_and_gone_on_with(tmp_path: Path, compression: Any) -> None:
+    out = tmp_path / "out"
+    for fails_at in (100, 200):
+        with pytest.raises(Exception, match="on purpose"):
+            rows_through(
+                CsvFolderSink(out, row_group=30, compression=compression), tmp_path / "kept", fails_at
+            )
+    rows_through(CsvFolderSink(out, row_group=30, compression=compression), tmp_path / "kept")
+    files = sorted(out.iterdir())
+    assert [file.name[:4] for file in files] == ["part"] * len(files)
+    if compression == "gzip":
+        texts = [gzip.decompress(file.read_bytes()).decode() for file in files]
+        assert {text.splitlines()[0] for text in texts} == {"n,day,kind"}
+        assert sum(len(text.splitlines()) - 1 for text in texts) == 300
+    query = f"select n from read_csv('{out}/*') order by n"
+    assert duckdb.execute(query).fetchall() == [(n,) for n in range(300)]
+
+
+def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(2):
+        rows_through(JsonLinesFolderSink(out, existing="overwrite"), None)
+    assert len(list(out.iterdir())) == 1
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        rows_through(JsonLinesFolderSink(out), None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match="is a file, and this sink writes a directory"):
+        rows_through(JsonLinesFolderSink(tmp_path / "file"), None)
+
+
+# ---------------------------------------------------------------------- object stores
+
+
+def test_object_store_is_written_and_gone_on_with_and_read(tmp_path: Path, place: str) -> None:
+    with pytest.raises(Exception, match="on purpose"):
+        rows_through(ParquetSink(f"{place}/out", row_group=40), tmp_path / "kept", fails_at=150)
+    rows_through(ParquetSink(f"{place}/out", row_group=40), tmp_path / "kept")
+    assert asyncio.run(read_all(ParquetSource(f"{place}/out"))) == ROWS
+    names = fsspec.filesystem("memory").find(f"{place}/out")
+    assert not [name for name in names if "/." in name]
+
+
+def test_single_objects_are_written_and_read(place: str) -> None:
+    rows_through(ArrowIpcSink(f"{place}/out.arrow"), None)
+    assert asyncio.run(read_all(ArrowIpcSource(f"{place}/out.arrow", columns=["n"]))) == [
+        {"n": row["n"]} for row in ROWS
+    ]
+    with fsspec.open(f"{place}/in.jsonl.gz", "wb") as file:
+        file.write(gzip.compress(b'{"n":1}\n{"n":2}\n'))
+    assert asyncio.run(read_all(JsonLinesSource(f"{place}/in.jsonl.gz"))) == [{"n": 1}, {"n": 2}]
+
+
+async def test_reading_an_object_store_lets_others_go_on(place: str) -> None:
+    with fsspec.open(f"{place}/in.jsonl", "wb") as file:
+        file.write(b'{"n":1}\n' * 10)
+    source = JsonLinesSource(f"{place}/in.jsonl", batch=4)
+    await source.open()
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.sleep(0)
+    assert not reading.done()
+    before = source.position()
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert source.position() == before
+    batch = await source.read()  # what the cancelled one had begun
+    assert batch is not None
+    assert len(batch.values) == 4
+    assert source.position()["offset"] == 32
+    await source.close()
+
+
+def test_object_that_is_not_there_and_line_sinks_are_refused(place: str) -> None:
+    with pytest.raises(Exception, match="cannot read memory://"):
+        asyncio.run(read_all(ParquetSource(f"{place}/none")))
+    with pytest.raises(PipelineError, match="in an object store a sink writes a folder"):
+        JsonLinesSink(f"{place}/out.jsonl")
+
+
+# ---------------------------------------------------------------------- rows that are none
+
+
+def test_value_that_is_nothing_in_python_costs_its_row(tmp_path: Path) -> None:
+    moments = pyarrow.array([0, 2**62, 86_400_000], pyarrow.timestamp("ms"))
+    parquet.write_table(
+        pyarrow.table({"n": [1, 2, 3], "at": moments.cast(pyarrow.timestamp("ms"))}), tmp_path / "in.parquet"
+    )
+    pipeline = Pipeline()
+    good: list[Any] = []
+    bad: list[RejectedRow] = []
+    rows = pipeline.source(ParquetSource(tmp_path / "in.parquet", on_malformed="reject"))
+    rows.map(lambda row: row["n"]).to(good)
+    rows.rejected.to(bad)
+    asyncio.run(pipeline.run())
+    assert good == [1, 3]
+    assert [(row.row_number, row.row) for row in bad] == [(2, {"n": 2})]
+    assert "column 'at'" in bad[0].reason
+    with pytest.raises(Exception, match=r"row 2 of .*in\.parquet: column 'at'"):
+        asyncio.run(read_all(ParquetSource(tmp_path / "in.parquet")))
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="partition_by: expected some of the columns"):
+        ParquetSink("x", columns=["a"], partition_by="b")
+    with pytest.raises(PipelineError, match="partition_by: expected a list of different names"):
+        ParquetSink("x", partition_by=["b", "b"])
+    with pytest.raises(PipelineError, match="compression: expected one of 'lz4'"):
+        ArrowIpcSink("x", compression="gzip")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="columns: expected none of partition_by"):
+        CsvFolderSink("x", columns=["a"], partition_by="a")
+    with pytest.raises(PipelineError, match="compression: expected 'gzip', 'zstd' or None"):
+        CsvFolderSink("x", compression="infer")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="on_malformed: expected one of 'fail', 'reject'"):
+        ArrowIpcSource("x", on_malformed="skip")  # type: ignore[call-overload]
