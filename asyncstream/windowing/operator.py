@@ -6,6 +6,12 @@ a list of elements, or with an evictor a list of (element, timestamp). Contents 
 element until a purge or the window's clean-up.
 
 Each element, for each of its windows: put it into the cell, ask the trigger, register the clean-up timer.
+Most triggers would do nothing about a further element of a window that has not ended, or only count it, and
+say so (`Trigger.needs_each_element`, `Trigger.counter`). With them, where windows lie on a grid, the cells of
+a key that an element was put into stand in a *row*, one for each window of the slice (`slices`): the next
+element of the key in that slice is added along the row, and no more is done. A row is as good as its cells:
+it is forgotten when one of them is removed, replaced or frozen.
+
 Each timer that fires: ask the trigger; if it was the clean-up timer, let the window go. In event time a
 window is cleaned up when the watermark reaches its last millisecond + the allowed lateness, and from then
 on it is late. Without lateness that is one timer with the trigger's.
@@ -22,7 +28,7 @@ The order of results is the order of timers: by time, then by registration. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,12 +36,16 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import MISSING, Cell, KeyedState, Table
+from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.timers import Timer, TimerService, reached
+from asyncstream.windowing.aggregates import in_place
+from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.contexts import TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.slices import SliceRows, Slicing, has_slices, slicing_of
 from asyncstream.windowing.step import WindowStep, check_timestamp
-from asyncstream.windowing.triggers import TriggerResult
+from asyncstream.windowing.triggers import TriggerResult, must_be_asked
 from asyncstream.windowing.upgrade import RULES, Contents, as_contents, upgraded_contents
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, WindowResult, window_from
 
@@ -63,17 +73,25 @@ class WindowOperator(TimedOperator, WindowStep):
         self._assigner = plan.assigner
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
+        self._is_endless = isinstance(plan.assigner, GlobalWindows)
         self._closes_with_input = plan.closes_with_input
         self._keeps_elements = plan.aggregate is None or plan.evictor is not None
         self._anchor_ms: int | None = None
+        self._slicing: Slicing | None = None
+        self._rows = SliceRows()
+        self._add_each: Callable[[Sequence[Any], Any], Any] = _append_each
         contents = partial(Table, "contents", namespace_of=window_from, may_be_away=True)
         if plan.aggregate is not None and not self._keeps_elements:
-            contents = partial(contents, save=plan.aggregate.save, load=plan.aggregate.load)
+            self._in_place = in_place(plan.aggregate)
+            self._add_each = self._in_place.add_each
+            contents = partial(contents, save=self._in_place.save, load=self._in_place.load)
         self._contents = self.tables.declare(contents())
+        self.tables.on_cut(self._rows.clear)
         self._merging = self.tables.declare(
             Table("merging", save=_saved_sessions, load=self._loaded_sessions, may_be_away=True)
         )
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
+        self._follow_assigner(plan.assigner)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -93,16 +111,15 @@ class WindowOperator(TimedOperator, WindowStep):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._anchor_ms is None and values:
             self._anchor(self.context.clock.now_ms())
-        value = None
-        try:
-            for value, timestamp in pairs(values, timestamps):
-                self._process(value, timestamp)
-        except BaseException as error:
-            self._emitter.flush()
-            raise self.blame(value, error) from error
+        elements = pairs(values, timestamps)
+        if self._slicing is None:
+            self._add_one_by_one(elements)
+        else:
+            self._add_by_slices(elements, self._slicing)
         self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
+        self._rows.forget_until(timestamp)
         if timestamp == MAX_TIMESTAMP:
             self._timers.catch_up(self.context.clock.now_ms() - 1)
         self._timers.advance_watermark(timestamp)
@@ -110,6 +127,8 @@ class WindowOperator(TimedOperator, WindowStep):
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
+        if not self._event_time:
+            self._rows.forget_until(now_ms)
         self._timers.advance_clock(now_ms)
         self._emitter.flush()
 
@@ -130,6 +149,7 @@ class WindowOperator(TimedOperator, WindowStep):
         return super().upgraded(state)
 
     def rebuilding(self) -> Iterator[None]:
+        self._rows.clear()
         yield from super().rebuilding()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
@@ -155,23 +175,93 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _anchor(self, now_ms: int) -> None:
         self._anchor_ms = now_ms
-        self._assigner = self._plan.assigner.anchored(now_ms)
+        self._follow_assigner(self._plan.assigner.anchored(now_ms))
+
+    def _follow_assigner(self, assigner: WindowAssigner) -> None:
+        self._assigner = assigner
+        self._slicing = slicing_of(assigner) if has_slices(assigner) else None
+        self._asks_each = must_be_asked(self._trigger, assigner.event_time)
+        self._counter = self._trigger.counter()
 
     # Elements
 
-    def _process(self, value: Any, timestamp: int | None) -> None:
-        self._states.key = key = self._key_by(value)
+    def _add_one_by_one(self, elements: Iterator[tuple[Any, Any]]) -> None:
+        value: Any = None
+        try:
+            for value, timestamp in elements:
+                key = self._key_by(value)
+                time_ms = self._time_of(timestamp)
+                self._add(key, value, timestamp, time_ms, self._assigner.assign(value, time_ms))
+        except BaseException as error:
+            self._emitter.flush()
+            raise self.blame(value, error) from error
+
+    def _add_by_slices(self, elements: Iterator[tuple[Any, Any]], slicing: Slicing) -> None:
+        key_by, add_each, event_time = self._key_by, self._add_each, self._event_time
+        with_times = self._plan.evictor is not None
+        most = 0 if self._counter is None else self._counter[0] - 1
+        watermark = reached(self._timers.watermark)
+        start, end, rows, has_rows = 0, 0, {}, False
+        windows: list[Any] = []
+        counts: list[Rows] = []
+        value: Any = None
+        try:
+            for value, timestamp in elements:
+                key = key_by(value)
+                time_ms = timestamp if event_time and type(timestamp) is int else self._time_of(timestamp)
+                if not start <= time_ms < end:
+                    if event_time:
+                        check_timestamp(time_ms)
+                    start, end = slicing.slice_at(time_ms)
+                    windows = [window_from(window) for window in slicing.windows_of(start)]
+                    is_past = not windows or (event_time and end - 1 <= watermark)
+                    has_rows = not (self._asks_each or is_past)
+                    rows = self._rows.of((start, end)) if has_rows else {}
+                    counts = self._counts(windows) if has_rows else []
+                row = rows.get(key)
+                if row is not None:
+                    for count in counts:
+                        if count.get(key, 0) >= most:
+                            break
+                    else:
+                        for count in counts:
+                            count[key] = count.get(key, 0) + 1
+                        add_each(row, (value, timestamp) if with_times else value)
+                        continue
+                self._add(key, value, timestamp, time_ms, windows)
+                if has_rows:
+                    cells = self._contents.young
+                    row = [cells.get(window, NO_ROWS).get(key) for window in windows]
+                    if all(cell is not None for cell in row):
+                        rows[key] = row
+                    counts = self._counts(windows)
+        except BaseException as error:
+            self._emitter.flush()
+            raise self.blame(value, error) from error
+
+    def _counts(self, windows: Sequence[Window]) -> list[Rows]:
+        """By window what the trigger has counted, by key; nothing if it has not been asked yet."""
+        name = "" if self._counter is None else f"trigger/{self._counter[1]}"
+        return [self.tables[name].rows(window) for window in windows] if name in self.tables else []
+
+    def _time_of(self, timestamp: Any) -> int:
+        """The time in which the windows are, of an element."""
         if type(timestamp) is int:
             if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
                 check_timestamp(timestamp)
         elif timestamp is not None or self._assigner.needs_timestamp:
             check_timestamp(timestamp)
         if self._event_time:
-            time_ms = MIN_TIMESTAMP if timestamp is None else timestamp
-        else:
-            time_ms = self.context.clock.now_ms()
+            return MIN_TIMESTAMP if timestamp is None else timestamp
+        return MIN_TIMESTAMP if self._is_endless else self.context.clock.now_ms()
+
+    def _add(
+        self, key: Any, value: Any, timestamp: int | None, time_ms: int, assigned_to: Iterable[Any]
+    ) -> None:
+        """Put an element into the windows that it was assigned to, and ask the trigger."""
+        self._states.key = key
         contents, watermark, placed = self._contents, reached(self._timers.watermark), False
-        for assigned in self._assigner.assign(value, time_ms):
+        for assigned in assigned_to:
             if self._assigner.merging:
                 window, place = self._join(key, assigned)
             else:
@@ -194,13 +284,12 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _added(self, held: Any, value: Any, timestamp: int | None) -> Any:
         """The contents of a cell with one more element."""
-        aggregate = self._plan.aggregate
         if self._keeps_elements:
             if held is MISSING:
                 held = []
             held.append(value if self._plan.evictor is None else (value, timestamp))
             return held
-        return aggregate.add(aggregate.create() if held is MISSING else held, value)  # type: ignore[union-attr]
+        return self._in_place.add(self._in_place.create() if held is MISSING else held, value)
 
     def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
         """The session that an element goes into, and its state window."""
@@ -244,7 +333,7 @@ class WindowOperator(TimedOperator, WindowStep):
                     target.extend(elements)
         else:
             for _, other in held[1:]:
-                target = self._plan.aggregate.merge(target, other)  # type: ignore[union-attr]
+                target = self._in_place.merge(target, other)
         contents.put(place, key, target)
         self._merging.get(None, key).move(window, place)
 
@@ -358,6 +447,7 @@ class WindowOperator(TimedOperator, WindowStep):
             self._fire(key, window, place)
         if result.purges:
             self._contents.remove(place, key)
+            self._rows.forget(key)
 
     def _has_contents(self, place: Window, key: Any) -> bool:
         return self._contents.peek(place, key) is not MISSING
@@ -371,6 +461,7 @@ class WindowOperator(TimedOperator, WindowStep):
         elements = evictor.before(self._contents.get(place, key), window)
         self._emit(key, window, elements)
         elements = evictor.after(elements, window)
+        self._rows.forget(key)
         if elements:
             self._contents.put(place, key, list(elements))
         else:
@@ -386,13 +477,18 @@ class WindowOperator(TimedOperator, WindowStep):
                     accumulator = aggregate.add(accumulator, value)
                 held = aggregate.result(accumulator)
         elif aggregate is not None:
-            held = aggregate.result(held)
+            held = self._in_place.result(held)
         else:
             held = list(held)
         if self._plan.process is None:
             self._emitter(WindowResult(key, window.start_ms, window.end_ms, held))
         else:
             self._process_window(key, window, held)
+
+
+def _append_each(row: Sequence[list[Any]], element: Any) -> None:
+    for elements in row:
+        elements.append(element)
 
 
 def _saved_sessions(windows: MergingWindowSet) -> list[Any]:

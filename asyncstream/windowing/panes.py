@@ -44,7 +44,7 @@ from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import OrderMatters, can_merge
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.slices import Span, slicing_of
+from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import RULES, Contents, as_windows, numbered, whole_windows
 
@@ -56,9 +56,6 @@ _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
 
 _PART: Final = 1_000
 """Keys of which the accumulators are in memory together, where not all are."""
-
-_SLICES_WITH_ROWS: Final = 4
-"""As many as elements out of order alternate between."""
 
 
 class PaneWindowOperator(PlainWindowOperator):
@@ -106,7 +103,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
         self._at_hand = _NOWHERE
         self._add_at_hand: Callable[[Any, Any], Any] = self._add
-        self._rows: dict[Span, Rows] = {}  # accumulators by slice and key
+        self._rows = SliceRows()
 
     # ------------------------------------------------------------------ elements
 
@@ -213,7 +210,7 @@ class PaneWindowOperator(PlainWindowOperator):
                         self._add_behind_in_order(windows, key, value, timestamp)
                         end = start
                         continue
-                    rows = self._rows_of(start, end)
+                    rows = self._rows.of((start, end))
                     cells_of = [self._opened(window) for window in windows]
                 row = rows.get(key, MISSING)
                 if row is MISSING:
@@ -282,14 +279,6 @@ class PaneWindowOperator(PlainWindowOperator):
         self._put_done(window, {key: held})
         self._emit(*window, [(key, held)], self._in_place.result)
 
-    def _rows_of(self, start: int, end: int) -> Rows:
-        rows = self._rows.get((start, end))
-        if rows is None:
-            if len(self._rows) == _SLICES_WITH_ROWS:
-                del self._rows[next(iter(self._rows))]
-            rows = self._rows[start, end] = {}
-        return rows
-
     def _opened(self, window: Span) -> Rows:
         """The young accumulators of a whole window that is to fire, by key."""
         self._arm(window)
@@ -350,8 +339,7 @@ class PaneWindowOperator(PlainWindowOperator):
         if watermark >= self._fired_ms or not self._ends:
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
-        if self._rows:
-            self._rows = {place: rows for place, rows in self._rows.items() if place[1] - 1 > watermark}
+        self._rows.forget_until(watermark)
         if self._in_order and self._can_slice and not self._to_fire and not self._to_clean:
             self._in_order = False
 

@@ -12,22 +12,28 @@ Slices and windows are plain tuples here, (start, end) in milliseconds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import InternalError
+from asyncstream.state.rows import Rows
 from asyncstream.windowing.assigners import (
     CumulativeWindows,
+    GlobalWindows,
     SlidingWindows,
     TumblingWindows,
     WindowAssigner,
 )
 
-__all__ = ("Slicing", "Span", "slicing_of")
+__all__ = ("SliceRows", "Slicing", "Span", "has_slices", "slicing_of")
 
 Span: TypeAlias = tuple[int, int]
 """The first millisecond in it, and the first one after it."""
+
+_SLICES_WITH_ROWS: Final = 4
+"""As many as elements out of order alternate between."""
 
 
 class Slicing(ABC):
@@ -122,12 +128,80 @@ class _Cumulative(Slicing):
         return start - (start - self._offset_ms) % self._size_ms
 
 
+class _Endless(Slicing):
+    """The global window: one slice."""
+
+    is_disjoint = True
+
+    def slice_at(self, timestamp: int) -> Span:
+        return MIN_TIMESTAMP, MAX_TIMESTAMP + 1
+
+    def windows_of(self, start: int) -> Collection[Any]:
+        return [()]
+
+    def last_end(self, start: int) -> int:
+        return MAX_TIMESTAMP + 1
+
+    def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
+        return known
+
+
+_SLICINGS: Final[dict[type, Callable[[Any], Slicing]]] = {
+    TumblingWindows: lambda of: _Hopping(of.size_ms, of.size_ms, of.offset_ms),
+    SlidingWindows: lambda of: _Hopping(of.size_ms, of.slide_ms, of.offset_ms),
+    CumulativeWindows: _Cumulative,
+    GlobalWindows: lambda of: _Endless(),
+}
+
+
+def has_slices(assigner: WindowAssigner) -> bool:
+    """
+    Whether the windows of an assigner are made of slices.
+
+    A subclass may assign otherwise, and the first element is still to say where staggered windows begin.
+    """
+    return type(assigner) in _SLICINGS and not getattr(assigner, "stagger", False)
+
+
 def slicing_of(assigner: WindowAssigner) -> Slicing:
-    """How the windows of an assigner are cut."""
-    if isinstance(assigner, TumblingWindows):
-        return _Hopping(assigner.size_ms, assigner.size_ms, assigner.offset_ms)
-    if isinstance(assigner, SlidingWindows):
-        return _Hopping(assigner.size_ms, assigner.slide_ms, assigner.offset_ms)
-    if isinstance(assigner, CumulativeWindows):
-        return _Cumulative(assigner)
-    raise InternalError(f"{type(assigner).__name__} has no slices")
+    """How the windows of an assigner are cut, which has slices."""
+    if not has_slices(assigner):
+        raise InternalError(f"{type(assigner).__name__} has no slices")
+    return _SLICINGS[type(assigner)](assigner)
+
+
+class SliceRows:
+    """
+    Accumulators by slice and key: for each window of the slice that of the key, in one row.
+
+    So an element is added to all of its windows in one loop, without a look at any of them. A row is good as
+    long as its accumulators are where they were found.
+    """
+
+    __slots__ = ("_slices",)
+
+    def __init__(self) -> None:
+        self._slices: dict[Span, Rows] = {}
+
+    def of(self, place: Span) -> Rows:
+        """The rows of a slice by key, to be read and written."""
+        rows = self._slices.get(place)
+        if rows is None:
+            if len(self._slices) == _SLICES_WITH_ROWS:
+                del self._slices[next(iter(self._slices))]
+            rows = self._slices[place] = {}
+        return rows
+
+    def forget(self, key: Any) -> None:
+        """Have no rows of a key."""
+        for rows in self._slices.values():
+            rows.pop(key, None)
+
+    def forget_until(self, time_ms: float) -> None:
+        """Have no rows of slices that have ended by then."""
+        if self._slices:
+            self._slices = {place: rows for place, rows in self._slices.items() if place[1] - 1 > time_ms}
+
+    def clear(self) -> None:
+        """Have no rows."""
+        self._slices.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
@@ -32,6 +32,7 @@ __all__ = (
     "Trigger",
     "TriggerContext",
     "TriggerResult",
+    "must_be_asked",
 )
 
 S = TypeVar("S", bound=State)
@@ -108,6 +109,22 @@ class Trigger:
 
     can_merge: bool = False
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        """
+        Whether it is to be asked about each element of a window.
+
+        If not, it need not be asked about those that come before the window's end into a window that has
+        contents: it would do nothing, or count them as `counter` says.
+
+        Args:
+            event_time: whether windows follow the elements' timestamps.
+        """
+        return True
+
+    def counter(self) -> tuple[int, str] | None:
+        """If it counts elements: about which one it must be asked, and the name of the state that counts."""
+        return None
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
@@ -134,6 +151,9 @@ class EventTimeTrigger(Trigger):
 
     can_merge = True
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        return not event_time
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
@@ -159,6 +179,9 @@ class ProcessingTimeTrigger(Trigger):
 
     can_merge = True
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        return event_time
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
@@ -181,6 +204,9 @@ class NeverTrigger(Trigger):
 
     can_merge = True
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        return False
+
 
 class CountTrigger(Trigger):
     """Fires at every `n`-th element of a window. What is left at the window's end is not emitted."""
@@ -190,6 +216,12 @@ class CountTrigger(Trigger):
     def __init__(self, n: int) -> None:
         self.n = count("n", n)
         self._count = ReducingDescriptor[int]("count", lambda a, b: a + b)
+
+    def needs_each_element(self, event_time: bool) -> bool:
+        return self.n == 1
+
+    def counter(self) -> tuple[int, str] | None:
+        return self.n, self._count.name
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -250,6 +282,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     watermark comes; then the end of time itself is next.
     """
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        return not event_time
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
@@ -289,6 +324,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires at every multiple of `interval` that the clock passes while the window has an end to come."""
+
+    def needs_each_element(self, event_time: bool) -> bool:
+        return False
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -352,6 +390,12 @@ class PurgingTrigger(Trigger):
     def __init__(self, of: Trigger) -> None:
         self.of = _trigger("of", of)
         self.can_merge = of.can_merge
+
+    def needs_each_element(self, event_time: bool) -> bool:
+        return must_be_asked(self.of, event_time)
+
+    def counter(self) -> tuple[int, str] | None:
+        return self.of.counter()
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -449,6 +493,13 @@ class AfterWatermark(Trigger):
         self.late = None if late is None else _trigger("late", late)
         self.can_merge = all(part.can_merge for part in (early, late) if part is not None)
 
+    def needs_each_element(self, event_time: bool) -> bool:
+        return not event_time or (self.early is not None and must_be_asked(self.early, event_time))
+
+    def counter(self) -> tuple[int, str] | None:
+        counted = None if self.early is None else self.early.counter()
+        return None if counted is None else (counted[0], f"early/{counted[1]}")
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
@@ -490,6 +541,19 @@ class AfterWatermark(Trigger):
         for name, part in (("early", self.early), ("late", self.late)):
             if part is not None:
                 part.clear(window, ctx.nested(name))
+
+
+def must_be_asked(trigger: Trigger, event_time: bool) -> bool:
+    """`Trigger.needs_each_element`; a subclass that does otherwise than its base may need each."""
+    for kind in type(trigger).__mro__:
+        if "needs_each_element" in vars(kind):
+            return trigger.needs_each_element(event_time)
+        if not vars(kind).keys().isdisjoint(_ASKED):
+            break
+    return True
+
+
+_ASKED: Final = ("on_element", "on_event_time", "on_processing_time", "clear")
 
 
 def _truncated(time_ms: int, interval_ms: int) -> int:
