@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingExtra
 from asyncstream.state.schema import attributes
@@ -26,6 +26,8 @@ from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.fused import CALLED, Inline, fused
 
 __all__ = (
+    "ELEMENTS",
+    "ELEMENTS_OF_SESSIONS",
     "Aggregates",
     "Collect",
     "Count",
@@ -182,6 +184,8 @@ class Max(_Extreme):
 class First(FieldAggregate[Any]):
     """The one that came first; of merged sessions, that of the earlier session."""
 
+    joins_in_order = True
+
     def create(self) -> tuple[Any, ...]:
         return ()
 
@@ -197,6 +201,8 @@ class First(FieldAggregate[Any]):
 
 class Last(FieldAggregate[Any]):
     """The one that came last; of merged sessions, that of the later session."""
+
+    joins_in_order = True
 
     def create(self) -> tuple[Any, ...]:
         return ()
@@ -214,6 +220,8 @@ class Last(FieldAggregate[Any]):
 class Collect(FieldAggregate[list[Any]]):
     """All of them in a list, in order of arrival; those of merged sessions one session after the other."""
 
+    joins_in_order = True
+
     def create(self) -> list[Any]:
         return []
 
@@ -227,6 +235,16 @@ class Collect(FieldAggregate[list[Any]]):
 
     def result(self, accumulator: list[Any]) -> list[Any]:
         return list(accumulator)
+
+
+class _OfSessions(Collect):
+    """The elements of a session that nothing folds: where sessions merge, the one with most comes first."""
+
+    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
+        if len(other) > len(accumulator):
+            return [*other, *accumulator]
+        accumulator.extend(other)
+        return accumulator
 
 
 class CountDistinct(FieldAggregate[int]):
@@ -319,6 +337,7 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
                 raise refuse(name, "an aggregate that overrides merge", part)
         self.parts = parts
         self.order_free = all(part.order_free for part in parts.values())
+        self.joins_in_order = all(part.order_free or part.joins_in_order for part in parts.values())
         one: Any = fused({name: (part, _inline(part)) for name, part in parts.items()})
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
@@ -353,6 +372,7 @@ class InPlace(AggregateFunction[Any, Any]):
     def __init__(self, aggregate: AggregateFunction[Any, Any]) -> None:
         self._one = aggregate
         self.order_free = aggregate.order_free
+        self.joins_in_order = aggregate.joins_in_order
         one: Any = fused({"": (aggregate, _inline(aggregate))})
         self.create = one.create  # type: ignore[method-assign]
         self.add = one.add  # type: ignore[method-assign]
@@ -469,3 +489,10 @@ def _sketch_type() -> Any:
     except ImportError as error:
         raise MissingExtra("Quantile", "sketch") from error
     return datasketches.kll_doubles_sketch
+
+
+ELEMENTS: Final = Collect()
+"""Folds elements into the list of all, where there is no other aggregate."""
+
+ELEMENTS_OF_SESSIONS: Final = _OfSessions()
+"""The same for windows that merge."""

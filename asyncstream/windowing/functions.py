@@ -68,9 +68,12 @@ class AggregateFunction(Generic[In, Out]):
     Attributes:
         order_free: whether the result depends only on which elements were added, never on the order in
             which accumulators were built and merged. Then sliding windows can share the work.
+        joins_in_order: whether merging the accumulators of elements that follow one another, in their order,
+            gives what adding all of them to one does, to the last digit. Then they can do so, too.
     """
 
     order_free: bool = False
+    joins_in_order: bool = False
 
     def create(self) -> Any:
         """An accumulator that has seen nothing."""

@@ -16,6 +16,11 @@ while it is still to fire, and fires for the keys that its slices hold.
   first such element all that is held becomes whole windows, and each element is added to each of its windows
   in turn: *in order*. Elements of one slice are in the same windows, so for each key the accumulators of
   these stand in one *row*, and one compiled loop goes along it.
+* Some aggregates join in order (`AggregateFunction.joins_in_order`): a list of all elements, or the last one.
+  Theirs are the slices too, as long as the elements of a key come slice by slice. With one that comes into a
+  slice before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and
+  new ones begun. So no two of a key's accumulators have seen elements in turns, and in the order of their
+  numbers they are merged as their elements came.
 
 A whole window has its accumulators in two tables: *open* while it is to fire for their keys, *done* after
 that, within the allowed lateness. Whole windows may also lie beside slices, with which they are merged when
@@ -33,6 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
+from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -54,6 +60,9 @@ Element = tuple[Any, Any]
 
 _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
 
+_NUMBER = itemgetter(-1)
+"""Of an accumulator in a slice, when its first element came."""
+
 _PART: Final = 1_000
 """Keys of which the accumulators are in memory together, where not all are."""
 
@@ -69,19 +78,23 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        aggregate = plan.aggregate
-        if plan.kept != self.keeps or aggregate is None:
+        aggregate = plan.folding
+        if plan.kept != self.keeps:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._in_place = listed = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
         is_disjoint = self._slicing.is_disjoint
-        self._can_slice = is_disjoint or (aggregate.order_free and can_merge(aggregate))
+        is_shared = can_merge(aggregate) and (aggregate.order_free or aggregate.joins_in_order)
+        self._can_slice = is_disjoint or is_shared
+        self._has_epochs = is_shared and not (is_disjoint or aggregate.order_free)
         self._aggregate = aggregate if is_disjoint else listed  # of slices
         self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else listed.add_order_free
         kept = self.tables
         save, load = (aggregate.save, aggregate.load) if is_disjoint else numbered(listed)
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._slices = kept.declare(table("slices", save=save, load=load))
+        save_all, load_all = partial(_mapped, save), partial(_mapped, load)
+        self._closed = kept.declare(table("closed", save=save_all, load=load_all))
         save, load = listed.save, listed.load
         self._open = kept.declare(table("open", save=save, load=load))
         self._done = kept.declare(table("done", save=save, load=load))
@@ -98,6 +111,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._is_unsure = False  # whether windows that have fired may be to fire again
         self._lateness_before_ms = self._lateness_ms
         self._ends: dict[int, int] = {}  # of the slices that there are, by start
+        self._newest = MIN_TIMESTAMP  # no slice starts after this
         self._armed: set[Span] = set()
         self._to_fire: list[Span] = []  # windows, as (end, start)
         self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
@@ -155,6 +169,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_to_slices(self, elements: Iterator[Element], key_by: Callable[[Any], Any]) -> None:
         add, create = self._add, self._aggregate.create
         watermark, numbers, table = self._watermark, self._numbers, self._slices
+        has_epochs = self._has_epochs
         start, end, cells = _NOWHERE  # the slice that the last element went into
         is_older = False
         value: Any = None
@@ -170,6 +185,10 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     place = (start, end)
+                    if has_epochs and start < self._newest:
+                        self._add_to_slice(place, key, value)
+                        end = start
+                        continue
                     cells = table.rows(place)
                     is_older = not table.is_remote and table.has_older_rows(place)  # or it was fetched
                 held = cells.get(key, MISSING)
@@ -234,6 +253,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._arm(window)
         if windows:
             self._ends[start] = end
+            self._newest = max(self._newest, start)
             heappush(self._to_clean, self._cleaning_of(start, end))
         return bool(windows)
 
@@ -244,18 +264,35 @@ class PaneWindowOperator(PlainWindowOperator):
             self._leave_out(value, timestamp, timestamp)
             return
         self._has_slice(start, end)
-        place = (start, end)
-        held = self._slices.get(place, key)
-        if held is MISSING:
-            held = self._aggregate.create()
-            if self._numbers is not None:
-                held.append(next(self._numbers))
-        self._slices.put(place, key, self._add(held, value))
+        self._add_to_slice((start, end), key, value)
         for window in windows:
             if window[1] - 1 <= self._watermark:
                 self._emit(*window, [(key, self._merged(window, key))], self._aggregate.result)
             else:
                 self._arm(window)
+
+    def _add_to_slice(self, place: Span, key: Any, value: Any) -> None:
+        """Put an element into a slice before the latest one."""
+        slices = self._slices
+        if self._has_epochs:
+            places = [(start, end) for start, end in self._ends.items() if start != place[0]]
+            later = any(slices.peek(other, key) is not MISSING for other in places if other > place)
+            for other in (*places, place) if later else ():
+                self._close(other, key)
+        held = slices.get(place, key)
+        if held is MISSING:
+            held = self._aggregate.create()
+            if self._numbers is not None:
+                held.append(next(self._numbers))
+        slices.put(place, key, self._add(held, value))
+
+    def _close(self, place: Span, key: Any) -> None:
+        """End an epoch of a key in a slice."""
+        held = self._slices.get(place, key)
+        if held is not MISSING:
+            self._slices.remove(place, key)
+            before = self._closed.get(place, key)
+            self._closed.put(place, key, [held] if before is MISSING else [*before, held])
 
     def _add_behind_in_order(self, windows: Iterable[Span], key: Any, value: Any, timestamp: int) -> None:
         """The same for whole windows."""
@@ -334,6 +371,7 @@ class PaneWindowOperator(PlainWindowOperator):
             if is_slice:
                 del self._ends[place[0]]
                 self._slices.drop(place)
+                self._closed.drop(place)
             else:
                 self._done.drop(place)
         if watermark >= self._fired_ms or not self._ends:
@@ -375,11 +413,23 @@ class PaneWindowOperator(PlainWindowOperator):
         if self._slicing.is_disjoint:
             return self._slices.peek(window, key)
         merge, merged = self._aggregate.merge, self._aggregate.create()
-        parts = (self._slices.peek(place, key) for place in self._slices_of(window))
-        for held in (self._kept(window, key), *parts):
-            if held is not MISSING:
-                merged = merge(merged, held)
+        kept = self._kept(window, key)
+        if kept is not MISSING:
+            merged = merge(merged, kept)
+        parts = [held for place in self._slices_of(window) for held in self._parts(place, key)]
+        for held in sorted(parts, key=_NUMBER) if self._has_epochs else parts:
+            merged = merge(merged, held)
         return merged
+
+    def _parts(self, place: Span, key: Any) -> Iterable[Any]:
+        """The accumulators of a key in a slice, with numbers."""
+        held = self._slices.peek(place, key)
+        closed = self._closed.peek(place, key)
+        open_ones = () if held is MISSING else (held,)
+        return open_ones if closed is MISSING else (*closed, *open_ones)
+
+    def _has_rows(self, place: Span) -> bool:
+        return place in self._slices or place in self._closed
 
     def _kept(self, window: Span, key: Any) -> Any:
         """What a whole window beside slices holds."""
@@ -394,8 +444,9 @@ class PaneWindowOperator(PlainWindowOperator):
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
-        places = [place for place in self._slices_of(window) if place in self._slices]
-        if window in self._open or window in self._done:
+        places = [place for place in self._slices_of(window) if self._has_rows(place)]
+        has_closed = any(place in self._closed for place in places)
+        if has_closed or window in self._open or window in self._done:
             keys = {**self._open.whole(window), **self._in_arrival_order(places)}
             return {key: self._merged(window, key) for key in keys}.items()
         if len(places) == 1:
@@ -418,10 +469,12 @@ class PaneWindowOperator(PlainWindowOperator):
     def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with `MISSING`."""
         keys: Rows = {}
-        every = [self._slices.whole(place) for place in places]
+        every = [cells for place in places if (cells := self._slices.whole(place))]
+        closed = [cells for place in places if (cells := self._closed.whole(place))]
+        every += ({key: parts[0] for key, parts in cells.items()} for cells in closed)
         last = -1
         for cells in every:
-            if next(iter(cells.values()))[-1] < last:
+            if closed or next(iter(cells.values()))[-1] < last:
                 break
             last = next(reversed(cells.values()))[-1]
             keys.update(dict.fromkeys(cells, MISSING))
@@ -439,9 +492,10 @@ class PaneWindowOperator(PlainWindowOperator):
         self._is_unsure = False
         self._in_order |= self._slicing.is_disjoint
         fired, merge = self._fired_ms, self._in_place.merge
-        places = [(start, end) for start, end in self._ends.items() if (start, end) in self._slices]
+        places = [place for place in self._ends.items() if self._has_rows(place)]
         slices = {place: self._slices.adopt(place) for place in places}
-        found = whole_windows(self._slicing, self._plan.aggregate, slices)  # type: ignore[arg-type]
+        closed = {place: self._closed.adopt(place) for place in places}
+        found = whole_windows(self._slicing, self._plan.folding, slices, closed)
         for window, cells in found.items():
             if window[1] - 1 + self._lateness_before_ms <= fired:
                 continue
@@ -455,6 +509,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 (self._open if is_open else self._done).put(window, key, held)
         for place in places:
             self._slices.drop(place)
+            self._closed.drop(place)
         self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
         self._index()
 
@@ -483,7 +538,8 @@ class PaneWindowOperator(PlainWindowOperator):
     def _index(self) -> None:
         """Find out what there is, and what is to be done when."""
         self._forget_rows()
-        self._ends = dict(self._slices.namespaces())
+        self._ends = dict([*self._slices.namespaces(), *self._closed.namespaces()])
+        self._newest = max(self._ends, default=MIN_TIMESTAMP)
         self._to_clean = [self._cleaning_of(*place) for place in self._ends.items()]
         for start, end in self._done.namespaces():
             self._to_clean.append((end - 1 + self._lateness_ms, (start, end), False))
@@ -516,7 +572,11 @@ class PaneWindowOperator(PlainWindowOperator):
         self._lateness_before_ms = lateness_ms
 
     def _count_open(self) -> int:
-        return len(self._slices) + len(self._open) + len(self._done)
+        return sum(map(len, (self._slices, self._closed, self._open, self._done)))
+
+
+def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+    return [function(value) for value in values]
 
 
 def _in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:

@@ -9,17 +9,12 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.errors import PipelineError
 from asyncstream.validation import count, plain_methods, refuse
-from asyncstream.windowing.assigners import (
-    CumulativeWindows,
-    GlobalWindows,
-    SessionWindows,
-    SlidingWindows,
-    TumblingWindows,
-    WindowAssigner,
-)
+from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
+from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
-from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger, Trigger
+from asyncstream.windowing.slices import has_slices
+from asyncstream.windowing.triggers import CountTrigger, PurgingTrigger, Trigger, fires_at_end_only
 
 __all__ = ("COUNTERS", "Kept", "WindowPlan")
 
@@ -103,6 +98,13 @@ class WindowPlan:
         return self.assigner.default_trigger() if self.trigger is None else self.trigger
 
     @property
+    def folding(self) -> AggregateFunction[Any, Any]:
+        """The aggregate, or the one that gives all elements."""
+        if self.aggregate is not None:
+            return self.aggregate
+        return ELEMENTS_OF_SESSIONS if self.assigner.merging else ELEMENTS
+
+    @property
     def kept(self) -> Kept:
         """
         What an operator keeps that does what is asked for, fastest.
@@ -112,17 +114,14 @@ class WindowPlan:
         """
         is_plain = (
             self.assigner.event_time
-            and type(self.effective_trigger) is EventTimeTrigger
+            and fires_at_end_only(self.effective_trigger, self.allowed_lateness_ms > 0)
             and self.evictor is None
-            and self.aggregate is not None
             and (self.process is None or not clears(self.process))
         )
         kind = type(self.assigner)  # a subclass may assign otherwise
         if is_plain and kind is SessionWindows:
             return "sessions"
-        if is_plain and kind in (TumblingWindows, SlidingWindows, CumulativeWindows):
-            return "contents" if getattr(self.assigner, "stagger", False) else "panes"
-        return "contents"
+        return "panes" if is_plain and has_slices(self.assigner) else "contents"
 
     @property
     def closes_with_input(self) -> bool:

@@ -62,9 +62,10 @@ def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, wa
     if "tables" not in state:  # of version 0.2
         return {**state, "contents": [[key, window, moved(held)] for key, window, held in state["contents"]]}
     tables = dict(state["tables"])
-    for name in {"contents", "slices", "open", "done"} & tables.keys():
-        is_numbered = name == "slices" and not slicing_of(assigner).is_disjoint
-        change = _numbered(moved) if is_numbered else moved
+    for name in {"contents", "slices", "closed", "open", "done"} & tables.keys():
+        change: Callable[[Any], Any] = moved
+        if name in ("slices", "closed") and not slicing_of(assigner).is_disjoint:
+            change = _numbered(moved) if name == "slices" else _each(_numbered(moved))
         tables[name] = [[place, [[key, change(held)] for key, held in rows]] for place, rows in tables[name]]
     if "sessions" in tables:
         tables["sessions"] = [
@@ -77,6 +78,10 @@ def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, wa
 def _numbered(moved: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     """The same for what has a number behind it."""
     return lambda kept: [moved(kept[0]), kept[1]]
+
+
+def _each(change: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    return lambda kept: [change(part) for part in kept]
 
 
 def _with_held(session: Any, moved: Callable[[Any], Any]) -> list[Any]:

@@ -143,9 +143,9 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if plan.kept != self.keeps or plan.aggregate is None or not isinstance(plan.assigner, SessionWindows):
+        if plan.kept != self.keeps or not isinstance(plan.assigner, SessionWindows):
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._aggregate = plan.aggregate
+        self._aggregate = plan.folding
         self._gap_ms = plan.assigner.gap_ms
         self._sessions = self.tables.declare(
             Table("sessions", save=self._saved, load=self._loaded, may_be_away=True)

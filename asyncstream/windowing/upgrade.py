@@ -13,7 +13,7 @@ them and can be made of them. So does version 0.2, in which all kinds had one fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -173,13 +173,15 @@ def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 
 
 def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
-    if plan.aggregate is None:
-        raise CheckpointError("it holds accumulators, and the windows keep elements")
-    slicing, aggregate = slicing_of(plan.assigner), in_place(plan.aggregate)
+    slicing, aggregate = slicing_of(plan.assigner), in_place(plan.folding)
     tables, cells = state["tables"], state["cells"]
-    load = plan.aggregate.load if slicing.is_disjoint else numbered(aggregate)[1]
+    load = plan.folding.load if slicing.is_disjoint else numbered(aggregate)[1]
     slices = {
         tuple(place): {key: load(held) for key, held in rows} for place, rows in tables.get("slices", ())
+    }
+    closed = {
+        tuple(place): {key: [load(held) for held in parts] for key, parts in rows}
+        for place, rows in tables.get("closed", ())
     }
     fired_ms, lateness_ms = cells["fired_ms"], cells["lateness_ms"]
     found: dict[tuple[Any, Any], Pane] = {}
@@ -187,7 +189,7 @@ def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
         for place, rows in tables.get(name, ()):
             for key, held in rows:
                 found[key, tuple(place)] = Pane(key, tuple(place), held, name == "open")
-    for window, by_key in whole_windows(slicing, plan.aggregate, slices).items():
+    for window, by_key in whole_windows(slicing, plan.folding, slices, closed).items():
         last_ms = window[1] - 1
         for key, held in by_key.items() if last_ms + lateness_ms > fired_ms else ():
             before = found.get((key, window))
@@ -212,7 +214,10 @@ def numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any]
 
 
 def whole_windows(
-    slicing: Slicing, aggregate: AggregateFunction[Any, Any], slices: Mapping[Span, Mapping[Any, Any]]
+    slicing: Slicing,
+    aggregate: AggregateFunction[Any, Any],
+    slices: Mapping[Span, Mapping[Any, Any]],
+    closed: Mapping[Span, Mapping[Any, Sequence[Any]]],
 ) -> dict[Span, dict[Any, Any]]:
     """
     By window and key the accumulators, in lists, of windows that are kept in slices, which are of no use
@@ -221,6 +226,7 @@ def whole_windows(
     Args:
         slices: accumulators by slice and key; where slices overlap, in lists with the number of the first
             element behind them. Keys come in the order of these.
+        closed: those of epochs before.
     """
     listed = in_place(aggregate)
     if slicing.is_disjoint:
@@ -229,17 +235,15 @@ def whole_windows(
             window: {key: held if is_listed else [held] for key, held in slices[window].items()}
             for window in sorted(slices)
         }
-    found: dict[Span, dict[Any, tuple[int, Any]]] = {}
-    for place in sorted(slices):
-        for window in slicing.windows_of(place[0]):
+    parts = [(place[0], key, held) for place, rows in slices.items() for key, held in rows.items()]
+    for place, rows in closed.items():
+        parts += [(place[0], key, held) for key, several in rows.items() for held in several]
+    found: dict[Span, dict[Any, Any]] = {}
+    for start, key, held in sorted(parts, key=lambda part: part[2][-1]):
+        for window in slicing.windows_of(start):
             by_key = found.setdefault(window, {})
-            for key, held in slices[place].items():
-                number, merged = by_key.get(key) or (held[-1], listed.create())
-                by_key[key] = (min(number, held[-1]), listed.merge(merged, held))
-    return {
-        window: {key: by_key[key][1] for key in sorted(by_key, key=lambda key: by_key[key][0])}
-        for window, by_key in found.items()
-    }
+            by_key[key] = listed.merge(by_key[key] if key in by_key else listed.create(), held)
+    return found
 
 
 # ------------------------------------------------------------------ what each kind is made of
@@ -304,8 +308,7 @@ def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
     Raises:
         CheckpointError: if there are other windows.
     """
-    slicing, aggregate = slicing_of(plan.assigner), plan.aggregate
-    assert aggregate is not None
+    slicing, aggregate = slicing_of(plan.assigner), plan.folding
     pending: set[Any] = set()
     fired: set[Any] = set()
     for pane in found.panes:

@@ -21,6 +21,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.windowing import (
+    AfterWatermark,
     Aggregates,
     Collect,
     Count,
@@ -36,6 +37,7 @@ from asyncstream.windowing import (
     SessionWindows,
     SlidingWindows,
     Sum,
+    Trigger,
     TumblingWindows,
     WindowAssigner,
     WindowOperator,
@@ -85,7 +87,10 @@ def scripts(draw: st.DrawFn, restarts: bool = True) -> list[Step]:
 
 @st.composite
 def assigners(draw: st.DrawFn) -> WindowAssigner:
-    kind = draw(st.sampled_from(["tumbling", "sliding", "session"]))
+    kind = draw(st.sampled_from(["tumbling", "sliding", "session", "cumulative"]))
+    if kind == "cumulative":
+        step = draw(st.integers(1, 5))
+        return CumulativeWindows(ms(step * draw(st.integers(1, 4))), ms(step))
     if kind == "session":
         return SessionWindows(ms(draw(st.integers(1, 9))))
     size = draw(st.integers(1, 14))
@@ -113,11 +118,25 @@ def chosen(plan: WindowPlan) -> Callable[[], Operator]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(scripts(), assigners(), LATENESS, st.booleans(), st.booleans(), st.booleans())
+@given(
+    scripts(),
+    assigners(),
+    LATENESS,
+    st.sampled_from([ORDERED, ORDER_FREE, None]),
+    st.sampled_from([None, AfterWatermark(), AfterWatermark(late=CountTrigger(2))]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_fast_operators_give_what_the_general_one_gives(
-    script: list[Step], assigner: WindowAssigner, lateness: int, ordered: bool, aside: bool, on_disk: bool
+    script: list[Step],
+    assigner: WindowAssigner,
+    lateness: int,
+    aggregate: Aggregates | None,
+    trigger: Trigger | None,
+    aside: bool,
+    on_disk: bool,
 ) -> None:
-    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=ORDERED if ordered else ORDER_FREE)
+    plan = WindowPlan(assigner, trigger, allowed_lateness_ms=lateness, aggregate=aggregate)
     event(type(chosen(plan)()).__name__)
     side = ("late",) if aside else ()
     one = Harness(general(plan), side=side)

@@ -25,7 +25,9 @@ from asyncstream.windowing import (
     CumulativeWindows,
     DeltaTrigger,
     DynamicSessionWindows,
+    EventTimeTrigger,
     GlobalWindows,
+    Last,
     NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
@@ -86,7 +88,14 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(SessionWindows(size), aggregate=SUM) is SessionWindowOperator
     assert choice(TumblingWindows(size), aggregate=SUM, process=Plain()) is PaneWindowOperator
     assert choice(TumblingWindows(size), aggregate=SUM, process=Telling()) is WindowOperator  # it clears
-    assert choice(TumblingWindows(size)) is WindowOperator
+    assert choice(TumblingWindows(size)) is PaneWindowOperator
+    assert choice(SlidingWindows(size, slide), process=Plain()) is PaneWindowOperator
+    assert choice(SessionWindows(size)) is SessionWindowOperator
+    assert choice(SessionWindows(size), PurgingTrigger(AfterWatermark())) is SessionWindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2))) is PaneWindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2)), None, 1) is WindowOperator
+    assert choice(TumblingWindows(size), PurgingTrigger(EventTimeTrigger()), None, 1) is WindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(early=CountTrigger(2))) is WindowOperator
     assert choice(TumblingWindows(size, stagger=True), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size, time="processing"), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size), CountTrigger(2), aggregate=SUM) is WindowOperator
@@ -117,7 +126,7 @@ def test_floats_are_added_in_their_order_without_asking_the_assigner(
 
 def test_a_fast_operator_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InternalError):
-        PaneWindowOperator(itemgetter(0), WindowPlan(TumblingWindows(1)))
+        PaneWindowOperator(itemgetter(0), WindowPlan(TumblingWindows(1), CountTrigger(2)))
     with pytest.raises(InternalError):
         SessionWindowOperator(itemgetter(0), WindowPlan(TumblingWindows(1), aggregate=SUM))
 
@@ -224,6 +233,22 @@ def test_windows_of_a_count() -> None:
         run.element(("a", number))
     run.watermark(MAX_TIMESTAMP)
     assert values(run) == [[("a", 0), ("a", 1)], [("a", 2), ("a", 3)]]
+
+
+def test_sliding_windows_share_slices_although_order_matters() -> None:
+    aggregate = Aggregates(all=Collect(itemgetter(1)), last=Last(itemgetter(1)), n=Count())
+    run = harness(WindowPlan(SlidingWindows(ms(20), ms(10)), aggregate=aggregate))
+    for number, timestamp in enumerate([3, 12, 4, 14, 13, 5]):
+        run.element(("a", number), timestamp)
+        run.element(("b", number), 15)
+    assert len(run.operator.tables["open"]) == 0  # of whole windows, each of which takes each element
+    run.watermark(100)
+    found = {(result.key, result.start_ms): result.value for result in run.outputs()}
+    assert found["a", -10] == {"all": [0, 2, 5], "last": 5, "n": 3}
+    assert found["a", 0] == {"all": [0, 1, 2, 3, 4, 5], "last": 5, "n": 6}
+    assert found["a", 10] == {"all": [1, 3, 4], "last": 4, "n": 3}
+    assert found["b", 0] == {"all": [0, 1, 2, 3, 4, 5], "last": 5, "n": 6}
+    assert run.operator.metrics()["windows_open"] == 0
 
 
 def test_windows_of_a_count_that_slide() -> None:
