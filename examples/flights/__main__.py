@@ -20,6 +20,7 @@ from examples.flights.answer import accumulate, direct_answer
 from examples.flights.answer_windows import Flights, flight_names, hour_rows, rotation_rows, silence_rows
 from examples.flights.data import Row, load_flights
 from examples.flights.enrichment import enriched_flights
+from examples.flights.joins import direct_versions, embedded, missing
 from examples.flights.report import Progress, print_plan, print_report
 
 __all__ = ("main", "run")
@@ -57,9 +58,11 @@ async def run(month: int, days: int = 31) -> bool:
         seconds = time.perf_counter() - began
         metrics = job.metrics()
     answer = accumulate(enriched)
+    joined = await asyncio.to_thread(embedded, flights)
     agrees = {
         "delays by airline and weather": answer == direct_answer(month, days),
         **compare(found, Flights(month, days)),
+        f"weather and plane as of departure; {missing(joined)}": joined == direct_versions(month, days),
     }
     print_report(
         events=len(flights),

@@ -28,6 +28,7 @@ from asyncstream import FailedCall, Pipeline, Stream
 from asyncstream.checkpoint import Checkpoints, MemoryStore
 from asyncstream.runtime.spark import local_spark, stream_json_lines
 from asyncstream.windowing import WindowResult
+from examples.flights import joins
 from examples.flights.analysis import PATIENCE, Silences, rotations
 from examples.flights.answer import accumulate, direct_answer
 from examples.flights.answer_windows import Flights, rotation_rows, silence_rows
@@ -189,12 +190,16 @@ def main() -> None:
             found[way] = answers(run(flights, api))
             seconds = time.perf_counter() - began
             print(f"{way}: {seconds:.1f} s, {len(flights) / seconds:,.0f} flights/s")
+    as_of = "weather and plane as of departure"
+    found["embedded"][as_of] = joins.embedded(flights)
+    found["on Spark"][as_of] = joins.on_spark(spark, flights)
     spark.stop()
     tables = Flights(chosen.month, chosen.days)
     right = {
         "delays by airline and weather": direct_answer(chosen.month, chosen.days),
         "rotations of each plane": tables.rotations(),
         "planes not seen for days": tables.silences(),
+        as_of: joins.direct_versions(chosen.month, chosen.days),
     }
     for question, answer in right.items():
         agree = found["embedded"][question] == found["on Spark"][question]

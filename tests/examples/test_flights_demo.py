@@ -24,6 +24,7 @@ def test_demo_survives_the_service_agrees_with_polars_and_fits_on_a_screen() -> 
         "equal to polars: flights too late for their hour",
         "equal to polars: rotations of each plane",
         "equal to polars: planes not seen for days",
+        "equal to polars: weather and plane as of departure; 45 flights without weather, 722 without plane",
     ]
     assert "4,453 flights in, 4,453 enriched, 0 routed aside" in demo.stdout
     assert "Worst of 889 airline hours, 643 times corrected; too late for that: 9 flights" in demo.stdout
