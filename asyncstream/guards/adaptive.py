@@ -25,6 +25,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
+from asyncstream.guards.shared import SharedLimit
+from asyncstream.guards.shared.concurrency import SharedConcurrency
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, count, duration_seconds, refuse
 
@@ -195,6 +197,8 @@ class AdaptiveConcurrency(Guard[In, Out]):
     Args:
         limit: one shared with others, instead of one made of the rest of the arguments, which are those
             of `AdaptiveLimit`.
+        scope: with whom the limit, and what is found out about it, is shared, in other processes and on other
+            hosts; only by "aimd".
         overload: whether an error is a sign of overload; by default a status of 429 or 503, or a timeout.
     """
 
@@ -211,9 +215,18 @@ class AdaptiveConcurrency(Guard[In, Out]):
         latency: Duration | None = None,
         decrease: float = 0.7,
         overload: Callable[[Any], bool] = is_overload,
-        limit: AdaptiveLimit | None = None,
+        limit: AdaptiveLimit | SharedConcurrency | None = None,
+        scope: SharedLimit | None = None,
     ) -> None:
         super().__init__(fn)
+        if scope is not None:
+            if limit is not None or method != "aimd":
+                raise refuse("scope", "no limit=, and method='aimd'", scope)
+            limit = self.shares = SharedConcurrency(
+                most, least=least, start=start, latency=latency, decrease=decrease, scope=scope
+            )
+        elif isinstance(limit, SharedConcurrency):
+            self.shares = limit
         self.limit = limit or AdaptiveLimit(
             least=least, most=most, start=start, method=method, latency=latency, decrease=decrease
         )
@@ -248,12 +261,15 @@ class AdaptiveConcurrency(Guard[In, Out]):
             self.limit.overloaded(began, self._time())
 
     def counters(self) -> dict[str, int]:
-        return {
+        found = {
             "concurrency_limit": self.limit.limit,
             "concurrency_cuts": self.limit.cuts,
             "concurrency_waited": self.limit.waited,
             LIMITED: self.limit.waiting(),
         }
+        if isinstance(self.limit, SharedConcurrency):
+            found["limit_store_away"] = int(self.limit.away)
+        return found
 
 
 adaptive_concurrency = usable_as_decorator(AdaptiveConcurrency)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.sharing import hold, release
+from asyncstream.sharing import Shared, hold, release
 from asyncstream.validation import is_async_function, refuse
 
 __all__ = (
@@ -58,13 +58,16 @@ class Guard(AsyncFunction[In, Out]):
     Attributes:
         inner: the function inside.
         counted: the names in `counters` of those that only ever grow; the others are gauges.
+        shares: what other guards may use too, and holds something open; None: nothing.
     """
 
     counted: tuple[str, ...] = ()
+    shares: Shared | None = None
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
         self._held_in: asyncio.AbstractEventLoop | None = None  # where this holds the one inside
+        self._shares_in: asyncio.AbstractEventLoop | None = None  # where this holds what it shares
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
         self._time: Callable[[], float] = loop_time
         self._call: Callable[[In], Awaitable[Out]]
@@ -96,12 +99,18 @@ class Guard(AsyncFunction[In, Out]):
         if isinstance(self.inner, AsyncFunction) and self._held_in is not loop:
             self._held_in = loop
             await hold(self.inner)
+        if self.shares is not None and self._shares_in is not loop:
+            self._shares_in = loop
+            await hold(self.shares)
 
     async def close(self) -> None:
         try:
             await self.stop()
         finally:
             self._time = loop_time
+            if self.shares is not None and self._shares_in is not None:
+                self._shares_in = None
+                await release(self.shares)
             if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
                 self._held_in = None
                 await release(self.inner)

@@ -28,6 +28,8 @@ from weakref import WeakSet
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
+from asyncstream.guards.shared import SharedLimit
+from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
@@ -220,6 +222,8 @@ class RateLimit(Guard[In, Out]):
 
     Args:
         rate, per, burst: as of `RateLimiter`, for a rate of this guard alone.
+        scope: with whom the rate is shared, in other processes and on other hosts, as `SharedRateLimiter`;
+            then without `burst`.
         limiter: a rate shared with others, instead.
         weight: of each call: a number, or a function of the element.
     """
@@ -231,20 +235,30 @@ class RateLimit(Guard[In, Out]):
         rate: int | None = None,
         per: Duration = 1.0,
         burst: int | None = None,
+        scope: SharedLimit | None = None,
         limiter: Limiter | None = None,
         weight: float | Callable[[In], float] = 1,
     ) -> None:
         super().__init__(fn)
         if (rate is None) == (limiter is None):
             raise refuse("rate_limit", "either rate= or limiter=", (rate, limiter))
+        if scope is not None and (rate is None or burst is not None):
+            raise refuse("scope", "rate= to go with it, and no burst=", scope)
         if rate is not None:
-            limiter = RateLimiter(rate, per=per, burst=burst)
+            limiter = (
+                SharedRateLimiter(rate, per=per, scope=scope)
+                if scope is not None
+                else RateLimiter(rate, per=per, burst=burst)
+            )
         if limiter is None or not hasattr(limiter, "acquire"):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
         self.limiter: Limiter = limiter
-        self.counted = ("rate_limited",) if isinstance(limiter, RateLimiter) else ()
+        self._ours = limiter if isinstance(limiter, RateLimiter | SharedRateLimiter) else None
+        if isinstance(limiter, SharedRateLimiter):
+            self.shares = limiter
+        self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
-        self._try = limiter.try_acquire if isinstance(limiter, RateLimiter) else None
+        self._try = None if self._ours is None else self._ours.try_acquire
         self._weight = weight if callable(weight) else None
         self._fixed_weight = 1.0 if callable(weight) else weight
 
@@ -255,9 +269,12 @@ class RateLimit(Guard[In, Out]):
         return await self._call(value)
 
     def counters(self) -> dict[str, int]:
-        if not isinstance(self.limiter, RateLimiter):
+        if self._ours is None:
             return {}
-        return {"rate_limited": self.limiter.waited, LIMITED: self.limiter.waiting()}
+        found = {"rate_limited": self._ours.waited, LIMITED: self._ours.waiting()}
+        if isinstance(self._ours, SharedRateLimiter):
+            found["limit_store_away"] = int(self._ours.away)
+        return found
 
 
 rate_limit = usable_as_decorator(RateLimit)

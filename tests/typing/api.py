@@ -87,7 +87,20 @@ from asyncstream import (
 )
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.elements import Timestamps
-from asyncstream.guards import RedisCache, SqliteCache, cached, hedge, in_threads
+from asyncstream.guards import (
+    LimitServer,
+    RedisCache,
+    SharedConcurrency,
+    SharedLimit,
+    SharedRateLimiter,
+    SqliteCache,
+    adaptive_concurrency,
+    cached,
+    concurrency_limit,
+    hedge,
+    in_threads,
+    rate_limit,
+)
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
@@ -274,6 +287,12 @@ def async_steps(flights: Stream[Flight]) -> None:
     stored = cached(plane_of, store=SqliteCache("planes.db", size=1000), lease=30, stale_if_error=60)
     assert_type(flights.async_map(stored), AsyncResults[Plane])
     assert_type(flights.async_map(cached(plane_of, store=RedisCache("redis://cache"))), AsyncResults[Plane])
+    scope = SharedLimit("sqlite:///limits.db", name="planes")
+    assert_type(flights.async_map(rate_limit(plane_of, rate=100, scope=scope)), AsyncResults[Plane])
+    assert_type(flights.async_map(concurrency_limit(plane_of, most=20, scope=scope)), AsyncResults[Plane])
+    assert_type(flights.async_map(adaptive_concurrency(plane_of, scope=scope)), AsyncResults[Plane])
+    shared: tuple[object, ...] = (SharedRateLimiter(5, scope=scope), SharedConcurrency(5, scope=scope))
+    assert_type((LimitServer(host="127.0.0.1").url, shared), tuple[str, tuple[object, ...]])
     assert_type(flights.async_map(plane_of, effect=True, journal="fsync"), AsyncResults[Plane])
     assert_type(flights.async_map(plane_of, effect=lambda flight: flight.id), AsyncResults[Plane])
     assert_type(call_context().idempotency_key, str)

@@ -172,10 +172,11 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
             "the state of a circuit breaker and what is cached"
         )
         yield (
-            f"{name}: a rate limit holds in every running task, for Spark does not tell of how many"
+            f"{name}: a rate limit holds in every running task, for Spark does not tell of how many; "
+            "one with scope= is the same for all"
             if at_once is None
             else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part, which a "
-            "worker that takes over from another has anew"
+            "worker that takes over from another has anew; one with scope= is the same for all"
         )
         if not spec.calls.is_per_key:
             yield f"{name}: order {spec.calls.order} holds within a {bounds}"

@@ -1,0 +1,303 @@
+"""
+Places for calls that processes share: what they are by the rule of `shared.places`, and how a process
+keeps to it.
+
+Theory. The process has leased so many places, and starts calls of its own accord as long as fewer run and the
+lease is good. It exchanges with the store: when a call waits; and now and then while calls run, to show that
+it lives, to tell how calls went, and to give back what it does not need. When places are scarce it gives back
+at once what comes free above its part.
+
+While the store is away, calls start until the lease has run out, and then wait. Those that run go on, and
+count again with the next exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from asyncio import get_running_loop
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+from asyncstream.guards.guard import EARLY, Background, loop_time
+from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
+from asyncstream.lease import Holder, enter, leave
+from asyncstream.validation import Duration, count, duration_seconds, refuse
+
+__all__ = ("SharedConcurrency",)
+
+log = logging.getLogger("asyncstream.limits")
+
+POLL: Final = 0.03
+"""Seconds between two looks for a place, while there is none."""
+
+RETRY: Final = 0.1
+"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
+
+
+class SharedConcurrency:
+    """
+    How many calls may run at once, of all who share it, in any process.
+
+    A process that dies gives its places up within a second. One that hangs for longer, its event loop
+    blocked, gives them up too, though its calls may go on afterwards: seconds for one on the same machine,
+    about a second for one elsewhere.
+
+    Args:
+        most: the limit; or, with `least`, what it stays below.
+        least: the limit moves between this and `most`, as an `AdaptiveLimit` by "aimd" does.
+        start: the limit to begin with; by default the geometric middle.
+        latency, decrease: as of `AdaptiveLimit`.
+        scope: with whom it is shared.
+
+    Attributes:
+        in_flight: how many calls of this process run.
+        waited: how many had to wait.
+        cuts: how often this process had the limit fall because of overload.
+        away: whether the store is away.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        scope: SharedLimit,
+        least: int | None = None,
+        start: int | None = None,
+        latency: Duration | None = None,
+        decrease: float = 0.7,
+    ) -> None:
+        if not isinstance(scope, SharedLimit):
+            raise refuse("scope", "a SharedLimit", scope)
+        least = most if least is None else count("least", least)
+        count("most", most, least=least)
+        begin = round(math.sqrt(least * most)) if start is None else count("start", start)
+        if not least <= begin <= most:
+            raise refuse("start", f"a number between {least} and {most}", start)
+        if not 0 < decrease < 1:
+            raise refuse("decrease", "a number between 0 and 1", decrease)
+        self._options = {"least": least, "start": start, "latency": latency, "decrease": decrease}
+        self._latency = math.inf if latency is None else duration_seconds("latency", latency)
+        self.rule = PlacesRule(least, most, float(begin), decrease)
+        self.scope = scope
+        self.in_flight = 0
+        self.waited = 0
+        self.cuts = 0
+        self.away = False
+        self._limit = begin
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._records: Records | None = None
+        self._holder: Holder | None = None
+        self._places = 0
+        self._until = 0.0
+        self._is_scarce = False
+        self._peak = 0  # the most that have run since the last exchange
+        self._answers = 0
+        self._overloads: list[float] = []
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._background = Background()
+        self._exchanging = False
+        self._wake: asyncio.Event | None = None
+        self.in_flight = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"most": self.rule.most, "scope": self.scope, **self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    @property
+    def limit(self) -> int:
+        """How many calls of all may run at once, as far as is known here."""
+        return self._limit
+
+    def try_acquire(self) -> bool:
+        """Whether a call may start now; if so it is counted."""
+        if self._queue or not self._has_place() or get_running_loop() is not self._loop:
+            return False
+        self._count()
+        return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for place in self._queue)
+
+    async def acquire(self) -> None:
+        """Wait until a call may start."""
+        if self.try_acquire():
+            return
+        loop = get_running_loop()
+        if loop is not self._loop:
+            self._begin_anew()
+            self._loop, self._wake = loop, asyncio.Event()
+        if self._holder is None:
+            self._holder = Holder.here(0)
+            enter(self._holder, lambda: True)
+        self.waited += 1
+        place: asyncio.Future[None] = loop.create_future()
+        self._queue.append(place)
+        self._serve()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """A call has ended."""
+        self.in_flight -= 1
+        self._admit()
+        if self._queue or (self._is_scarce and self.in_flight < self._places):
+            self._serve()
+
+    def answered(self, began: float, now: float) -> None:
+        """A call has had a good answer; it began and ended at these times of the event loop."""
+        if now - began > self._latency:
+            self.overloaded(began, now)
+        else:
+            self._answers += 1
+
+    def overloaded(self, began: float, now: float) -> None:
+        """A call has met an overloaded service."""
+        if not self._overloads:
+            self._overloads.append(began)
+        self._overloads[0] = max(self._overloads[0], began)  # one cut for all that began before it
+
+    def cancelled(self, began: float, now: float) -> None:
+        """A call was cancelled: by a timeout, perhaps, if it took long."""
+        if now - began > self._latency:
+            self.overloaded(began, now)
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call waits."""
+
+    async def close(self) -> None:
+        """Give back what is leased."""
+        await self._background.stop()
+        records, self._records = self._records, None
+        holder, self._holder = self._holder, None
+        self._places, self._until = 0, 0.0
+        if records is None or holder is None:
+            return
+        try:
+            request = PlacesRequest(self.scope.name, self.rule, holder, self.in_flight, self.in_flight)
+            await records.update(self._name, partial(exchange, request=request))
+        except RecordsAway:
+            pass  # it runs out
+        finally:
+            leave(holder)
+            await records.close()
+
+    # ------------------------------------------------------------------ the process's part
+
+    @property
+    def _name(self) -> str:
+        return f"places:{self.scope.name}"
+
+    def _has_place(self) -> bool:
+        return self.in_flight < self._places and loop_time() < self._until
+
+    def _count(self) -> None:
+        self.in_flight += 1
+        self._peak = max(self._peak, self.in_flight)
+
+    def _admit(self) -> None:
+        """Let in whoever may start."""
+        while self._queue:
+            place = self._queue[0]
+            if not place.done():
+                if not self._has_place():
+                    return
+                self._count()
+                place.set_result(None)
+            self._queue.popleft()
+
+    def _serve(self) -> None:
+        """See to it that exchanges are made."""
+        assert self._wake is not None
+        self._wake.set()
+        if not self._exchanging:
+            self._exchanging = True
+            self._background.start(self._exchanges())
+
+    async def _exchanges(self) -> None:
+        """Exchange with the store while calls run or wait, or places are leased."""
+        assert self._wake is not None
+        loop, pause = get_running_loop(), RETRY
+        again = heartbeat = 0.0
+        try:
+            while True:
+                self._admit()
+                gives_back = self._is_scarce and self.in_flight < self._places
+                if self._queue:
+                    due = again
+                elif self.in_flight or self._places:
+                    due = again if gives_back else max(heartbeat, again)
+                else:
+                    return
+                if loop.time() < due - EARLY:
+                    self._wake.clear()
+                    try:
+                        async with asyncio.timeout_at(due):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        pass
+                    continue
+                try:
+                    wanted = await self._exchange()
+                except RecordsAway as error:
+                    self._note_away(error)
+                    again = loop.time() + pause
+                    pause = min(2 * pause, 1.0)
+                else:
+                    self.away, pause = False, RETRY
+                    heartbeat = loop.time() + HEARTBEAT
+                    # who has been given what it wants asks for more when it wants more
+                    again = loop.time() if self._places >= wanted and not gives_back else loop.time() + POLL
+        except Exception as error:  # what others agree on is another limit, say: a mistake in the plan
+            self._fail(error)
+        finally:
+            self._exchanging = False
+
+    async def _exchange(self) -> int:
+        """
+        Show that this process lives, and be told how many places it has; gives how many were asked for.
+
+        Raises:
+            RecordsAway: if the store does not answer.
+        """
+        assert self._holder is not None
+        wanted = self.in_flight + self.waiting()
+        if not self._is_scarce:
+            wanted = max(wanted, self._peak)
+        self._peak = self.in_flight
+        answers, overloads = self._answers, self._overloads
+        self._answers, self._overloads = 0, []
+        request = PlacesRequest(
+            self.scope.name, self.rule, self._holder, self.in_flight, wanted, answers, overloads
+        )
+        if self._records is None:
+            self._records = self.scope.records()
+        answer: PlacesAnswer = await self._records.update(self._name, partial(exchange, request=request))
+        self._places, self._until = answer.places, answer.until
+        self._is_scarce, self._limit = answer.scarce, answer.limit
+        self.cuts += answer.cuts
+        return wanted
+
+    def _note_away(self, error: RecordsAway) -> None:
+        if not self.away:
+            self.away = True
+            log.warning("%r is away; calls wait when the lease has run out: %s", self.scope, error)
+
+    def _fail(self, error: Exception) -> None:
+        while self._queue:
+            place = self._queue.popleft()
+            if not place.done():
+                place.set_exception(error)

@@ -1,0 +1,180 @@
+"""
+The rule of places that several share: never more calls run at once than a limit says, whoever makes them.
+
+The record says how many places each holder has, how many it wants, and until when it must have shown itself
+again. A holder that shows itself is given what it wants, of what the others do not have. When some have less
+than they want, nobody is given more than an equal part, and a place that comes free goes to whoever has
+waited for longest without any: a holder with calls that run is told to start no others instead of those that
+end, until it is down to its part.
+
+A holder that does not show itself in time, or whose process is seen to be dead (on the same machine), has its
+places taken from it. One that lives on this machine and is merely late gets a while longer: its calls run.
+
+The limit may move (`least` < `most`), by the rule of `guards.adaptive`: each limit's worth of good answers
+raises it by one, as long as at least half of it is used; a call that met an overloaded service, and had begun
+after the last cut, cuts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from asyncstream.errors import PipelineError
+from asyncstream.guards.shared.records import Moment
+from asyncstream.lease import Holder, presence
+
+__all__ = ("HEARTBEAT", "LEASE", "PlacesAnswer", "PlacesRequest", "PlacesRule", "exchange")
+
+LEASE: Final = 0.75
+"""Seconds until a holder must have shown itself again."""
+
+HEARTBEAT: Final = 0.25
+"""Seconds after which it does."""
+
+GRACE: Final = 5.0
+"""Seconds more for one that is late, and is seen to live."""
+
+
+@dataclass(frozen=True)
+class PlacesRule:
+    """
+    What all who share the places must agree on.
+
+    Attributes:
+        least, most: the limit stays between these.
+        start: the limit to begin with.
+        decrease: what part of it is left after a cut.
+    """
+
+    least: int
+    most: int
+    start: float
+    decrease: float
+
+    def settings(self) -> list[float]:
+        """As it is written down."""
+        return [self.least, self.most, self.start, self.decrease]
+
+
+@dataclass(frozen=True)
+class PlacesRequest:
+    """
+    What a holder tells and asks, times being those of its event loop.
+
+    Attributes:
+        name: of the limit, for errors.
+        rule: the limit.
+        holder: who it is.
+        running: its calls that run.
+        wanted: how many it could have running.
+        answers: how many good answers it has had since it last asked.
+        overloads: when calls began that have met an overloaded service since then.
+    """
+
+    name: str
+    rule: PlacesRule
+    holder: Holder
+    running: int
+    wanted: int
+    answers: int = 0
+    overloads: Collection[float] = ()
+
+
+class PlacesAnswer(NamedTuple):
+    """
+    What it is told.
+
+    Attributes:
+        places: how many calls it may have running.
+        until: until when it may start calls without asking again, by its event loop's clock.
+        scarce: others have fewer than they want.
+        limit: of all together.
+        cuts: how often the limit was cut now.
+    """
+
+    places: int
+    until: float
+    scarce: bool
+    limit: int
+    cuts: int
+
+
+def exchange(
+    record: dict[str, Any], moment: Moment, request: PlacesRequest
+) -> tuple[dict[str, Any], PlacesAnswer]:
+    """
+    Show oneself, and be told how many calls may run.
+
+    Raises:
+        PipelineError: if others share the limit and have another rule for it.
+    """
+    now, ahead = moment
+    rule = request.rule
+    holders = {
+        token: one
+        for token, one in record.get("holders", {}).items()
+        # a clock that begins anew has left behind what is from its future
+        if now - GRACE < one["until"] <= now + LEASE
+    }
+    own = holders.pop(request.holder.token, None)
+    limit, cut_at = record.get("limit", rule.start), min(record.get("cut_at", 0.0), now)
+    if record.get("rule", rule.settings()) != rule.settings():
+        if _present(holders, now):
+            raise PipelineError(
+                f"the shared limit {request.name!r} has other settings for others (least, most, start, "
+                f"decrease: {record['rule']}) than here ({rule.settings()}); give one of them another name="
+            )
+        limit, cut_at = rule.start, 0.0
+    cuts = 0
+    if 2 * (request.running + sum(one["running"] for one in holders.values())) >= limit:
+        limit = min(rule.most, limit + request.answers / limit)
+    for began in sorted(request.overloads):
+        if began + ahead >= cut_at:
+            limit, cut_at, cuts = max(rule.least, limit * rule.decrease), now, 1
+
+    allowed = int(limit)
+    if request.wanted > allowed - sum(one["places"] for one in holders.values()) or _is_scarce(holders):
+        holders = _present(holders, now)
+    free = max(allowed - sum(one["places"] for one in holders.values()), 0)
+    scarce = _is_scarce(holders)
+    since = own["since"] if own is not None and not own["places"] else now
+    if scarce:
+        sharers = 1 + sum(one["wanted"] > 0 for one in holders.values())
+        ahead_of = sum(
+            one["wanted"] > 0 and not one["places"] and one["since"] < since for one in holders.values()
+        )
+        free = min(max(free - ahead_of, 0), max(allowed // sharers, 1))
+    target = min(request.wanted, free)
+    if request.wanted or request.running:
+        holders[request.holder.token] = {
+            "places": max(request.running, target),
+            "running": request.running,
+            "wanted": request.wanted,
+            "since": since,
+            "until": now + LEASE,
+            "who": [
+                request.holder.host,
+                request.holder.pid,
+                request.holder.started,
+                request.holder.realm,
+            ],
+        }
+    record = {"rule": rule.settings(), "limit": limit, "cut_at": cut_at, "holders": holders}
+    return record, PlacesAnswer(target, now + LEASE - ahead, scarce, allowed, cuts)
+
+
+def _is_scarce(holders: dict[str, Any]) -> bool:
+    return any(one["places"] < one["wanted"] for one in holders.values())
+
+
+def _present(holders: dict[str, Any], now: float) -> dict[str, Any]:
+    """Those that have shown themselves, or are seen to live."""
+    found = {}
+    for token, one in holders.items():
+        host, pid, started, realm = one["who"]
+        seen = presence(Holder(host, pid, started, realm, token, 0))
+        if seen == "alive" or (seen == "unknown" and one["until"] > now):
+            found[token] = one
+    return found

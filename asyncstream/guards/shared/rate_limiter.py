@@ -1,0 +1,305 @@
+"""
+A rate that processes share: what it is by the rule of `shared.rates`, and how a process keeps to it.
+
+Theory. Calls start with weight that is leased from the store, in blocks. While there is some, a call costs
+what it costs with a limiter of one process, and does not suspend. What it uses is noted, with the moment, and
+goes back to the store with the next exchange, of which one at a time is under way: when a call waits; or,
+when none does, shortly before the lease runs out, so that what was not used is there for others.
+
+Weight that a call was granted and has not begun with counts as held: the call looks at the time when it
+begins, and if the lease has run out meanwhile (the loop was held up) it asks anew. So the moment that is
+noted is the one at which the call starts.
+
+If an exchange fails, the change may have been made or not. Then the lease is *left*: what is known to be had
+of it is used until it runs out, and not reported (the store counts all of it as used), and the next exchange
+is about a new one. Until that succeeds calls wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from asyncio import get_running_loop
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+from asyncstream.errors import PipelineError
+from asyncstream.guards.guard import EARLY, Background, loop_time
+from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
+from asyncstream.validation import Duration, count, duration_seconds, refuse
+
+__all__ = ("SharedRateLimiter",)
+
+log = logging.getLogger("asyncstream.limits")
+
+SETTLE: Final = 0.2
+"""The part of a lease that is left when it is given back."""
+
+RETRY: Final = 0.1
+"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
+
+
+class _Lease:
+    """
+    Weight that may be used for a while.
+
+    Attributes:
+        left: weight that nobody has been granted.
+        granted: weight of calls that have been let in and have not begun.
+        used: (when, weight) of those that have begun since the last exchange.
+        until: when it runs out, in loop time.
+        is_reported: what is used of it is reported.
+    """
+
+    __slots__ = ("granted", "id", "is_reported", "left", "until", "used")
+
+    def __init__(self, name: str | None = None) -> None:
+        self.id = name or secrets.token_hex(8)
+        self.left = self.granted = 0.0
+        self.used: list[tuple[float, float]] = []
+        self.until = 0.0
+        self.is_reported = True
+
+
+class SharedRateLimiter:
+    """
+    A rate that all share who give the same scope, in any process.
+
+    In no stretch of `per` seconds do calls start whose weights add up to more than `rate`. It may be given as
+    `limiter=` to `rate_limit`, or as `rate=` to `HttpLookup`.
+
+    Args:
+        rate: the sum of weights that may start in any period.
+        per: the period.
+        scope: with whom it is shared.
+
+    Attributes:
+        waited: how many calls had to wait.
+        away: whether the store is away.
+    """
+
+    def __init__(self, rate: int, *, per: Duration = 1.0, scope: SharedLimit) -> None:
+        self.rate = count("rate", rate)
+        self.per = duration_seconds("per", per)
+        if not isinstance(scope, SharedLimit):
+            raise refuse("scope", "a SharedLimit", scope)
+        self.scope = scope
+        self.waited = 0
+        self.away = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._records: Records | None = None
+        self._lease = _Lease()
+        self._queue: deque[tuple[float, asyncio.Future[_Lease]]] = deque()
+        self._background = Background()
+        self._exchanging = False
+        self._wake: asyncio.Event | None = None
+        self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rate": self.rate, "per": self.per, "scope": self.scope}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["rate"], per=state["per"], scope=state["scope"])  # type: ignore[misc]
+
+    def try_acquire(self, amount: float = 1, now: float | None = None) -> bool:
+        """
+        Whether a call of this weight may start at this time of the event loop; if so it is counted.
+
+        Raises:
+            PipelineError: if the weight is more than may ever start at once.
+        """
+        if not 0 <= amount <= self.rate:
+            raise PipelineError(f"a call of weight {amount} never fits a rate of {self.rate}")
+        lease = self._lease
+        if self._queue or amount > lease.left:
+            return False
+        now = loop_time() if now is None else now
+        if now >= lease.until or get_running_loop() is not self._loop:
+            return False
+        lease.left -= amount
+        self._use(lease, amount, now)
+        return True
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for _, place in self._queue)
+
+    async def acquire(self, amount: float = 1) -> None:
+        """Wait until a call of this weight may start."""
+        if self.try_acquire(amount):
+            return
+        loop = get_running_loop()
+        if loop is not self._loop:
+            self._begin_anew()
+            self._loop, self._wake = loop, asyncio.Event()
+        self.waited += 1
+        is_first = True
+        while True:
+            place: asyncio.Future[_Lease] = loop.create_future()
+            (self._queue.append if is_first else self._queue.appendleft)((amount, place))
+            is_first = False
+            self._serve()
+            try:
+                lease = await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+                    place.result().granted -= amount
+                    place.result().left += amount
+                self._admit()
+                raise
+            lease.granted -= amount
+            now = loop.time()
+            if now < lease.until:
+                self._use(lease, amount, now)
+                return
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call waits."""
+
+    async def close(self) -> None:
+        """Give back what is leased and not used."""
+        await self._background.stop()
+        records, self._records = self._records, None
+        if records is None:
+            return
+        lease, self._lease = self._lease, _Lease()
+        try:
+            if lease.is_reported and lease.until > loop_time():
+                request = RateRequest(
+                    self.scope.name, self.rate, self.per, lease.id, 0.0, tuple(lease.used), 0.0, 0.0
+                )
+                await records.update(self._name, partial(exchange, request=request))
+        except RecordsAway:
+            pass  # it runs out
+        finally:
+            await records.close()
+
+    # ------------------------------------------------------------------ the process's part
+
+    @property
+    def _name(self) -> str:
+        return f"rate:{self.scope.name}"
+
+    def _use(self, lease: _Lease, amount: float, now: float) -> None:
+        self._recent += amount
+        if lease.is_reported:
+            lease.used.append((now, amount))
+
+    def _admit(self) -> None:
+        """Let in whoever may start."""
+        lease = self._lease
+        while self._queue:
+            amount, place = self._queue[0]
+            if not place.done():
+                if amount > lease.left or loop_time() >= lease.until:
+                    break
+                lease.left -= amount
+                lease.granted += amount
+                place.set_result(lease)
+            self._queue.popleft()
+
+    def _serve(self) -> None:
+        """See to it that exchanges are made."""
+        assert self._wake is not None
+        self._wake.set()
+        if not self._exchanging:
+            self._exchanging = True
+            self._background.start(self._exchanges())
+
+    async def _exchanges(self) -> None:
+        """Exchange with the store while calls wait or a lease is held."""
+        assert self._wake is not None
+        loop, pause = get_running_loop(), RETRY
+        again = 0.0  # when it makes sense to ask
+        try:
+            while True:
+                self._admit()
+                lease = self._lease
+                if self._queue:
+                    due = again
+                elif lease.is_reported and (lease.left or lease.granted or lease.used):
+                    due = lease.until - SETTLE * lease_length(self.per)
+                else:
+                    return
+                if loop.time() < due - EARLY:
+                    self._wake.clear()
+                    try:
+                        async with asyncio.timeout_at(due):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        pass
+                    continue
+                try:
+                    answer = await self._exchange()
+                except RecordsAway as error:
+                    self._note_away(error)
+                    again = loop.time() + pause
+                    pause = min(2 * pause, 1.0)
+                else:
+                    self.away, pause = False, RETRY
+                    again = answer.again
+        except Exception as error:  # what others agree on is another rate, say: a mistake in the plan
+            self._fail(error)
+        finally:
+            self._exchanging = False
+
+    async def _exchange(self) -> RateAnswer:
+        """
+        Tell the store what has been used, and be lent what the calls that wait need, if any does.
+
+        Raises:
+            RecordsAway: if it does not answer.
+        """
+        lease = self._lease if self._lease.is_reported else _Lease()
+        waiting = [amount for amount, place in self._queue if not place.done()]
+        if not waiting:
+            lease.left = 0.0  # all of it goes back
+        held = lease.left + lease.granted
+        wanted = held + sum(waiting) + self._recent if waiting else 0.0
+        self._recent = 0.0
+        reported = len(lease.used)
+        request = RateRequest(
+            self.scope.name,
+            self.rate,
+            self.per,
+            lease.id,
+            held,
+            tuple(lease.used),
+            waiting[0] if waiting else 0.0,
+            wanted,
+        )
+        if self._records is None:
+            self._records = self.scope.records()
+        try:
+            answer = await self._records.update(self._name, partial(exchange, request=request))
+        except BaseException:
+            self._lease.is_reported = False
+            self._lease.used.clear()
+            raise
+        if answer.lost:
+            lease = _Lease(lease.id)
+        else:
+            del lease.used[:reported]
+        lease.left += answer.granted
+        lease.until = answer.until
+        self._lease = lease
+        return answer
+
+    def _note_away(self, error: RecordsAway) -> None:
+        if not self.away:
+            self.away = True
+            log.warning(
+                "%r is away, and calls wait for it when what was leased is used: %s", self.scope, error
+            )
+
+    def _fail(self, error: Exception) -> None:
+        while self._queue:
+            _, place = self._queue.popleft()
+            if not place.done():
+                place.set_exception(error)

@@ -1,0 +1,72 @@
+"""
+`SharedLimit`: which limits are one, and where what is known of them is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+from urllib.parse import urlsplit
+
+from asyncstream.guards.shared.records import Records
+from asyncstream.guards.shared.redis import RedisRecords
+from asyncstream.guards.shared.server import ServedRecords, address_of
+from asyncstream.guards.shared.sqlite import SqliteRecords
+from asyncstream.validation import refuse, text
+
+__all__ = ("SharedLimit",)
+
+_SQLITE: Final = "sqlite:///"
+_REDIS: Final = ("redis", "rediss", "unix")
+_SERVED: Final = "limits"
+
+
+class SharedLimit:
+    """
+    Makes a guard's limit one that all guards share that are given the same, in any process on any host.
+
+        rate_limit(fetch, rate=100, scope=SharedLimit("sqlite:///limits.db"))
+        concurrency_limit(fetch, most=20, scope=SharedLimit("redis://cache:6379/0", name="geocoder"))
+
+    Each process leases a part of what is left, uses it up by itself, and gives back what it did not use; a
+    process that dies has its part taken from it within a second.
+
+    While the store is away, a process keeps to what it has leased last, and then its calls wait until the
+    store is back: they never run without a limit. That is said in the log once, and `limit_store_away` is 1
+    in the metrics of the step.
+
+    Args:
+        url: "sqlite:///limits.db" (relative) or "sqlite:////var/lib/limits.db": a database for the processes
+            of one machine. "redis://host:port/0", "rediss://..." or "unix://...": a Redis (extra `[redis]`).
+            "limits://...": what a `LimitServer` gives as its `url`.
+        name: tells this limit from others in the same store. Guards of one kind with the same name share one
+            limit, which they must agree on.
+    """
+
+    def __init__(self, url: str, *, name: str = "default") -> None:
+        parts = urlsplit(text("url", url))
+        if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
+            url = _SQLITE + os.path.abspath(url.removeprefix(_SQLITE))  # other processes work elsewhere
+        elif parts.scheme == _SERVED:
+            address_of(url)
+        elif parts.scheme not in _REDIS or not (parts.netloc or parts.path):
+            raise refuse("url", "sqlite:///path, redis://host:port or the url of a LimitServer", _shown(url))
+        self.url = url
+        self.name = text("name", name)
+
+    def __repr__(self) -> str:
+        return f"SharedLimit({_shown(self.url)!r}, name={self.name!r})"
+
+    def records(self) -> Records:
+        """The store, for the running event loop."""
+        if self.url.startswith(_SQLITE):
+            return SqliteRecords(self.url.removeprefix(_SQLITE))
+        if urlsplit(self.url).scheme == _SERVED:
+            return ServedRecords(self.url)
+        return RedisRecords(self.url)
+
+
+def _shown(url: str) -> str:
+    """A URL without the secrets in it."""
+    scheme, found, rest = url.partition("://")
+    return f"{scheme}{found}{rest.rpartition('@')[2]}"

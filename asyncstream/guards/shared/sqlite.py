@@ -1,0 +1,90 @@
+"""
+Records in an SQLite database: for the processes of one machine.
+
+Each change is a transaction of its own, begun with the lock on the whole database, so it waits its turn and
+is never made twice. The time is that of the event loop, which on one machine is the same clock for all: it
+never jumps, and begins anew when the machine does, which the rules expect (what is from the future is
+forgotten).
+
+What is written survives the process, not always the machine: nobody waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from typing import Final, TypeVar
+
+import orjson
+
+from asyncstream.aside import DiskThread
+from asyncstream.errors import describe_error
+from asyncstream.guards.shared.records import Change, Moment, RecordsAway
+
+__all__ = ("SqliteRecords",)
+
+T = TypeVar("T")
+
+_PATIENCE: Final = 2.0
+"""Seconds to wait while another process writes."""
+
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS asyncstream_shared (name TEXT PRIMARY KEY, value BLOB NOT NULL)"
+
+
+class SqliteRecords:
+    """
+    Keeps records in one table of a database.
+
+    Args:
+        path: the database file; made if it is not there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._thread = DiskThread()
+        self._loop = asyncio.get_running_loop()
+        self._database: sqlite3.Connection | None = None  # of the thread
+
+    async def update(self, name: str, change: Change[T]) -> T:
+        return await self._thread.do(partial(self._update, name, change))
+
+    def _update(self, name: str, change: Change[T]) -> T:
+        try:
+            database = self._connected()
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                row = database.execute(
+                    "SELECT value FROM asyncstream_shared WHERE name = ?", (name,)
+                ).fetchone()
+                record = {} if row is None else orjson.loads(row[0])
+                record, answer = change(record, Moment(self._loop.time()))
+                database.execute(
+                    "INSERT OR REPLACE INTO asyncstream_shared VALUES (?, ?)", (name, orjson.dumps(record))
+                )
+                database.execute("COMMIT")
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+        except (sqlite3.Error, OSError, orjson.JSONDecodeError) as error:
+            self._disconnect()  # the file may have been replaced
+            raise RecordsAway(f"{self._path}: {describe_error(error)}") from error
+        return answer
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._database is None:
+            database = sqlite3.connect(self._path, isolation_level=None, timeout=_PATIENCE)
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+            database.execute(_TABLE)
+            self._database = database
+        return self._database
+
+    def _disconnect(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    async def close(self) -> None:
+        await self._thread.do(self._disconnect)
+        self._thread.end()

@@ -1,0 +1,89 @@
+"""A limit that real processes share, and what becomes of it when one of them is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream.guards import SharedConcurrency, SharedLimit
+from tests.guards.shared.limited_process import hold_places, use_rate
+
+pytestmark = pytest.mark.slow
+
+RATE, SECONDS = 100, 6.0
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    """Starts a process, which is not there any more at the end of the test."""
+    context = get_context("forkserver")  # which imports the package once for all of them
+    context.set_forkserver_preload(["tests.guards.shared.limited_process"])
+    started: list[Any] = []
+
+    def begin(target: Any, *args: Any) -> Any:
+        process = context.Process(target=target, args=args)
+        process.start()
+        started.append(process)
+        return process
+
+    begin.context = context  # type: ignore[attr-defined]
+    yield begin
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def in_a_second(starts: list[float]) -> int:
+    """The most calls that began within any second."""
+    return max(bisect_left(starts, began + 1) - place for place, began in enumerate(starts))
+
+
+def test_eight_processes_use_a_rate_to_the_full_and_never_more(tmp_path: Path, start: Any) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    begin, found = start.context.Barrier(8), start.context.SimpleQueue()
+    for _ in range(8):
+        start(use_rate, url, RATE, begin, SECONDS, found)
+    starts = sorted(began for _ in range(8) for began in found.get())
+    assert in_a_second(starts) <= RATE + 1
+    assert len(starts) >= 0.97 * RATE * SECONDS
+
+
+def test_what_a_killed_process_had_of_a_rate_is_back_within_a_second(tmp_path: Path, start: Any) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    begin, found = start.context.Barrier(4), start.context.SimpleQueue()
+    victim, *_ = [start(use_rate, url, RATE, begin, 5.0, found) for _ in range(4)]
+    while not (tmp_path / "limits.db").exists():
+        time.sleep(0.01)
+    time.sleep(1.5)
+    victim.kill()
+    killed = time.monotonic()
+    starts = sorted(began for _ in range(3) for began in found.get())
+    assert in_a_second(starts) <= RATE + 1
+    afterwards = [began for began in starts if killed + 1 <= began < killed + 3]
+    assert len(afterwards) >= 0.97 * 2 * RATE
+
+
+def test_places_of_a_killed_process_are_free_within_a_second(tmp_path: Path, start: Any) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    begin = start.context.Barrier(2)
+    holder = start(hold_places, url, 5, begin)
+    begin.wait(60)
+
+    async def main() -> float:
+        places = SharedConcurrency(5, scope=SharedLimit(url))
+        first = asyncio.create_task(places.acquire())
+        assert not (await asyncio.wait({first}, timeout=0.3))[0]  # all are taken
+        holder.kill()
+        killed = time.monotonic()
+        await asyncio.wait_for(asyncio.gather(first, *(places.acquire() for _ in range(4))), 10)
+        await places.close()
+        return time.monotonic() - killed
+
+    assert asyncio.run(main()) < 1

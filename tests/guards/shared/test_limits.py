@@ -1,0 +1,303 @@
+"""Limits that several share, as several processes would: each with guards and a lease of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream.errors import HttpError, PipelineError
+from asyncstream.guards import (
+    LimitServer,
+    SharedConcurrency,
+    SharedLimit,
+    SharedRateLimiter,
+    adaptive_concurrency,
+    concurrency_limit,
+    rate_limit,
+)
+from asyncstream.lease import leave
+from asyncstream.testing.loop import run_virtual
+from tests.guards.services import Flaky, now_ms
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> SharedLimit:
+    return SharedLimit(f"sqlite:///{tmp_path}/limits.db")
+
+
+@pytest.fixture
+def server() -> Iterator[LimitServer]:
+    with LimitServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "server", pytest.param("redis", marks=pytest.mark.broker)])
+def any_scope(request: pytest.FixtureRequest) -> SharedLimit:
+    """One in each kind of store, in real time."""
+    if request.param == "sqlite":
+        found: SharedLimit = request.getfixturevalue("scope")
+        return found
+    if request.param == "server":
+        return SharedLimit(request.getfixturevalue("server").url)
+    return SharedLimit(request.getfixturevalue("redis_url"))
+
+
+async def at_once(guards: list[Any], calls: int) -> None:
+    """So many calls, in turn by each of the guards."""
+    async with asyncio.timeout(30):
+        for guard in guards:
+            await guard.open()
+        await asyncio.gather(*(guards[number % len(guards)](number) for number in range(calls)))
+        for guard in guards:
+            await guard.close()
+
+
+# ------------------------------------------------------------------ rates
+
+
+def test_guards_with_the_same_scope_have_one_rate(scope: SharedLimit) -> None:
+    service = Flaky(0)
+    run_virtual(at_once([rate_limit(service, rate=10, scope=scope) for _ in range(3)], 25))
+    assert sorted(service.times) == [0] * 10 + [1000] * 10 + [2000] * 5
+
+
+def test_limits_of_other_names_are_others(scope: SharedLimit) -> None:
+    service = Flaky(0)
+    scopes = [scope, SharedLimit(scope.url, name="other")]
+    run_virtual(at_once([rate_limit(service, rate=10, scope=one) for one in scopes], 20))
+    assert service.times == [0] * 20
+
+
+def test_what_is_not_used_of_a_lease_is_there_for_others(scope: SharedLimit) -> None:
+    async def main() -> list[int]:
+        idle, busy = (SharedRateLimiter(10, scope=scope) for _ in range(2))
+        for _ in range(3):
+            await idle.acquire()
+        times = []
+        await asyncio.sleep(0.3)
+        for _ in range(8):
+            await busy.acquire()
+            times.append(now_ms())
+        return times
+
+    assert run_virtual(main()) == [300] * 7 + [1000]
+
+
+def test_a_holder_that_dies_costs_others_no_more_than_its_lease(scope: SharedLimit) -> None:
+    async def main() -> int:
+        limiter = SharedRateLimiter(10, scope=scope)
+        await asyncio.gather(*(limiter.acquire() for _ in range(10)))
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # and tells nobody what it has used
+        await asyncio.sleep(0.1)
+        other = SharedRateLimiter(10, scope=scope)
+        await asyncio.gather(*(other.acquire() for _ in range(10)))
+        return now_ms()
+
+    assert run_virtual(main()) == 1250
+
+
+def test_weights_count_for_all(scope: SharedLimit) -> None:
+    service = Flaky(0)
+    run_virtual(at_once([rate_limit(service, rate=10, weight=4, scope=scope) for _ in range(2)], 4))
+    assert sorted(service.times) == [0, 0, 1000, 1000]
+
+
+def test_cancelled_caller_uses_nothing(scope: SharedLimit) -> None:
+    async def main() -> int:
+        limiter = SharedRateLimiter(2, scope=scope)
+        await asyncio.gather(limiter.acquire(), limiter.acquire())
+        late = asyncio.create_task(limiter.acquire())
+        other = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0.5)
+        late.cancel()
+        await other
+        await limiter.acquire()
+        await limiter.close()
+        return now_ms()
+
+    assert run_virtual(main()) == 1000
+
+
+def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
+    service = Flaky(0)
+    guard = rate_limit(service, rate=3, scope=scope)
+    for _ in range(2):
+        run_virtual(at_once([guard], 4))
+    assert len(service.times) == 8
+
+
+def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
+    async def main() -> None:
+        await SharedRateLimiter(10, scope=scope).acquire()
+        other = SharedRateLimiter(20, scope=scope)
+        found = await asyncio.gather(other.acquire(), other.acquire(), return_exceptions=True)
+        assert [type(error) for error in found] == [PipelineError, PipelineError]
+
+    run_virtual(main())
+
+
+# ------------------------------------------------------------------ places
+
+
+def most_of(guards: list[Any], calls: int) -> None:
+    run_virtual(at_once(guards, calls))
+
+
+def test_guards_with_the_same_scope_have_one_number_of_places(scope: SharedLimit) -> None:
+    service = Flaky(0, takes=1.0)
+    most_of([concurrency_limit(service, most=3, scope=scope) for _ in range(3)], 20)
+    assert service.most_running == 3
+    assert max(service.times) < 8_000  # 7 rounds of a second, and a look now and then between them
+
+
+def test_one_place_goes_round(scope: SharedLimit) -> None:
+    order: list[str] = []
+
+    def noting(name: str) -> Callable[[int], Awaitable[None]]:
+        async def call(value: int) -> None:
+            order.append(name)
+            await asyncio.sleep(1)
+
+        return call
+
+    most_of([concurrency_limit(noting(name), most=1, scope=scope) for name in "ab"], 10)
+    assert sorted(order) == ["a"] * 5 + ["b"] * 5
+    assert {*order[2:4]} == {*order[4:6]} == {"a", "b"}
+
+
+def test_places_of_one_that_dies_are_free_within_a_second(scope: SharedLimit) -> None:
+    async def main() -> int:
+        dead = SharedConcurrency(4, scope=scope)
+        await asyncio.gather(*(dead.acquire() for _ in range(4)))
+        await asyncio.sleep(5)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        assert dead._holder is not None
+        leave(dead._holder)  # as the end of its process would
+        other = SharedConcurrency(4, scope=scope)
+        began = now_ms()
+        await asyncio.gather(*(other.acquire() for _ in range(4)))
+        return now_ms() - began
+
+    assert run_virtual(main()) < 1000
+
+
+def test_without_a_scope_it_is_a_semaphore() -> None:
+    service = Flaky(0, takes=1.0)
+    run_virtual(at_once([concurrency_limit(service, most=2)], 6))
+    assert service.most_running == 2
+    assert sorted(service.times) == [0, 0, 1000, 1000, 2000, 2000]
+
+
+def test_what_one_finds_out_about_a_service_holds_for_all(scope: SharedLimit) -> None:
+    async def main() -> tuple[int, int]:
+        overloaded = HttpError("http://x", 503, "too much", retryable=True)
+        one = adaptive_concurrency(
+            Flaky(1000, overloaded, takes=0.1), least=1, most=64, start=64, scope=scope
+        )
+        other = adaptive_concurrency(Flaky(0, takes=0.1), least=1, most=64, start=64, scope=scope)
+        for _ in range(6):
+            await asyncio.gather(*(one(number) for number in range(4)), return_exceptions=True)
+            await asyncio.sleep(0.5)
+        await asyncio.gather(*(other(number) for number in range(50)))
+        found = other.counters()["concurrency_limit"], one.counters()["concurrency_cuts"]
+        await one.close()
+        await other.close()
+        return found
+
+    limit, cuts = run_virtual(main())
+    assert cuts >= 3
+    assert limit < 40
+
+
+# ------------------------------------------------------------------ stores
+
+
+async def test_every_store_keeps_a_rate(any_scope: SharedLimit) -> None:
+    service = Flaky(0)
+    await at_once([rate_limit(service, rate=20, per=0.4, scope=any_scope) for _ in range(3)], 50)
+    times = sorted(service.times)
+    assert all(later - earlier >= 398 for earlier, later in zip(times, times[20:], strict=False))
+    assert times[-1] - times[0] < 3_000
+
+
+async def test_every_store_keeps_places(any_scope: SharedLimit) -> None:
+    service = Flaky(0, takes=0.02)
+    await at_once([concurrency_limit(service, most=3, scope=any_scope) for _ in range(2)], 20)
+    assert service.most_running == 3
+
+
+async def test_while_the_store_is_away_the_last_lease_is_used_and_then_calls_wait(
+    server: LimitServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "asyncstream.limits")
+    limiter = SharedRateLimiter(1000, per=10, scope=SharedLimit(server.url))
+    guard = rate_limit(Flaky(0), limiter=limiter)
+    async with asyncio.timeout(20), guard:
+        await asyncio.gather(*(guard(number) for number in range(50)))
+        calls = [asyncio.create_task(guard(number)) for number in range(2)]
+        await asyncio.wait(calls)  # of these the lease has more than is used
+        await asyncio.to_thread(server.close)
+        left = 0
+        while limiter.try_acquire():
+            left += 1
+        assert 0 < left <= 1000  # what was leased, at once
+        waiting = asyncio.create_task(guard(0))
+        done, _ = await asyncio.wait({waiting}, timeout=0.5)
+        assert not done
+        assert guard.counters()["limit_store_away"] == 1
+        server.start()
+        await waiting
+        assert guard.counters()["limit_store_away"] == 0
+    assert [record.message for record in caplog.records if "away" in record.message][1:] == []
+
+
+async def test_a_wrong_secret_is_not_served(server: LimitServer) -> None:
+    secret = server.url.partition("://")[2].partition("@")[0]
+    limiter = SharedRateLimiter(5, scope=SharedLimit(server.url.replace(secret, "guessed")))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await limiter.acquire()
+    assert limiter.away
+    await limiter.close()
+
+
+def test_a_scope_shows_no_secrets() -> None:
+    assert "secret" not in repr(SharedLimit("redis://:secret@cache:6379/0"))
+    assert "secret" not in repr(SharedLimit("limits://secret@driver:7000"))
+
+
+def test_limiters_go_to_other_processes(scope: SharedLimit) -> None:
+    rate = SharedRateLimiter(7, per=2, scope=scope)
+    again = pickle.loads(pickle.dumps(rate))
+    assert (again.rate, again.per, again.scope.url) == (7, 2, scope.url)
+    places = SharedConcurrency(7, least=2, scope=scope)
+    assert pickle.loads(pickle.dumps(places)).rule == places.rule
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: SharedLimit("postgres://x"),
+        lambda: SharedLimit("sqlite:///"),
+        lambda: SharedLimit("limits://nowhere"),
+        lambda: SharedLimit("sqlite:///x.db", name=""),
+        lambda: rate_limit(Flaky(0), rate=10, burst=2, scope=SharedLimit("sqlite:///x.db")),
+        lambda: rate_limit(Flaky(0), rate=10, scope="sqlite:///x.db"),  # type: ignore[call-overload]
+        lambda: concurrency_limit(Flaky(0)),
+        lambda: concurrency_limit(Flaky(0), most=0),
+        lambda: concurrency_limit(Flaky(0), limit=3),  # type: ignore[call-overload]
+        lambda: adaptive_concurrency(Flaky(0), method="gradient", scope=SharedLimit("sqlite:///x.db")),
+        lambda: LimitServer(port=70_000),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(PipelineError):
+        wrong()
