@@ -20,7 +20,7 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-pytest_plugins = ("pytester", "tests.servers.postgres", "tests.servers.redis")
+pytest_plugins = ("pytester", "tests.servers.kafka", "tests.servers.postgres", "tests.servers.redis")
 
 
 TIERS: Final = {

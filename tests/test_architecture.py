@@ -44,6 +44,7 @@ BARRED_THERE = frozenset({"asyncio", "socket", "aiohttp", "anyio", "uvloop", "ra
 
 OPTIONAL = frozenset(
     {
+        "aiokafka",
         "cachetools",
         "pytest",
         "rich",

@@ -86,6 +86,7 @@ from asyncstream import (
     web,
 )
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
+from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.guards import (
     LimitServer,
@@ -202,6 +203,11 @@ def sources(
     assert_type(SplitSource(lambda name: Items([name]), ["a"], parallel=2), SplitSource[str])
     many = GlobSource("in/*.db", lambda path: SqliteSource(path, "t", model=Seat), watch=timedelta(seconds=5))
     assert_type(pipeline.source(many), SourceStream[Seat])
+    servers = "localhost:9092"
+    orders = pipeline.source(KafkaSource("orders", bootstrap_servers=servers, value=bytes.decode))
+    assert_type(orders, SourceStream[Any])
+    orders.to(KafkaSink("copy", bootstrap_servers=[servers], key=lambda order: order["id"]))
+    orders.to(KafkaTransactionalSink("priced", transactional_id="pricing", bootstrap_servers=servers))
     assert_type(pipeline.source(CsvSource("a", model=Seat, delimiter=";")), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])

@@ -74,13 +74,15 @@ class TransactionalContract(SinkContract):
         in_order: bool,
         durable: bool,
         fenced: bool,
+        rewinds: bool,
     ) -> None:
         super().__init__(make, read, elements, in_order)
         self._fenced = fenced
+        self._rewinds = rewinds
         self._lead = leading(durable)
 
     def leaves_out(self, name: str) -> bool:
-        return not self._fenced and name in OF_FENCES
+        return (not self._fenced and name in OF_FENCES) or (not self._rewinds and name in OF_REWINDING)
 
     # ------------------------------------------------------------------ what checks are made of
 
@@ -270,6 +272,13 @@ class TransactionalContract(SinkContract):
         )
         await sink.close()
         await self._see("after it refused", folder, 0, 1)
+        if not self._rewinds:
+            sink = self._sink(folder, 3, "start_over")
+            expect(await _refuses(sink, None), "it says that it takes out what it cannot take out")
+            await sink.close()
+            await self._run(folder, 4, 3, ahead="allow_behind")
+            await self._see("with ahead='allow_behind'", folder, 0, 1, 3)
+            return
         await self._run(folder, 3, 2, ahead="start_over")
         await self._see("with ahead='start_over'", folder, 2)
         await self._run(folder, 4, 3, ahead="allow_behind")
@@ -377,6 +386,10 @@ OF_FENCES = frozenset(
     }
 )
 """Checks of sinks that processes share."""
+
+
+OF_REWINDING = frozenset({"a_follower_goes_where_it_has_decided_to"})
+"""Checks of sinks that can take out what is committed."""
 
 
 def _last(told: Sequence[Any]) -> Saved:

@@ -26,6 +26,7 @@ def sink_contract(
     durable: bool = True,
     fenced: bool = True,
     in_order: bool = True,
+    rewinds: bool = True,
 ) -> list[Check]:
     """
     The checks that your own sink must pass. With pytest::
@@ -44,6 +45,9 @@ def sink_contract(
             `make` must work in a forked one.
         fenced: it is shared by processes, and refuses a job that another has followed.
         in_order: readers see elements in the order in which they were written.
+        rewinds: it can take out what is committed. A sink that cannot goes on from the newest checkpoint
+            only,
+            and needs no fence: a job that was followed can commit nothing but what that one says.
 
     Raises:
         PipelineError: if there are too few elements.
@@ -52,4 +56,4 @@ def sink_contract(
         raise PipelineError(f"elements: expected at least {WRITES}, got {len(elements)}")
     if not transactional:
         return SinkContract(make, read, elements, in_order).checks()
-    return TransactionalContract(make, read, elements, in_order, durable, fenced).checks()
+    return TransactionalContract(make, read, elements, in_order, durable, fenced, rewinds).checks()

@@ -1,0 +1,137 @@
+"""
+Clients of Kafka: how they are made, and what their errors mean in words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.validation import refuse
+
+if TYPE_CHECKING:
+    from aiokafka.cluster import ClusterMetadata
+
+__all__ = ("Options", "addresses", "check_options", "check_topics", "telling")
+
+Options = Mapping[str, Any]
+"""What is passed through to the client: TLS, SASL, timeouts."""
+
+
+def addresses(value: str | Sequence[str]) -> list[str]:
+    """
+    The addresses of brokers, of a text with commas or a list.
+
+    Raises:
+        PipelineError: if it is something else, or empty.
+    """
+    found = value.split(",") if isinstance(value, str) else list(value)
+    if not found or not all(isinstance(one, str) and one.strip() for one in found):
+        raise refuse("bootstrap_servers", "'host:port', or a list of these", value)
+    return [one.strip() for one in found]
+
+
+def check_options(
+    options: Options | None, client: Literal["AIOKafkaConsumer", "AIOKafkaProducer"], ours: frozenset[str]
+) -> dict[str, Any]:
+    """
+    What is to be passed through.
+
+    Args:
+        client: the class whose options they are.
+        ours: names that have an argument of their own, or mean that nothing is lost.
+
+    Raises:
+        PipelineError: if `options` has one of these, or one that there is not; or if the client is not
+            installed.
+    """
+    try:
+        import aiokafka
+    except ImportError as error:
+        raise PipelineError('Kafka needs aiokafka: pip install "asyncstream[kafka]"') from error
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise refuse("client", "a mapping of the client's options", options)
+    known = inspect.signature(getattr(aiokafka, client)).parameters.keys()
+    for name in options:
+        if name not in known:
+            raise refuse("client", f"options of aiokafka.{client}", name)
+        if name in ours:
+            raise PipelineError(
+                f"client: {name!r} is not passed through, for it has an argument of its own, or decides over "
+                "what is lost or doubled; leave it out"
+            )
+    return dict(options)
+
+
+@contextmanager
+def telling(doing: str, kind: type[SourceError] | type[SinkError], broken: bool = False) -> Iterator[None]:
+    """
+    What the client raises in this block comes out as ours, and says what to do.
+
+    Args:
+        doing: what is being done, for the message: "cannot read topic 'orders'".
+        kind: of the error.
+        broken: what was written may be gone, so that nothing but going back to the checkpoint helps.
+    """
+    from aiokafka import errors
+
+    try:
+        yield
+    except (SourceError, SinkError):
+        raise
+    except (errors.ProducerFenced, errors.InvalidProducerEpoch) as error:
+        raise SinkBroken(
+            f"{doing}: another job has begun to write by the same transactional_id, or the transaction took "
+            "longer than the broker waits; this job writes nothing more"
+        ) from error
+    except (errors.KafkaError, OSError, AssertionError, ValueError) as error:
+        raised = SinkBroken if broken and kind is SinkError else kind
+        raise raised(f"{doing}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    from aiokafka import errors
+
+    advice = {
+        errors.KafkaConnectionError: "no broker can be reached there",
+        errors.TopicAuthorizationFailedError: "this user has no right to the topic",
+        errors.GroupAuthorizationFailedError: "this user has no right to the group",
+        errors.TransactionalIdAuthorizationFailed: "this user has no right to the transactional_id",
+        errors.ClusterAuthorizationFailedError: "this user has no right to write idempotently to the cluster",
+        errors.UnknownTopicOrPartitionError: "there is no such topic or partition",
+        errors.OffsetOutOfRangeError: "what was to be read is not there any more",
+        errors.KafkaTimeoutError: "the broker has not answered in time",
+        errors.RequestTimedOutError: "the broker has not answered in time",
+        errors.MessageSizeTooLargeError: "a record is larger than is allowed (max_request_size)",
+        errors.UnsupportedVersionError: "the broker is too old for this",
+    }
+    for kind, meaning in advice.items():
+        if isinstance(error, kind):
+            return f"{meaning}: {describe_error(error)}"
+    return describe_error(error)
+
+
+def check_topics(
+    cluster: ClusterMetadata, topics: Sequence[str], kind: type[SourceError] | type[SinkError], where: str
+) -> None:
+    """
+    See whether the topics are there; the client would wait for them, or make them.
+
+    Raises:
+        SourceError, SinkError: if not, by `kind`.
+    """
+    there = cluster.topics()
+    for topic in topics:
+        if topic not in there and topic in cluster.unauthorized_topics:
+            raise kind(f"this user has no right to topic {topic!r} at {where}")
+        if topic not in there:
+            known = ", ".join(sorted(map(repr, there))[:10]) or "none"
+            raise kind(
+                f"there is no topic {topic!r} at {where}, or this user has no right to see it; there are: "
+                f"{known}"
+            )

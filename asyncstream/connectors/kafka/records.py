@@ -1,0 +1,130 @@
+"""
+What a Kafka record is in a pipeline, and how its bytes become a value and come of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from asyncstream.connectors.rows import JsonWriter
+from asyncstream.validation import function, refuse
+
+__all__ = (
+    "Decoder",
+    "Encoder",
+    "Format",
+    "KafkaRecord",
+    "RejectedRecord",
+    "decoder",
+    "encoder",
+    "headers_of",
+)
+
+Decoder: TypeAlias = Callable[[bytes], Any]
+"""Makes a value of a record's bytes; raises if they are none."""
+
+Encoder: TypeAlias = Callable[[Any], bytes]
+"""Makes the bytes of a record of a value."""
+
+Format: TypeAlias = Literal["json", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """
+    A record, as a source with `records=True` gives it and every sink takes it.
+
+    Attributes:
+        value: decoded; None: a tombstone, which says that what the key stands for is gone.
+        key: None: it has none.
+        headers: names and values; a name may come more than once.
+        timestamp_ms: milliseconds since the epoch; None, for a sink: the time of the element, or now.
+        topic: where it was, or is to go; "", for a sink: where the sink writes.
+        partition: where it was, or is to go; None, for a sink: as the key says.
+        offset: where it was; sinks do not look at it.
+    """
+
+    value: Any
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    topic: str = ""
+    partition: int | None = None
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRecord:
+    """
+    A record that could not be decoded.
+
+    Attributes:
+        topic, partition, offset: where it is.
+        key, value: its bytes.
+        reason: why not.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    reason: str
+
+
+def decoder(name: str, format: Format | Decoder) -> Decoder:
+    """
+    What decodes values of a format.
+
+    Raises:
+        PipelineError: if there is no such format.
+    """
+    if format == "json":
+        return orjson.loads
+    if format == "bytes":
+        return bytes
+    if isinstance(format, str):
+        raise refuse(name, "'json', 'bytes' or a function of bytes", format)
+    return function(name, format)
+
+
+def encoder(name: str, format: Format | Encoder) -> Encoder:
+    """
+    What encodes values in a format.
+
+    Raises:
+        PipelineError: if there is no such format.
+    """
+    if format == "json":
+        return JsonWriter(None).write
+    if format == "bytes":
+        return _own_bytes
+    if isinstance(format, str):
+        raise refuse(name, "'json', 'bytes' or a function that gives bytes", format)
+    return function(name, format)
+
+
+def _own_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"expected bytes, got {type(value).__name__}; value='json' writes JSON")
+    return bytes(value)
+
+
+def headers_of(found: Any) -> list[tuple[str, bytes | None]]:
+    """
+    Headers as the client takes them, of pairs or a mapping.
+
+    Raises:
+        TypeError: if they are something else.
+    """
+    pairs: Iterable[Any] = found.items() if hasattr(found, "items") else found
+    headers = []
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, bytes | None):
+            raise TypeError(f"expected headers of str and bytes, got {name!r}: {value!r}")
+        headers.append((name, value))
+    return headers

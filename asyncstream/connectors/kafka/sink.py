@@ -1,0 +1,241 @@
+"""
+Writes to a topic of Kafka: at least once, each record acknowledged before the next batch is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.kafka.client import Options, addresses, check_options, check_topics, telling
+from asyncstream.connectors.kafka.records import Encoder, Format, KafkaRecord, encoder, headers_of
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError, UserFunctionError, describe_error, safe_repr
+from asyncstream.validation import choice, function, text
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.admin import AIOKafkaAdminClient
+
+__all__ = ("KafkaSink", "KafkaWriter")
+
+_OURS = frozenset(
+    {
+        "acks",
+        "bootstrap_servers",
+        "enable_idempotence",
+        "key_serializer",
+        "transaction_timeout_ms",
+        "transactional_id",
+        "value_serializer",
+    }
+)
+
+_ADMIN = frozenset(
+    {
+        "api_version",
+        "client_id",
+        "connections_max_idle_ms",
+        "metadata_max_age_ms",
+        "request_timeout_ms",
+        "retry_backoff_ms",
+        "sasl_kerberos_domain_name",
+        "sasl_kerberos_service_name",
+        "sasl_mechanism",
+        "sasl_oauth_token_provider",
+        "sasl_plain_password",
+        "sasl_plain_username",
+        "security_protocol",
+        "ssl_context",
+    }
+)
+"""Options that the client for groups has too."""
+
+
+class KafkaWriter:
+    """
+    What sinks for Kafka have in common: how an element becomes a record, and how a client is made.
+
+    Args:
+        topic: where to write.
+        bootstrap_servers: "host:port", with commas between several; or a list.
+        value: how an element becomes bytes: "json", "bytes", or a function. None is a tombstone.
+        key: gives the key of an element, as bytes or text; records of one key are in one partition, in order.
+        headers: gives the headers of an element, pairs or a mapping of text and bytes.
+        partition: gives the number of the partition; None: as the key says, or any.
+        timestamps: records have the timestamps of their elements, where they have any; else the time of
+            writing.
+        client: options of `aiokafka.AIOKafkaProducer`.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        bootstrap_servers: str | Sequence[str],
+        value: Format | Encoder,
+        key: Callable[[Any], bytes | str | None] | None,
+        headers: Callable[[Any], Any] | None,
+        partition: Callable[[Any], int | None] | None,
+        timestamps: bool,
+        client: Options | None,
+    ) -> None:
+        self.topic = text("topic", topic)
+        self._servers = addresses(bootstrap_servers)
+        self.where = ",".join(self._servers)
+        self.what = f"cannot write to {topic!r} at {self.where}"
+        self._encode = encoder("value", value)
+        self._key = None if key is None else function("key", key)
+        self._headers = None if headers is None else function("headers", headers)
+        self._partition = None if partition is None else function("partition", partition)
+        self._timestamps = choice("timestamps", timestamps, (True, False))
+        self._options = check_options(client, "AIOKafkaProducer", _OURS)
+        from aiokafka.errors import MessageSizeTooLargeError
+
+        self._too_large = MessageSizeTooLargeError
+
+    def producer(self, **options: Any) -> AIOKafkaProducer:
+        """A client that is not connected."""
+        from aiokafka import AIOKafkaProducer
+
+        with telling(self.what, SinkError):
+            return AIOKafkaProducer(bootstrap_servers=self._servers, **{**self._options, **options})
+
+    async def connect(self, producer: AIOKafkaProducer) -> None:
+        """Connect a client, and see whether the topic is there."""
+        with telling(self.what, SinkError):
+            await producer.start()
+            check_topics(await producer.client.fetch_all_metadata(), [self.topic], SinkError, self.where)
+
+    def admin(self) -> AIOKafkaAdminClient:
+        """A client that looks at groups; is not connected."""
+        from aiokafka.admin import AIOKafkaAdminClient
+
+        known = _ADMIN & self._options.keys()
+        options = {name: self._options[name] for name in known}
+        with telling(self.what, SinkError):
+            return AIOKafkaAdminClient(bootstrap_servers=self._servers, **options)
+
+    async def send(
+        self, producer: AIOKafkaProducer, value: Any, timestamp: int | None
+    ) -> asyncio.Future[Any]:
+        """
+        Hand one element to the client.
+
+        Returns:
+            A future that is done when the broker has it.
+        """
+        topic, timestamp_ms = self.topic, timestamp if self._timestamps else None
+        key: bytes | None = None
+        headers: list[tuple[str, bytes | None]] | None = None
+        partition: int | None = None
+        payload = value
+        try:
+            if isinstance(value, KafkaRecord):
+                topic, payload, key = value.topic or topic, value.value, value.key
+                partition = value.partition
+                headers = list(value.headers) or None
+                timestamp_ms = timestamp_ms if value.timestamp_ms is None else value.timestamp_ms
+            if self._key is not None:
+                found = self._key(value)
+                key = found.encode() if isinstance(found, str) else found
+            if self._headers is not None:
+                headers = headers_of(self._headers(value))
+            if self._partition is not None:
+                partition = self._partition(value)
+            data = None if payload is None else self._encode(payload)
+            if data is None and key is None:
+                raise TypeError("a tombstone (None) needs a key: key= gives none")
+            if timestamp_ms is not None and timestamp_ms < 0:
+                timestamp_ms = None  # before 1970, which Kafka cannot say
+        except Exception as error:
+            raise UserFunctionError("", value, error) from error
+        try:
+            future: asyncio.Future[Any] = await producer.send(
+                topic, data, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        except (self._too_large, AssertionError) as error:  # which the client says of a partition
+            raise SinkError(f"{self.what}: of {safe_repr(value)}: {describe_error(error)}") from error
+        return future
+
+
+class KafkaSink(Sink[Any]):
+    """
+    Writes elements to a topic, at least once: after a crash, those since the last checkpoint may come twice.
+
+        results.to(KafkaSink("priced", bootstrap_servers="localhost:9092", key=lambda order: order["id"]))
+
+    A `KafkaRecord` brings its key, headers, timestamp and partition along. What the client sends again itself
+    is there once and in order (idempotent producer). `KafkaTransactionalSink` writes exactly once.
+
+    Args:
+        topic: where to write. It must be there.
+        bootstrap_servers: "host:port", with commas between several; or a list.
+        value: how an element becomes the bytes of a record: "json", "bytes", or a function. None becomes a
+            tombstone.
+        key: a function that gives an element's key, bytes or text; records of one key are in one partition.
+        headers: a function that gives an element's headers, pairs or a mapping of text and bytes.
+        partition: a function that gives the partition's number; without it the key decides.
+        timestamps: records have the timestamps of their elements, where they have any.
+        idempotent: the broker leaves out what the client sends twice. False for brokers that cannot.
+        client: options of `aiokafka.AIOKafkaProducer`, such as `compression_type`, `linger_ms`,
+            `security_protocol`.
+    """
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        bootstrap_servers: str | Sequence[str],
+        value: Format | Encoder = "json",
+        key: Callable[[Any], bytes | str | None] | None = None,
+        headers: Callable[[Any], Any] | None = None,
+        partition: Callable[[Any], int | None] | None = None,
+        timestamps: bool = True,
+        idempotent: bool = True,
+        client: Options | None = None,
+    ) -> None:
+        self._writer = KafkaWriter(
+            topic, bootstrap_servers, value, key, headers, partition, timestamps, client
+        )
+        self._idempotent = choice("idempotent", idempotent, (True, False))
+        self._producer: AIOKafkaProducer | None = None
+        self._sent: list[asyncio.Future[Any]] = []
+
+    async def open(self) -> None:
+        producer = self._producer = self._writer.producer(acks="all", enable_idempotence=self._idempotent)
+        await self._writer.connect(producer)
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        writer, producer = self._writer, self._producer
+        if producer is None:
+            raise SinkError(f"the sink of {writer.topic!r} is not open")
+        self._sent = sent = []
+        try:
+            with telling(writer.what, SinkError):
+                for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
+                    sent.append(await writer.send(producer, value, timestamp))
+        finally:
+            # also those before one that failed: the job is told how many the broker has
+            if sent:
+                await asyncio.wait(sent)
+        with telling(writer.what, SinkError):
+            for future in sent:
+                future.result()
+
+    def taken(self) -> int:
+        count = 0
+        for future in self._sent:
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                break
+            count += 1
+        return count
+
+    async def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()

@@ -1,0 +1,353 @@
+"""
+Reads topics of Kafka: each partition is a split, whose position is the offset of the next record.
+
+The position in the checkpoint is the truth. The first one is taken before anything is read, so it also pins
+down what `start` meant on that day. Offsets that have been deleted since (retention) are an error, never a
+jump. While the pipeline has no room nothing is asked of the client, which stops to fetch when its buffer of
+one response per partition is full; a partition that `hold` names is paused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.kafka.client import Options, addresses, check_options, check_topics, telling
+from asyncstream.connectors.kafka.records import Decoder, Format, KafkaRecord, RejectedRecord, decoder
+from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import choice, count, refuse, text
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+__all__ = ("KafkaSource",)
+
+_OURS = frozenset(
+    {
+        "auto_offset_reset",
+        "bootstrap_servers",
+        "enable_auto_commit",
+        "group_id",
+        "isolation_level",
+        "key_deserializer",
+        "max_poll_records",
+        "value_deserializer",
+    }
+)
+
+_LOOK = 0.2
+"""Seconds without a record after which it is looked for new partitions, and for the end."""
+
+
+class KafkaSource(Source[Any]):
+    """
+    Reads topics of Kafka.
+
+        pipeline.source(KafkaSource("orders", bootstrap_servers="localhost:9092"), name="orders")
+
+    The job is assigned its partitions: all of the topics, those that are added later too, or those that
+    `partitions` names, where several jobs share a topic. Each is read in order, and is a split
+    (`Source.splits`) by the name of "orders-0". Elements have the timestamps of their records.
+
+    Args:
+        topics: their names; at least one.
+        bootstrap_servers: "host:port", with commas between several; or a list.
+        value: how a record becomes an element: "json", "bytes", or a function of bytes. What it raises for is
+            a bad record. It is not asked for tombstones, which become None.
+        records: elements are `KafkaRecord`, with key, headers and place, rather than values.
+        partitions: numbers of the partitions to read, by topic; None: all.
+        start: where to begin without a checkpoint: "earliest" or "latest".
+        stop_at_end: end when all is read that was there when the source was opened.
+        on_malformed: what to do with a bad record: "fail" with `SourceError`, after all elements before it
+            were
+            delivered, or "reject": it goes to the source's `rejected` output as a `RejectedRecord`.
+        isolation: "read_committed" leaves out what transactions have not committed; or "read_uncommitted".
+        batch: how many records one read brings at most.
+        client: options of `aiokafka.AIOKafkaConsumer`, such as `security_protocol`, `ssl_context`,
+            `sasl_mechanism`.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str],
+        value: Format | Decoder = "json",
+        records: bool = False,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        stop_at_end: bool = False,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        batch: int = 1000,
+        client: Options | None = None,
+    ) -> None:
+        self._topics = tuple(text("topics", topic) for topic in topics)
+        if not self._topics or len(set(self._topics)) != len(self._topics):
+            raise refuse("topics", "one or more different names", topics)
+        self._servers = addresses(bootstrap_servers)
+        self._decode = decoder("value", value)
+        self._records = choice("records", records, (True, False))
+        self._chosen = None if partitions is None else _chosen(partitions, self._topics)
+        self._start = choice("start", start, ("earliest", "latest"))
+        self._stops = choice("stop_at_end", stop_at_end, (True, False))
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._isolation = choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        self._batch = count("batch", batch)
+        self._options = check_options(client, "AIOKafkaConsumer", _OURS)
+        self._where = ",".join(self._servers)
+        self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
+        self._consumer: AIOKafkaConsumer | None = None
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._positions: dict[str, int] = {}
+        self._partitions: dict[str, TopicPartition] = {}
+        self._names: tuple[str, ...] = ()
+        self._ends: dict[str, int] = {}
+        self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
+        self._held: frozenset[str] = frozenset()
+
+    # ------------------------------------------------------------------ opening
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        """A client that knows the topics."""
+        from aiokafka import AIOKafkaConsumer
+
+        with telling(self._what, SourceError):
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self._servers,
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                isolation_level=self._isolation,
+                max_poll_records=self._batch,
+                **self._options,
+            )
+        try:
+            with telling(self._what, SourceError):
+                await consumer.start()
+                await consumer.topics()
+                check_topics(consumer._client.cluster, self._topics, SourceError, self._where)
+        except BaseException:
+            await consumer.stop()
+            raise
+        return consumer
+
+    async def open(self) -> None:
+        self._forget_all()
+        self._consumer = await self._connected()
+        with telling(self._what, SourceError):
+            await self._assign(self._found(self._consumer), self._start)
+            if self._stops:
+                ends = await self._consumer.end_offsets(list(self._partitions.values()))
+                self._ends = {_name(partition): end for partition, end in ends.items()}
+
+    def _found(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
+        """The partitions to read."""
+        from aiokafka import TopicPartition
+
+        found = []
+        for topic in self._topics:
+            there = consumer.partitions_for_topic(topic) or set()
+            wanted = there if self._chosen is None else self._chosen.get(topic, ())
+            for number in sorted(wanted):
+                if number not in there:
+                    raise SourceError(f"topic {topic!r} has no partition {number}; it has {sorted(there)}")
+                found.append(TopicPartition(topic, number))
+        return found
+
+    async def _assign(self, partitions: Sequence[TopicPartition], start: str) -> None:
+        """Read these too, from their beginning or their end."""
+        consumer = self._opened()
+        new = [partition for partition in partitions if _name(partition) not in self._partitions]
+        offsets = await (consumer.end_offsets if start == "latest" else consumer.beginning_offsets)(new)
+        for partition in new:
+            self._partitions[_name(partition)] = partition
+            self._positions[_name(partition)] = offsets[partition]
+        self._names = tuple(self._partitions)
+        consumer.assign(list(self._partitions.values()))
+        self._fetched.clear()  # of partitions that are held: it is fetched again
+        for name, partition in self._partitions.items():
+            consumer.seek(partition, self._positions[name])
+        consumer.pause(*(self._partitions[name] for name in self._held))
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(self) -> SourceBatch[Any] | None:
+        consumer = self._opened()
+        while True:
+            for index, (name, records) in enumerate(self._fetched):
+                if name not in self._held:
+                    del self._fetched[index]
+                    return self._batch_of(name, records)
+            if self._stops and await self._is_at_end(consumer):
+                return None
+            with telling(self._what, SourceError):
+                fetched = await consumer.getmany(timeout_ms=round(_LOOK * 1000))
+            self._fetched.extend((_name(partition), records) for partition, records in fetched.items())
+            if not fetched:
+                await self._look_for_partitions(consumer)
+
+    def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
+        values: list[Any] = []
+        rejected: list[RejectedRecord] = []
+        try:
+            values = list(map(self._element, records))
+            taken = records
+        except Exception:
+            values, rejected, taken = self._one_by_one(name, records)
+        self._positions[name] = taken[-1].offset + 1
+        if rejected:
+            return SourceBatch(values, self._times(taken, rejected), rejected, split=name)
+        return SourceBatch(values, [_time(record) for record in taken], split=name)
+
+    def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
+        value = None if record.value is None else self._decode(record.value)
+        if not self._records:
+            return value
+        headers = tuple(record.headers)
+        place = record.topic, record.partition, record.offset
+        return KafkaRecord(value, record.key, headers, _time(record), *place)
+
+    def _one_by_one(
+        self, name: str, records: list[ConsumerRecord[Any, Any]]
+    ) -> tuple[list[Any], list[RejectedRecord], list[ConsumerRecord[Any, Any]]]:
+        """
+        Elements, what is bad, and all that was looked at; where that is to fail, up to the first bad one.
+        """
+        values: list[Any] = []
+        rejected: list[RejectedRecord] = []
+        for index, record in enumerate(records):
+            try:
+                values.append(self._element(record))
+            except Exception as error:
+                place = record.topic, record.partition, record.offset
+                reason = describe_error(error)
+                if self.rejects:
+                    rejected.append(RejectedRecord(*place, record.key, record.value, reason))
+                    continue
+                self._fetched.appendleft((name, records[index:]))  # the next read finds it again
+                if not index:
+                    raise SourceError(
+                        f"offset {record.offset} of {name} is no element, as value= says: {reason}; with "
+                        "on_malformed='reject' such records go to the `rejected` output"
+                    ) from error
+                return values, rejected, records[:index]
+        return values, rejected, records
+
+    def _times(
+        self, records: list[ConsumerRecord[Any, Any]], rejected: list[RejectedRecord]
+    ) -> list[int | None]:
+        bad = {record.offset for record in rejected}
+        return [_time(record) for record in records if record.offset not in bad]
+
+    async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
+        """Whether all is read that was there; behind the last record may be marks of transactions."""
+        if self._fetched:
+            return False
+        for name, end in self._ends.items():
+            if self._positions[name] < end:
+                # the client goes on behind what is no record only when it fetches
+                self._positions[name] = max(
+                    self._positions[name], await consumer.position(self._partitions[name])
+                )
+        return all(self._positions[name] >= end for name, end in self._ends.items())
+
+    async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
+        """Read those too that were added to a topic, from their beginning: nothing was there before."""
+        if self._chosen is None and not self._stops:
+            found = self._found(consumer)
+            if len(found) > len(self._partitions):
+                with telling(self._what, SourceError):
+                    await self._assign(found, "earliest")
+
+    def splits(self) -> Sequence[str]:
+        return self._names
+
+    def hold(self, splits: Collection[str]) -> None:
+        consumer = self._opened()
+        consumer.resume(
+            *(self._partitions[name] for name in self._held - set(splits) if name in self._partitions)
+        )
+        self._held = frozenset(splits)
+        consumer.pause(*(self._partitions[name] for name in self._held if name in self._partitions))
+
+    def unread(self) -> int:
+        return sum(len(records) for _, records in self._fetched)
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self) -> dict[str, int] | None:
+        return dict(self._positions) if self._consumer is not None else None
+
+    async def can_seek(self, position: dict[str, int]) -> None:
+        consumer = await self._connected()
+        try:
+            await self._check(consumer, position)
+        finally:
+            await consumer.stop()
+
+    async def _check(self, consumer: AIOKafkaConsumer, position: dict[str, int]) -> None:
+        """See whether all that was not read is still there."""
+        partitions = {_name(partition): partition for partition in self._found(consumer)}
+        for name in position:
+            if name not in partitions:
+                raise SourceError(
+                    f"cannot go on in {name}, which was read until offset {position[name]}: this source does "
+                    "not read it; name its topic, and in partitions= its number, or its rest is lost"
+                )
+        with telling(self._what, SourceError):
+            first = await consumer.beginning_offsets(list(partitions.values()))
+            last = await consumer.end_offsets(list(partitions.values()))
+        for name, offset in position.items():
+            least, most = first[partitions[name]], last[partitions[name]]
+            if not least <= offset <= most:
+                what = "deleted" if offset < least else "lost, or the topic was made anew"
+                raise SourceError(
+                    f"cannot go on at offset {offset} of {name}: it holds {least} to {most}, so records were "
+                    f"{what}. To begin where the topic does, give the source another name, or restore='none'"
+                )
+
+    async def seek(self, position: dict[str, int]) -> None:
+        consumer = self._opened()
+        await self._check(consumer, position)
+        self._fetched.clear()
+        for name in self._names:
+            if name in position:
+                self._positions[name] = position[name]
+            elif self._start == "latest":  # added since: nothing of it was there before
+                with telling(self._what, SourceError):
+                    first = await consumer.beginning_offsets([self._partitions[name]])
+                self._positions[name] = first[self._partitions[name]]
+            consumer.seek(self._partitions[name], self._positions[name])
+
+    async def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    def _opened(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            raise SourceError(f"the source of {', '.join(self._topics)} is not open")
+        return self._consumer
+
+
+def _name(partition: TopicPartition) -> str:
+    """Of a partition as a split: as Kafka's own tools write it."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def _time(record: ConsumerRecord[Any, Any]) -> int | None:
+    timestamp: int = record.timestamp
+    return timestamp if timestamp >= 0 else None
+
+
+def _chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    if not isinstance(partitions, Mapping) or set(partitions) - set(topics):
+        raise refuse("partitions", f"a mapping from some of {list(topics)} to numbers", partitions)
+    found = {topic: tuple(numbers) for topic, numbers in partitions.items()}
+    for topic, numbers in found.items():
+        if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+            raise refuse(f"partitions[{topic!r}]", "numbers of partitions, at least one", partitions[topic])
+    return found

@@ -1,0 +1,455 @@
+"""
+Writes to a topic of Kafka exactly once: one transaction for each epoch.
+
+Theory of operation
+-------------------
+What is written between two checkpoints is one transaction, which `read_committed` readers see as a whole or
+not at all. Kafka knows no prepared transactions, but what it does know is enough: a transaction stays open
+when its producer dies, until the broker's patience ends (`transaction_timeout`), and whoever has its
+producer's id and epoch may end it. So `prepare` sends everything, waits until the brokers have it, and puts
+id and epoch into the position; `commit` ends the transaction, and so does `recover` in the place of a process
+that has died.
+
+A producer has one transaction at a time, and elements are written between `prepare` and `commit`: so there
+are *slots*, each a producer with a transactional id of its own, that take turns. There are more than two only
+while checkpoints fail.
+
+::
+
+    free ── first write ──> open ── prepare ──> prepared ── commit ──> free
+              │ begins                             │ the process dies
+              └─ process dies: recover aborts      └─ recover commits it, or aborts it, as the checkpoint says
+
+Each transaction also writes a *row*: the committed offset of a consumer group that nobody consumes by, named
+after the transactional id. Its offset is the number of the transaction, counted from 1, its metadata whose
+the topic is (`writer.lease`). As it is part of the transaction, it tells what is committed, whatever a crash
+has left unsaid. So a recovery finds the number N of the last transaction that is committed, and knows:
+
+* the position says the same number: nothing is to be done;
+* the position has transactions behind N: they were prepared, and are committed now;
+* N is larger: the topic holds results of a later checkpoint, which Kafka cannot take back.
+
+Fencing is Kafka's own: a recovery gets a new epoch for each slot, whereupon the broker aborts what is open
+there and refuses the producers of before. Until then a job that was followed can commit nothing but what its
+last saved checkpoint says, which its follower would commit too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.kafka.client import Options, telling
+from asyncstream.connectors.kafka.records import Encoder, Format
+from asyncstream.connectors.kafka.sink import KafkaWriter
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+from asyncstream.lease import Lease
+from asyncstream.validation import Duration, duration_ms, text
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer, TopicPartition
+
+__all__ = ("KafkaTransactionalSink",)
+
+_SLOTS: Final = 8
+"""At most: so many checkpoints in a row may fail and still be spoken for by the next one."""
+
+_PATIENCE: Final = 5.0
+"""Seconds that a client gets to disconnect."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """
+    A transaction that is prepared, as it is in a position.
+
+    Attributes:
+        number: of the transaction; the first is 1.
+        slot: whose it is.
+        producer, epoch: the producer's id and epoch, as the broker knows it.
+        partitions: those of the topics that it writes to.
+    """
+
+    number: int
+    slot: int
+    producer: int
+    epoch: int
+    partitions: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """
+    What is written down with each transaction.
+
+    Attributes:
+        number: of the last transaction that is committed; 0: there is none.
+        lease: of the job that writes, as JSON; None: there has been none.
+        slots: how many of them have been used.
+    """
+
+    number: int = 0
+    lease: str | None = None
+    slots: int = 2
+
+
+class _Slot:
+    """One producer, with a transactional id of its own."""
+
+    def __init__(self, number: int, producer: AIOKafkaProducer) -> None:
+        self.number = number
+        self.producer = producer
+        self.sent: list[asyncio.Future[Any]] = []
+
+
+class KafkaTransactionalSink(TransactionalSink[Any]):
+    """
+    Writes elements to a topic exactly once, in a job with checkpoints: readers with `read_committed` see each
+    epoch once its checkpoint is safe. Without checkpoints each write is a transaction.
+
+        KafkaTransactionalSink("priced", transactional_id="pricing", bootstrap_servers="localhost:9092")
+
+    What is committed stays: from an older checkpoint the sink goes on only with `ahead="allow_behind"`, which
+    writes results a second time. A job that was down for longer than `transaction_timeout` after it prepared
+    an epoch finds that gone, and says so.
+
+    Args:
+        topic, bootstrap_servers, value, key, headers, partition, timestamps: as for `KafkaSink`.
+        transactional_id: tells this sink from all others, the same after a restart. Two jobs that use the
+            same one take the topic from each other; that goes for processes by which a job is divided, too.
+        transaction_timeout: how long the broker waits for an open transaction: a `timedelta` or seconds;
+            longer than from one checkpoint to the next, and than a restart takes. Brokers allow 15 minutes by
+            default.
+        client: options of `aiokafka.AIOKafkaProducer`.
+    """
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        transactional_id: str,
+        bootstrap_servers: str | Sequence[str],
+        value: Format | Encoder = "json",
+        key: Callable[[Any], bytes | str | None] | None = None,
+        headers: Callable[[Any], Any] | None = None,
+        partition: Callable[[Any], int | None] | None = None,
+        timestamps: bool = True,
+        transaction_timeout: Duration = 900.0,
+        client: Options | None = None,
+    ) -> None:
+        self._writer = KafkaWriter(
+            topic, bootstrap_servers, value, key, headers, partition, timestamps, client
+        )
+        self._id = text("transactional_id", transactional_id)
+        self._timeout_ms = duration_ms("transaction_timeout", transaction_timeout)
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._slots: dict[int, _Slot] = {}
+        self._free: list[int] = []
+        self._current: _Slot | None = None
+        self._prepared: list[tuple[int, _Prepared]] = []  # each with its epoch, the oldest first
+        self._number = 0  # of the last transaction that was begun and has become something
+        self._committed = 0
+        self._most = 2
+        self._has_epochs = False
+        self._has_row = False
+        self._taken = 0
+
+    # ------------------------------------------------------------------ the row
+
+    @property
+    def _row_place(self) -> TopicPartition:
+        from aiokafka import TopicPartition
+
+        return TopicPartition(self._writer.topic, 0)
+
+    async def _read_row(self) -> _Row:
+        client = self._writer.admin()
+        with telling(self._writer.what, SinkError):
+            try:
+                await client.start()
+                found = await client.list_consumer_group_offsets(self._id, partitions=[self._row_place])
+            finally:
+                await client.close()
+        row = found.get(self._row_place)
+        if row is None or row.offset < 0:
+            return _Row()
+        try:
+            about = json.loads(row.metadata)
+            return _Row(row.offset, about["lease"], about["slots"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"{self._writer.what}: the group {self._id!r} is used by others; choose another "
+                "transactional_id"
+            ) from error
+
+    async def _write_row(self, slot: _Slot, number: int, released: bool = False) -> None:
+        """In the transaction of this slot."""
+        from aiokafka.structs import OffsetAndMetadata
+
+        lease = None if self.writer is None else self.writer.lease
+        if lease is not None and released:
+            lease = lease.given_back()
+        about = json.dumps(
+            {"lease": None if lease is None else lease.to_json().decode(), "slots": self._most}
+        )
+        offsets = {self._row_place: OffsetAndMetadata(number, about)}
+        await slot.producer.send_offsets_to_transaction(offsets, self._id)
+
+    # ------------------------------------------------------------------ beginning
+
+    async def open(self) -> None:
+        self._forget_all()
+        await self._make_slot(0)
+
+    async def can_recover(self, position: dict[str, Any] | None) -> None:
+        self._check(position, await self._read_row())
+
+    def _check(self, position: dict[str, Any] | None, row: _Row) -> None:
+        what = f"topic {self._writer.topic!r}"
+        if self.writer is not None and row.lease is not None:
+            self.writer.check_follows(Lease.from_json(row.lease), what)
+        ahead = "refuse" if self.writer is None else self.writer.ahead
+        if row.number <= _last(position):
+            return
+        if ahead == "start_over":
+            raise SinkError(
+                f"{what} holds results of a later checkpoint than the one to start from, and Kafka cannot "
+                "take out what is committed: write to another topic, or say ahead='allow_behind' to keep "
+                "them, though they may be written a second time"
+            )
+        if ahead == "refuse":
+            raise ahead_of_checkpoint(what)
+
+    async def recover(self, position: dict[str, Any] | None) -> None:
+        self._forget_all()
+        self._has_epochs = True
+        row = await self._read_row()
+        self._check(position, row)
+        for prepared in _prepared_in(position):
+            if prepared.number > row.number:
+                await self._commit_left(prepared)
+        self._most = max(row.slots, 2, 0 if position is None else position["slots"])
+        await asyncio.gather(*(self._make_slot(number) for number in range(self._most)))
+        # from here on no other job can commit: what one did until now is seen
+        row = await self._read_row()
+        self._check(position, row)
+        self._number = self._committed = max(row.number, _last(position))
+        with telling(self._writer.what, SinkError, broken=True):
+            await self._claim(released=False)
+        self._has_row = True
+
+    async def _make_slot(self, number: int) -> _Slot:
+        """Begin to use a slot: whatever is open there is aborted, and whoever used it is refused."""
+        producer = self._writer.producer(
+            transactional_id=f"{self._id}-{number}", transaction_timeout_ms=self._timeout_ms
+        )
+        slot = self._slots[number] = _Slot(number, producer)
+        await self._writer.connect(producer)
+        self._free.append(number)
+        self._most = max(self._most, number + 1)
+        return slot
+
+    async def _commit_left(self, prepared: _Prepared) -> None:
+        """Commit what a process had prepared that is gone."""
+        from aiokafka import TopicPartition
+
+        producer = self._writer.producer(
+            transactional_id=f"{self._id}-{prepared.slot}", transaction_timeout_ms=self._timeout_ms
+        )
+        # in place of what the client would do at its start: ask for a new epoch, which aborts
+        transaction = producer._txn_manager
+        transaction.set_pid_and_epoch(prepared.producer, prepared.epoch)
+        transaction.begin_transaction()
+        for topic, partition in prepared.partitions:
+            transaction.partitions_to_add().add(TopicPartition(topic, partition))
+            transaction.partition_added(TopicPartition(topic, partition))
+        transaction.consumer_group_added(self._id)
+        try:
+            with telling(self._writer.what, SinkError):
+                await producer.start()
+                await producer.commit_transaction()
+        except SinkError as error:
+            if (await self._read_row()).number < prepared.number:
+                seconds = self._timeout_ms / 1000
+                raise SinkError(
+                    f"{self._writer.what}: what the checkpoint had prepared there cannot be committed any "
+                    f"more ({error}). The broker gives up a transaction after "
+                    f"transaction_timeout={seconds:g} s; go on from an older checkpoint (restore=), so that "
+                    "its results are made again"
+                ) from error
+        finally:
+            await _disconnected(producer)
+
+    async def _claim(self, released: bool) -> None:
+        """Write down whose the topic is, or that it is nobody's any more."""
+        slot = self._slots[self._free[0]]
+        await slot.producer.begin_transaction()
+        await self._write_row(slot, self._committed, released)
+        await slot.producer.commit_transaction()
+
+    # ------------------------------------------------------------------ writing
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        with telling(self._writer.what, SinkError, broken=True):
+            slot = self._current or await self._begin()
+            if not self._has_epochs:
+                await self._write_whole(slot, values, timestamps)
+                return
+            _settle(slot.sent)
+            for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
+                slot.sent.append(await self._writer.send(slot.producer, value, timestamp))
+                self._taken += 1
+
+    async def _write_whole(self, slot: _Slot, values: Sequence[Any], timestamps: Timestamps) -> None:
+        """Write these as a transaction of their own; all of them, or none."""
+        try:
+            for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
+                slot.sent.append(await self._writer.send(slot.producer, value, timestamp))
+            await self._send_all(slot)
+        except BaseException:
+            await _to_its_end(slot.producer.abort_transaction())
+            self._leave(slot)
+            raise
+        was_cancelled = await _to_its_end(slot.producer.commit_transaction())
+        self._taken = len(values)
+        self._leave(slot)
+        if was_cancelled:
+            raise asyncio.CancelledError
+
+    async def _begin(self) -> _Slot:
+        if not self._free:
+            if len(self._slots) >= _SLOTS:
+                raise SinkError(
+                    f"{self._writer.what}: {len(self._slots)} checkpoints in a row were not committed, each "
+                    "of which holds a transaction open"
+                )
+            await self._make_slot(len(self._slots))
+        slot = self._slots[self._free[0]]
+        await slot.producer.begin_transaction()
+        self._free.remove(slot.number)
+        self._current = slot
+        return slot
+
+    def _leave(self, slot: _Slot) -> None:
+        """Its transaction has ended."""
+        slot.sent.clear()
+        self._free.append(slot.number)
+        if self._current is slot:
+            self._current = None
+
+    async def _send_all(self, slot: _Slot) -> None:
+        """Wait until the brokers have all of an epoch."""
+        if slot.sent:
+            await slot.producer.flush()
+            await asyncio.wait(slot.sent)
+            _settle(slot.sent)
+
+    def taken(self) -> int:
+        return self._taken
+
+    # ------------------------------------------------------------------ epochs
+
+    async def prepare(self, epoch: int) -> dict[str, Any]:
+        slot = self._current
+        if slot is not None:
+            transaction = slot.producer._txn_manager
+            with telling(self._writer.what, SinkError, broken=True):
+                await self._write_row(slot, self._number + 1)
+                await self._send_all(slot)
+            self._number += 1
+            partitions = [[one.topic, one.partition] for one in sorted(transaction.txn_partitions)]
+            prepared = _Prepared(
+                self._number, slot.number, transaction.producer_id, transaction.producer_epoch, partitions
+            )
+            self._prepared.append((epoch, prepared))
+            self._current = None
+        pending = [asdict(prepared) for _, prepared in self._prepared]
+        return {"number": self._number, "prepared": pending, "slots": self._most}
+
+    async def commit(self, epoch: int) -> None:
+        while self._prepared and self._prepared[0][0] <= epoch:
+            _, prepared = self._prepared[0]
+            slot = self._slots[prepared.slot]
+            with telling(self._writer.what, SinkError, broken=True):
+                await slot.producer.commit_transaction()
+            self._committed = prepared.number
+            del self._prepared[0]
+            self._leave(slot)
+
+    async def close(self) -> None:
+        slots, self._slots = list(self._slots.values()), {}
+        try:
+            if self._current is not None and self._has_epochs:
+                with suppress(Exception):  # the broker does it sooner or later
+                    await asyncio.wait_for(self._current.producer.abort_transaction(), _PATIENCE)
+            if self._has_row and self._free:
+                self._slots = {slot.number: slot for slot in slots}
+                # else another job with another store waits until this process is gone
+                with suppress(Exception):
+                    await asyncio.wait_for(self._claim(released=True), _PATIENCE)
+        finally:
+            self._slots, self._has_row = {}, False
+            for future in (future for slot in slots for future in slot.sent):
+                future.add_done_callback(_heard)
+            await asyncio.gather(*(_disconnected(slot.producer) for slot in slots))
+
+
+def _last(position: dict[str, Any] | None) -> int:
+    """The number of the last transaction that a checkpoint knows of."""
+    return 0 if position is None else int(position["number"])
+
+
+def _prepared_in(position: dict[str, Any] | None) -> list[_Prepared]:
+    return [] if position is None else [_Prepared(**one) for one in position["prepared"]]
+
+
+def _settle(sent: list[asyncio.Future[Any]]) -> None:
+    """
+    Forget what the brokers have.
+
+    Raises:
+        KafkaError: if they refused something.
+    """
+    for future in sent:
+        if future.done():
+            future.result()
+    sent[:] = [future for future in sent if not future.done()]
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """What becomes of a record that nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
+    """Wait until a transaction that begins to end has ended; whether the caller was cancelled meanwhile."""
+    task = asyncio.ensure_future(ending)
+    was_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            was_cancelled = True
+    task.result()
+    return was_cancelled
+
+
+async def _disconnected(producer: AIOKafkaProducer) -> None:
+    """Disconnect a client, also one that cannot send what it has any more."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(producer.stop(), _PATIENCE)
+        return
+    await producer.client.close()

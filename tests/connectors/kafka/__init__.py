@@ -1,0 +1,1 @@
+"""Kafka, against servers that speak its protocol."""

@@ -1,0 +1,212 @@
+"""What a source of Kafka reads, and what it says when it cannot; see `tests.servers.kafka`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
+from asyncstream.connectors.kafka import KafkaRecord, KafkaSource, RejectedRecord
+from tests.servers.kafka import Kafka
+
+pytestmark = pytest.mark.broker
+
+
+def numbers(count: int, first: int = 0) -> list[bytes | None]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+async def gathered(source: KafkaSource, **options: Any) -> list[Any]:
+    """What a job reads until the source ends."""
+    found: list[Any] = []
+    pipeline = Pipeline("reading")
+    pipeline.source(source, name="events").to(found, name="found")
+    await pipeline.run(**options)
+    return found
+
+
+async def test_a_record_brings_its_key_headers_time_and_place(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    headers = [("kind", b"new"), ("kind", b"last")]
+    await kafka.fill(topic, [b'{"n": 1}'], key=b"k", headers=headers, timestamp_ms=1234)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, records=True, stop_at_end=True)
+    record = KafkaRecord({"n": 1}, b"k", tuple(headers), 1234, topic, 0, 0)
+    assert await gathered(source) == [record]
+
+
+async def test_a_tombstone_is_none(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, [b"1", None], key=b"k")
+    assert await gathered(KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True)) == [1, None]
+
+
+async def test_values_are_decoded_by_a_function_of_ones_own(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, [b"a", b"b"])
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True, value=bytes.decode)
+    assert await gathered(source) == ["a", "b"]
+
+
+async def test_bad_records_go_to_the_rejected_output(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, [b"1", b"{", b"2", b"", b"3"], key=b"k")
+    found: list[Any] = []
+    rejected: list[RejectedRecord] = []
+    pipeline = Pipeline("reading")
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True, on_malformed="reject")
+    events = pipeline.source(source)
+    events.to(found)
+    events.rejected.to(rejected)
+    await pipeline.run()
+    assert found == [1, 2, 3]
+    assert [(bad.offset, bad.key, bad.value) for bad in rejected] == [(1, b"k", b"{"), (3, b"k", b"")]
+    assert "JSONDecodeError" in rejected[0].reason
+
+
+async def test_a_bad_record_fails_the_job_after_those_before_it_and_says_where_it_is(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, [b"1", b"2", b"{", b"3"])
+    found: list[Any] = []
+    pipeline = Pipeline("reading")
+    pipeline.source(KafkaSource(topic, bootstrap_servers=kafka.address), name="orders").to(found)
+    with pytest.raises(SourceError, match=rf"step 'orders': offset 2 of {topic}-0 is no element.*reject"):
+        await pipeline.run()
+    assert found == [1, 2]
+
+
+async def test_a_topic_that_is_not_there_is_told_of_by_the_step(kafka: Kafka) -> None:
+    pipeline = Pipeline("reading")
+    pipeline.source(KafkaSource("no-such", bootstrap_servers=kafka.address), name="orders").to([])
+    with pytest.raises(SourceError, match=r"step 'orders': there is no topic 'no-such' at .*, or this user"):
+        await pipeline.run()
+    assert "no-such" not in await kafka.topics()
+
+
+async def test_a_server_that_is_away_is_told_of_by_the_step() -> None:
+    pipeline = Pipeline("reading")
+    pipeline.source(KafkaSource("t", bootstrap_servers="127.0.0.1:1"), name="orders").to([])
+    with pytest.raises(SourceError, match=r"step 'orders': cannot read 't' at 127.0.0.1:1: no broker can be"):
+        await pipeline.run()
+
+
+async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
+    topic = await kafka.topic(2)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, partitions={topic: [1, 2]})
+    with pytest.raises(SourceError, match=r"has no partition 2; it has \[0, 1\]"):
+        await gathered(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bootstrap_servers": []}, "bootstrap_servers"),
+        ({"value": "xml"}, "value: expected 'json', 'bytes' or a function"),
+        ({"partitions": {"other": [0]}}, "partitions"),
+        ({"client": {"group_id": "g"}}, "'group_id' is not passed through"),
+        ({"client": {"no_such_option": 1}}, "no_such_option"),
+        ({"start": "now"}, "start"),
+    ],
+)
+async def test_wrong_settings_are_refused_when_the_source_is_made(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PipelineError, match=message):
+        KafkaSource("t", **{"bootstrap_servers": "localhost:9092", **options})
+
+
+async def test_from_the_latest_on_the_first_checkpoint_says_what_that_was(kafka: Kafka) -> None:
+    topic = await kafka.topic(2)
+    await kafka.fill(topic, numbers(4), 2)
+    store = MemoryStore()
+    pipeline = Pipeline("reading")
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, start="latest")
+    pipeline.source(source, name="events").to([], name="found")
+    async with pipeline.start(checkpoints=Checkpoints(store=store, every=3600)) as job:
+        await job.stop()
+    await kafka.fill(topic, numbers(4, first=4), 2)
+    again = KafkaSource(topic, bootstrap_servers=kafka.address, start="latest", stop_at_end=True)
+    found = await gathered(again, checkpoints=Checkpoints(store=store, every=3600))
+    assert sorted(found) == [4, 5, 6, 7]
+
+
+async def test_it_does_not_go_on_in_another_topic_of_that_name(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address)
+    with pytest.raises(SourceError, match=r"cannot go on at offset 9 of .*: it holds 0 to 3"):
+        await source.can_seek({f"{topic}-0": 9})
+    with pytest.raises(SourceError, match="this source does not read it"):
+        await source.can_seek({f"{topic}-1": 0})
+
+
+async def test_partitions_are_splits_that_can_be_held(kafka: Kafka) -> None:
+    topic = await kafka.topic(2)
+    await kafka.fill(topic, numbers(10), 2)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True, batch=2)
+    await source.open()
+    assert source.splits() == (f"{topic}-0", f"{topic}-1")
+    source.hold({f"{topic}-0"})
+    odd: list[int] = []
+    while len(odd) < 5:
+        batch = await source.read()
+        assert batch is not None
+        assert batch.split == f"{topic}-1"
+        odd += batch.values
+    assert odd == [1, 3, 5, 7, 9]
+    source.hold(())
+    even: list[int] = []
+    while (batch := await source.read()) is not None:
+        even += batch.values
+    assert even == [0, 2, 4, 6, 8]
+    await source.close()
+
+
+async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    for commits in (True, False, True):
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, json.dumps(commits).encode())
+        await (producer.commit_transaction() if commits else producer.abort_transaction())
+    await producer.stop()
+    assert await gathered(KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True)) == [
+        True,
+        True,
+    ]
+
+
+async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
+    topic = await kafka.topic(3)
+    await kafka.fill(topic, numbers(10_000), 3)
+    release = asyncio.Event()
+
+    async def call(number: int) -> int:
+        if number == 0:
+            await release.wait()
+        return number
+
+    done: list[int] = []
+    everybody = asyncio.Event()
+
+    def note(number: int) -> None:
+        done.append(number)
+        if len(done) == 9_999:
+            everybody.set()
+
+    pipeline = Pipeline("stuck")
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True)
+    calls = pipeline.source(source, name="events").async_map(
+        call, name="calls", order="unordered", concurrency=10
+    )
+    calls.to(note)
+    async with pipeline.start() as job:
+        await asyncio.wait_for(everybody.wait(), 30)
+        assert 0 not in done
+        release.set()
+        await job.wait()
+    assert sorted(done) == list(range(10_000))

