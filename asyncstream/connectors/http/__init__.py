@@ -1,9 +1,23 @@
 """
-HTTP: an async step that asks a JSON API about each element (`lookup`).
+HTTP: an async step that asks a JSON API about each element (`lookup`), and sources.
 
-What a template makes a URL of is in `urls`, and how an answer is read in `answers`.
+Sources keep a connection and make it again when it breaks (`connection`): server-sent events (`sse`),
+WebSockets (`websocket`), and APIs that answer page by page (`pages`). What a template makes a URL of is in
+`urls`, and how an answer is read in `answers`.
 """
 
+from asyncstream.connectors.http.connection import RejectedMessage
 from asyncstream.connectors.http.lookup import METHODS, HttpLookup
+from asyncstream.connectors.http.pages import RestSource
+from asyncstream.connectors.http.sse import ServerSentEvent, SseSource
+from asyncstream.connectors.http.websocket import WebSocketSource
 
-__all__ = ("METHODS", "HttpLookup")
+__all__ = (
+    "METHODS",
+    "HttpLookup",
+    "RejectedMessage",
+    "RestSource",
+    "ServerSentEvent",
+    "SseSource",
+    "WebSocketSource",
+)

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 
 import aiohttp
 import orjson
+from yarl import URL
 
+from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.lines import BOM
+from asyncstream.errors import HttpError
 
-__all__ = ("ENCODINGS", "TooLarge", "Undecodable", "decoded", "read_body")
+__all__ = ("ENCODINGS", "TooLarge", "Undecodable", "decoded", "read_body", "refusal")
 
 ENCODINGS = "gzip, deflate"
 """What can be decompressed, as `Accept-Encoding` says it."""
@@ -29,6 +32,20 @@ class TooLarge(Exception):
 
 class Undecodable(Exception):
     """An answer is not what its headers say."""
+
+
+def refusal(response: aiohttp.ClientResponse, url: URL) -> HttpError:
+    """The error for an answer that is not the one that was asked for, by its status."""
+    return HttpError(
+        shown(url),
+        response.status,
+        (response.reason or "")[:200],
+        retryable=response.status >= 500 or response.status in _RETRYABLE,
+        retry_after=response.headers.get("Retry-After"),
+    )
+
+
+_RETRYABLE = frozenset({408, 425, 429})
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:

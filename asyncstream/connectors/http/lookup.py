@@ -17,7 +17,7 @@ import orjson
 from yarl import URL
 
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body
+from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body, refusal
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.guards import (
@@ -297,16 +297,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
                 raise HttpError(shown(url), status, str(error), retryable=True) from error
         if status == 404 and not self._missing_is_error:
             return None
-        raise HttpError(
-            shown(url),
-            status,
-            (response.reason or "")[:200],
-            retryable=status >= 500 or status in _RETRYABLE,
-            retry_after=response.headers.get("Retry-After"),
-        )
-
-
-_RETRYABLE = frozenset({408, 425, 429})
+        raise refusal(response, url)
 
 
 def _broken(url: URL, error: Exception) -> HttpError:

@@ -1,0 +1,335 @@
+"""
+Sources over a connection that breaks now and then: what server-sent events, WebSockets and pages share.
+
+A task keeps the connection and takes in what comes, up to a bound; beyond that it stops reading, and TCP
+tells the other side. `read` gives what is there. So a read that is cancelled has taken nothing, and the
+position is behind the last element that was given, whatever was taken in since.
+
+When the connection breaks, or the service says that it cannot now, the task comes again, later and later, and
+asks for what is behind the last element that it took in. `attempts` in a row without an element are an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from asyncstream.clock import SystemClock
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.http.answers import ENCODINGS, refusal
+from asyncstream.connectors.http.urls import shown
+from asyncstream.errors import HttpError, SourceError, describe_error
+from asyncstream.guards.outcomes import server_delay
+from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
+
+__all__ = (
+    "Arrival",
+    "ConnectedSource",
+    "Connection",
+    "ConnectionOptions",
+    "Decode",
+    "Interrupted",
+    "RejectedMessage",
+    "decoder",
+)
+
+T = TypeVar("T")
+
+_CLOCK = SystemClock()
+
+log = logging.getLogger("asyncstream.sources")
+
+Decode: TypeAlias = Literal["json", "text"] | Callable[[Any], Any]
+"""What makes an element of what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedMessage:
+    """
+    A message that is no element.
+
+    Attributes:
+        url: where it came from, without user, password and values of the query.
+        data: the message.
+        reason: what is wrong with it.
+    """
+
+    url: str
+    data: str | bytes
+    reason: str
+
+
+class Arrival(NamedTuple):
+    """
+    What came in.
+
+    Attributes:
+        value: an element, or a `RejectedMessage`.
+        place: where to go on behind it; None: the service does not say.
+    """
+
+    value: Any
+    place: Any
+
+
+class Interrupted(HttpError):
+    """
+    Raised when a connection has come to its end, and another one is to follow.
+
+    Args:
+        url: as it may be shown.
+        reason: what was said; by default nothing.
+        retry_ms: how long to wait at least.
+    """
+
+    def __init__(
+        self, url: str, reason: str = "the connection was closed", retry_ms: int | None = None
+    ) -> None:
+        seconds = None if retry_ms is None else str(retry_ms / 1000)
+        super().__init__(url, None, reason, retryable=True, retry_after=seconds)
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """What all of these sources take; see `Connection`."""
+
+    headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None
+    attempts: int | None
+    wait_initial: Duration
+    wait_max: Duration
+    timeout: Duration
+    on_malformed: Literal["fail", "reject"]
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Connection:
+    """
+    What all of these sources take.
+
+    Attributes:
+        headers: sent with every request; or a function without arguments that makes them, for keys that
+            expire.
+        attempts: how many connections in a row may fail before it is an error; None: any number.
+        wait_initial: how long to wait after the first that failed; then twice as long, up to `wait_max`.
+        wait_max: the longest wait.
+        timeout: for a connection to be made, and its answer to begin.
+        on_malformed: "fail" or "reject".
+        buffer: how many elements are taken in and not read yet.
+    """
+
+    headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None
+    attempts: int | None = None
+    wait_initial: Duration = 0.1
+    wait_max: Duration = 30.0
+    timeout: Duration = 30.0
+    on_malformed: Literal["fail", "reject"] = "fail"
+    buffer: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.headers is not None and not callable(self.headers) and not isinstance(self.headers, Mapping):
+            raise refuse("headers", "a mapping, or a function that makes one", self.headers)
+        if self.attempts is not None:
+            count("attempts", self.attempts)
+        duration_seconds("wait_initial", self.wait_initial)
+        duration_seconds("wait_max", self.wait_max)
+        duration_seconds("timeout", self.timeout)
+        choice("on_malformed", self.on_malformed, ("fail", "reject"))
+        count("buffer", self.buffer)
+
+    def wait(self, failed: int) -> float:
+        """Seconds to wait after so many failures in a row; a part of it by chance, so that clients spread."""
+        longest = duration_seconds("wait_max", self.wait_max)
+        first = duration_seconds("wait_initial", self.wait_initial)
+        return float(min(longest, first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1))
+
+
+class ConnectedSource(Source[T]):
+    """
+    A source that asks one URL, again and again.
+
+    Args:
+        url: where to.
+        schemes: that it may have.
+        connection: what was set.
+    """
+
+    def __init__(self, url: str, schemes: tuple[str, ...], connection: Connection) -> None:
+        try:
+            self._url = URL(url)
+            is_known = self._url.scheme in schemes and self._url.host is not None
+        except (ValueError, TypeError):
+            is_known = False
+        if not is_known:
+            raise refuse("url", f"a URL with {' or '.join(schemes)}", url)
+        self._connection = connection
+        self.rejects = connection.on_malformed == "reject"
+        self._session: aiohttp.ClientSession | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._place: Any = None
+
+    @abstractmethod
+    def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
+        """
+        What comes behind a place, over one connection; its end is the end of input.
+
+        Raises:
+            Interrupted: if it is to be made again; so are all others that have broken.
+            SourceError: if there is no use in that.
+        """
+
+    async def open(self) -> None:
+        timeout = duration_seconds("timeout", self._connection.timeout)
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout),
+            headers={"Accept-Encoding": ENCODINGS},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        self._waiting: deque[Arrival] = deque()
+        self._error: SourceError | None = None
+        self._has_ended = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def read(self) -> SourceBatch[T] | None:
+        if self._session is None:
+            raise SourceError(f"the source of {shown(self._url)} is not open")
+        if self._task is None:
+            self._task = asyncio.create_task(self._take_in(self._session), name="asyncstream connection")
+        while not self._waiting:
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        arrivals, self._waiting = self._waiting, deque()
+        self._room.set()
+        self._place = arrivals[-1].place
+        values = [each.value for each in arrivals if not isinstance(each.value, RejectedMessage)]
+        rejected = [each.value for each in arrivals if isinstance(each.value, RejectedMessage)]
+        return SourceBatch(values, None, rejected)
+
+    def unread(self) -> int:
+        return len(self._waiting) if self._session is not None else 0
+
+    async def _take_in(self, session: aiohttp.ClientSession) -> None:
+        place, failed = self._place, 0
+        try:
+            while not self._has_ended:
+                delay = 0.0
+                try:
+                    async with aclosing(self._arrivals(session, place)) as arrivals:
+                        async for arrival in arrivals:
+                            failed = 0
+                            while len(self._waiting) >= self._connection.buffer:
+                                self._room.clear()
+                                await self._room.wait()
+                            self._waiting.append(arrival)
+                            self._arrived.set()
+                            place = arrival.place
+                    self._has_ended = True
+                except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as error:
+                    if isinstance(error, HttpError) and not error.retryable:
+                        raise SourceError(f"cannot read {error}") from error
+                    failed += 1
+                    delay = self._after(error, failed)
+                await asyncio.sleep(delay)
+        except SourceError as error:
+            self._error = error
+        except Exception as error:  # of the user's functions
+            self._error = SourceError(f"cannot read {shown(self._url)}: {describe_error(error)}")
+            self._error.__cause__ = error
+        finally:
+            self._arrived.set()
+
+    def _after(self, error: Exception, failed: int) -> float:
+        """How long to wait after so many failures in a row."""
+        reason = describe_error(error)
+        if self._connection.attempts is not None and failed >= self._connection.attempts:
+            raise SourceError(
+                f"cannot read {shown(self._url)}: {failed} connections in a row failed; the last: {reason}"
+            ) from error
+        delay = max(self._connection.wait(failed), server_delay(error, _CLOCK) or 0.0)
+        log.warning("%s: %s; connecting again in %.2g s", shown(self._url), reason, delay)
+        return delay
+
+    def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
+        own = self._connection.headers
+        return {**more, **(own() if callable(own) else own or {})}
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """
+        The answer to a GET, to be released.
+
+        Raises:
+            HttpError: for any other than a 2xx.
+        """
+        timeout = duration_seconds("timeout", self._connection.timeout)
+        async with asyncio.timeout(timeout):
+            response = await session.get(url, headers=self._headers(headers), allow_redirects=False)
+        if 200 <= response.status < 300:
+            return response
+        response.release()
+        raise refusal(response, url)
+
+    def position(self) -> Any:
+        return self._place
+
+    async def seek(self, position: Any) -> None:
+        self._place = position
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        session, self._session = self._session, None
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        finally:
+            if session is not None:
+                await session.close()
+
+    def _malformed(self, data: str | bytes, error: Exception) -> RejectedMessage:
+        """
+        A message that cannot be decoded.
+
+        Raises:
+            SourceError: if that is not to be put aside.
+        """
+        reason = (
+            f"not JSON: {error.msg}" if isinstance(error, orjson.JSONDecodeError) else describe_error(error)
+        )
+        if not self.rejects:
+            raise SourceError(f"{shown(self._url)}: {reason}") from error
+        return RejectedMessage(shown(self._url), data, reason)
+
+
+def decoder(decode: Decode) -> Callable[[Any], Any]:
+    """
+    What makes an element of what came.
+
+    Raises:
+        PipelineError: if that is none.
+    """
+    if callable(decode):
+        return function("decode", decode)
+    known: dict[str, Callable[[Any], Any]] = {"json": orjson.loads, "text": _text}
+    return known[choice("decode", decode, ("json", "text"))]
+
+
+def _text(data: str | bytes) -> str:
+    return data if isinstance(data, str) else data.decode()

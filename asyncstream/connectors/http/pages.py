@@ -1,0 +1,182 @@
+"""
+JSON APIs that give their answers page by page, as a source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Unpack
+
+import aiohttp
+from yarl import URL
+
+from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body
+from asyncstream.connectors.http.connection import (
+    Arrival,
+    ConnectedSource,
+    Connection,
+    ConnectionOptions,
+    RejectedMessage,
+)
+from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.models import Unfit, reader
+from asyncstream.errors import HttpError, SourceError
+from asyncstream.validation import Duration, count, duration_seconds, refuse, text
+
+__all__ = ("RestSource",)
+
+
+class RestSource(ConnectedSource[Any]):
+    """
+    Reads the items of a paginated JSON API, one page after the other.
+
+        RestSource("https://api.example.com/orders", items="data", cursor="next_cursor", param="after")
+        RestSource("https://api.github.com/repos/pola-rs/polars/issues")  # by its Link header
+        RestSource("https://api.example.com/orders", items="orders", page="page")  # numbered
+
+    Its position is the page, as the service names it, and how many of its items were read. A job that goes on
+    asks for that page again, so what the service has added or removed in it meanwhile shifts what follows;
+    services that hand out cursors do not do that.
+
+    Args:
+        url: of the first page; http or https.
+        items: where a page has its items: the name of a field, names joined by dots, or a function of the
+            answer; None: the answer is the list.
+        cursor: where a page says what the next one is, in the same way: a URL, relative or not, of the same
+            origin, or with `param` a value. None there, or "", ends the input. If neither this nor `page` is
+            given, the header `Link` says it.
+        param: the parameter of the query that takes the cursor.
+        page: the parameter of the query that takes the number of a page. A page without items ends the input.
+        first: the number of the first page.
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each item is to become one; see
+            `connectors.models`. An item that is none is malformed.
+        poll: how long to wait at the end, before the last page is asked for again (a `timedelta` or seconds);
+            None: the end of the last page is the end of input.
+        pause: how long to wait between two pages, for the service's sake.
+        max_bytes: the largest page, compressed or not.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
+            `Connection`.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        items: str | Callable[[Any], Any] | None = None,
+        cursor: str | Callable[[Any], Any] | None = None,
+        param: str | None = None,
+        page: str | None = None,
+        first: int = 1,
+        model: type[Any] | None = None,
+        poll: Duration | None = None,
+        pause: Duration = 0.0,
+        max_bytes: int = 10 * 2**20,
+        **options: Unpack[ConnectionOptions],
+    ) -> None:
+        super().__init__(url, ("http", "https"), Connection(**options))
+        self._items = _finder("items", items)
+        self._cursor = None if cursor is None else _finder("cursor", cursor)
+        self._param = None if param is None else text("param", param)
+        self._page = None if page is None else text("page", page)
+        if self._page is not None and (cursor is not None or param is not None):
+            raise refuse("page", "none with cursor= or param=", page)
+        if param is not None and cursor is None:
+            raise refuse("cursor", "with param=, where a page says what the next one is", cursor)
+        self._first = count("first", first, least=0)
+        self._model = None if model is None else reader(model)
+        self._poll = None if poll is None else duration_seconds("poll", poll)
+        self._pause = duration_seconds("pause", pause, zero=True)
+        self._limit = count("max_bytes", max_bytes)
+
+    async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
+        at, read = (None, 0) if place is None else (place["page"], place["items"])
+        while True:
+            items, following = await self._asked(session, at)
+            for item in items[read:]:
+                read += 1
+                yield Arrival(self._value(item), {"page": at, "items": read})
+            if following is not None and following != at:
+                at, read = following, 0
+                await asyncio.sleep(self._pause)
+            elif self._poll is None:
+                return
+            else:
+                await asyncio.sleep(self._poll)
+
+    async def _asked(self, session: aiohttp.ClientSession, at: Any) -> tuple[list[Any], Any]:
+        """The items of a page, and what the next one is called."""
+        url = self._of_page(at)
+        async with asyncio.timeout(duration_seconds("timeout", self._connection.timeout)):
+            response = await self._answer(session, url, {"Accept": "application/json"})
+            async with response:
+                try:
+                    page = decoded(await read_body(response, self._limit), response)
+                except TooLarge:
+                    raise SourceError(
+                        f"a page of {shown(url)} has more than max_bytes={self._limit} bytes"
+                    ) from None
+                except Undecodable as error:
+                    raise HttpError(shown(url), response.status, str(error), retryable=True) from error
+        items = self._items(page)
+        if not isinstance(items, list):
+            raise SourceError(
+                f"{shown(url)}: expected a list of items, got a {type(items).__name__}; say where it is, "
+                "items="
+            )
+        return items, self._following(response, url, page, at, items)
+
+    def _of_page(self, at: Any) -> URL:
+        if self._page is not None:
+            return self._url.update_query({self._page: str(self._first if at is None else at)})
+        if at is None:
+            return self._url
+        return self._url.update_query({self._param: str(at)}) if self._param is not None else URL(at)
+
+    def _following(
+        self, response: aiohttp.ClientResponse, url: URL, page: Any, at: Any, items: list[Any]
+    ) -> Any:
+        if self._page is not None:
+            return (self._first if at is None else at) + 1 if items else None
+        if self._cursor is not None:
+            found = self._cursor(page)
+            if found is None or found == "" or self._param is not None:
+                return found if found != "" else None
+        else:
+            link: Any = response.links.get("next", {})
+            found = link.get("url")
+            if found is None:
+                return None
+        target = url.join(URL(str(found)))
+        if target.origin() != self._url.origin():  # which would get the headers
+            raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
+        return str(target)
+
+    def _value(self, item: Any) -> Any:
+        if self._model is None:
+            return item
+        try:
+            return self._model(item)
+        except Unfit as error:
+            if not self.rejects:
+                raise SourceError(f"{shown(self._url)}: {error}") from error
+            return RejectedMessage(shown(self._url), repr(item)[:1000], str(error))
+
+
+def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """What finds something in an answer."""
+    if where is None:
+        return lambda page: page
+    if callable(where):
+        return where
+    fields = text(name, where).split(".")
+
+    def find(page: Any) -> Any:
+        for field in fields:
+            page = page.get(field) if isinstance(page, Mapping) else None
+        return page
+
+    return find

@@ -1,0 +1,203 @@
+"""
+Server-sent events as a source: the client's half of the protocol of the HTML standard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import aiohttp
+
+from asyncstream.connectors.http.connection import (
+    Arrival,
+    ConnectedSource,
+    Connection,
+    ConnectionOptions,
+    Decode,
+    Interrupted,
+    decoder,
+)
+from asyncstream.connectors.http.urls import shown
+from asyncstream.errors import SourceError
+from asyncstream.validation import Duration, choice, count, duration_seconds
+
+__all__ = ("EventParser", "ServerSentEvent", "SseSource")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """
+    One event.
+
+    Attributes:
+        data: its lines, without the last line end.
+        event: its type; "message" if it has none.
+        id: its own, or the last one before it; "": there was none.
+    """
+
+    data: str
+    event: str = "message"
+    id: str = ""
+
+
+class EventParser:
+    """
+    Makes events of what comes, however that is cut into pieces.
+
+    Args:
+        last_id: of the event before the first.
+        limit: bytes that an event may have.
+
+    Attributes:
+        retry_ms: how long the server wants to be left alone when the connection breaks, if it has said.
+    """
+
+    def __init__(self, last_id: str = "", limit: int = 2**20) -> None:
+        self._limit = limit
+        self._rest = b""
+        self._is_first = True
+        self._data: list[str] = []
+        self._size = 0
+        self._event = ""
+        self._id = last_id
+        self.retry_ms: int | None = None
+
+    def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
+        """
+        The events that end in this piece.
+
+        Raises:
+            ValueError: if one is too large, or is not UTF-8.
+        """
+        text = self._rest + piece
+        if self._is_first and len(text) >= 3:
+            text, self._is_first = text.removeprefix(b"\xef\xbb\xbf"), False
+        begin = 0
+        while (end := _line_end(text, begin)) is not None:
+            yield from self._line(text[begin : end[0]].decode())
+            begin = end[1]
+        self._rest = text[begin:]
+        self._check(len(self._rest))
+
+    def _check(self, more: int) -> None:
+        if self._size + more > self._limit:
+            raise ValueError(f"an event is larger than max_event_bytes={self._limit}")
+
+    def _line(self, line: str) -> Iterator[ServerSentEvent]:
+        if not line:
+            if self._data:
+                yield ServerSentEvent("\n".join(self._data), self._event or "message", self._id)
+            self._data, self._event, self._size = [], "", 0
+            return
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._check(len(value))
+            self._size += len(value)
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.retry_ms = int(value)
+
+
+def _line_end(text: bytes, begin: int) -> tuple[int, int] | None:
+    """Where the line that begins there ends, and where the next one begins."""
+    feed, turn = text.find(b"\n", begin), text.find(b"\r", begin)
+    if turn < 0 or 0 <= feed < turn:
+        return None if feed < 0 else (feed, feed + 1)
+    if turn + 1 == len(text):
+        return None  # a line feed may follow
+    return turn, turn + 1 + (text[turn + 1] == 10)
+
+
+class SseSource(ConnectedSource[Any]):
+    """
+    Reads server-sent events.
+
+        pipeline.source(SseSource("https://stream.wikimedia.org/v2/stream/recentchange", decode="json"))
+
+    Its position is the id of the last event, which is sent as `Last-Event-ID` after a broken connection and
+    by a job that goes on; the server then begins behind that one, if it keeps its events. An event without an
+    id of its own that came after one with an id comes again. The answer 204 is the end of input.
+
+    Args:
+        url: http or https.
+        decode: "json": elements are the decoded data; "text": the data; a function of the `ServerSentEvent`;
+            None: the event itself. What cannot be decoded is malformed.
+        replays: the server keeps its events and heeds `Last-Event-ID`. False: what comes while nobody listens
+            is lost, and the pipeline says so in its guarantees.
+        on_end: what the end of an answer is: "reconnect", as the standard has it, or "end" of input.
+        idle_timeout: how long without a byte (a `timedelta` or seconds) until the connection counts as
+            broken; None: any time.
+        max_event_bytes: a larger event is an error.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
+            `Connection`.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        decode: Decode | None = None,
+        replays: bool = True,
+        on_end: Literal["reconnect", "end"] = "reconnect",
+        idle_timeout: Duration | None = None,
+        max_event_bytes: int = 2**20,
+        **options: Unpack[ConnectionOptions],
+    ) -> None:
+        super().__init__(url, ("http", "https"), Connection(**options))
+        self._decode: Any = None if decode is None else decoder(decode)
+        self._takes_event = callable(decode)
+        self._replays = choice("replays", replays, (True, False))
+        self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
+        self._idle_timeout = None if idle_timeout is None else duration_seconds("idle_timeout", idle_timeout)
+        self._limit = count("max_event_bytes", max_event_bytes)
+
+    def is_replayable(self) -> bool:
+        return bool(self._replays)
+
+    async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Accept-Encoding": "identity"}
+        if place is not None:
+            headers["Last-Event-ID"] = place
+        response = await self._answer(session, self._url, headers)
+        try:
+            if response.status == 204:
+                return
+            if response.content_type != "text/event-stream":
+                raise SourceError(
+                    f"{shown(self._url)} answers with {response.content_type!r} instead of text/event-stream"
+                )
+            parser = EventParser(place or "", self._limit)
+            while piece := await self._piece(response):
+                try:
+                    events = list(parser.feed(piece))
+                except ValueError as error:
+                    raise SourceError(f"{shown(self._url)}: {error}") from error
+                for event in events:
+                    yield Arrival(self._value(event), event.id or None)
+        finally:
+            response.close()
+        if not self._ends:
+            raise Interrupted(shown(self._url), retry_ms=parser.retry_ms)
+
+    async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
+        async with asyncio.timeout(self._idle_timeout):
+            return await response.content.readany()
+
+    def _value(self, event: ServerSentEvent) -> Any:
+        if self._decode is None:
+            return event
+        try:
+            return self._decode(event if self._takes_event else event.data)
+        except Exception as error:
+            return self._malformed(event.data, error)

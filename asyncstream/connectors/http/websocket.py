@@ -1,0 +1,133 @@
+"""
+WebSockets as a source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any, Literal, TypeAlias, Unpack
+
+import aiohttp
+import orjson
+
+from asyncstream.connectors.http.connection import (
+    Arrival,
+    ConnectedSource,
+    Connection,
+    ConnectionOptions,
+    Decode,
+    Interrupted,
+    RejectedMessage,
+    decoder,
+)
+from asyncstream.connectors.http.urls import shown
+from asyncstream.errors import HttpError, SourceError
+from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
+
+__all__ = ("Messages", "WebSocketSource")
+
+Messages: TypeAlias = Iterable[Any]
+"""What is sent: text and bytes as they are, anything else as JSON."""
+
+_NORMAL = 1000
+"""The code of a connection that is closed because its purpose is fulfilled."""
+
+
+class WebSocketSource(ConnectedSource[Any]):
+    """
+    Reads the messages of a WebSocket.
+
+        WebSocketSource("wss://feed.example.com", subscribe=[{"op": "subscribe", "channel": "trades"}])
+
+    A WebSocket has no place to go on from. A service that numbers its messages, and can be asked for those
+    behind a number, has one: `cursor=` finds it in an element, and `subscribe=` asks for what is behind it.
+    Without the two, what comes while nobody listens is lost, and the pipeline says so in its guarantees.
+
+    Args:
+        url: ws, wss, http or https.
+        subscribe: messages to send when the connection is made; or a function of the cursor that gives them,
+            None standing for the beginning.
+        cursor: where an element stands in the service's stream: a function, the name of a field, or names.
+        decode: "json"; "text"; or a function of the message, which is str or bytes. What cannot be decoded is
+            malformed.
+        on_end: what it means if the service closes the connection in an orderly way (code 1000): "reconnect",
+            or the "end" of input.
+        heartbeat: how often to ping the service (a `timedelta` or seconds), so that a connection that is dead
+            without a word is found; None: never.
+        max_message_bytes: a larger message breaks the connection.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
+            `Connection`.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        subscribe: Messages | Callable[[Any], Messages] = (),
+        cursor: Callable[[Any], Any] | str | None = None,
+        decode: Decode = "json",
+        on_end: Literal["reconnect", "end"] = "reconnect",
+        heartbeat: Duration | None = 30.0,
+        max_message_bytes: int = 4 * 2**20,
+        **options: Unpack[ConnectionOptions],
+    ) -> None:
+        super().__init__(url, ("ws", "wss", "http", "https"), Connection(**options))
+        if isinstance(subscribe, str | bytes) or not (callable(subscribe) or isinstance(subscribe, Iterable)):
+            raise refuse("subscribe", "a list of messages, or a function of the cursor", subscribe)
+        self._subscribe = function("subscribe", subscribe) if callable(subscribe) else list(subscribe)
+        self._cursor = None if cursor is None else selector("cursor", cursor)
+        if self._cursor is not None and not callable(subscribe):
+            raise refuse(
+                "subscribe", "with cursor=, a function of it that asks for what is behind", subscribe
+            )
+        self._decode = decoder(decode)
+        self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
+        self._heartbeat = None if heartbeat is None else duration_seconds("heartbeat", heartbeat)
+        self._limit = count("max_message_bytes", max_message_bytes)
+
+    def is_replayable(self) -> bool:
+        return self._cursor is not None
+
+    async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
+        timeout = duration_seconds("timeout", self._connection.timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                socket = await session.ws_connect(
+                    self._url,
+                    headers=self._headers({}),
+                    heartbeat=self._heartbeat,
+                    max_msg_size=self._limit,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=timeout),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            retryable = error.status >= 500 or error.status in (408, 425, 429)
+            raise HttpError(shown(self._url), error.status, "no WebSocket", retryable=retryable) from None
+        async with socket:
+            for message in self._subscribe(place) if callable(self._subscribe) else self._subscribe:
+                if isinstance(message, bytes):
+                    await socket.send_bytes(message)
+                else:
+                    text = message if isinstance(message, str) else orjson.dumps(message).decode()
+                    await socket.send_str(text)
+            async for came in socket:
+                if came.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                    value = self._value(came.data)
+                    if self._cursor is not None and not isinstance(value, RejectedMessage):
+                        place = self._cursor(value)
+                    yield Arrival(value, place)
+        if not (self._ends and socket.close_code == _NORMAL):
+            failure = socket.exception()
+            reason = f"closed with code {socket.close_code}" if failure is None else type(failure).__name__
+            raise Interrupted(shown(self._url), reason)
+
+    def _value(self, data: str | bytes) -> Any:
+        try:
+            return self._decode(data)
+        except SourceError:
+            raise
+        except Exception as error:
+            return self._malformed(data, error)

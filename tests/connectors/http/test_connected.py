@@ -1,0 +1,387 @@
+"""Server-sent events, WebSockets and pages as sources, against a real server on the loopback interface."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import WSMsgType, web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import Checkpoints, DirectoryStore, Pipeline, PipelineError, Source, SourceError
+from asyncstream.connectors.http import (
+    RejectedMessage,
+    RestSource,
+    ServerSentEvent,
+    SseSource,
+    WebSocketSource,
+)
+from asyncstream.connectors.http.sse import EventParser
+from asyncstream.testing import source_contract
+from tests.connectors.http.services import serve
+
+NUMBERS = list(range(40))
+QUICK: dict[str, Any] = {"wait_initial": 0.001, "wait_max": 0.01}
+
+
+class Service:
+    """Has 40 numbers, and breaks off after so many of them on each connection."""
+
+    def __init__(self, per_connection: int = 1000) -> None:
+        self.per_connection = per_connection
+        self.asked: list[Any] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        answer: web.StreamResponse = await getattr(self, request.path.strip("/"))(request)
+        return answer
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        last = request.headers.get("Last-Event-ID")
+        self.asked.append(last)
+        begin = 0 if last is None else int(last) + 1
+        if begin >= len(NUMBERS):
+            return web.Response(status=204)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for number in NUMBERS[begin : begin + self.per_connection]:
+            await response.write(f": hello\nretry: 1\nid: {number}\ndata: {number}\n\n".encode())
+        return response
+
+    async def socket(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        asked = await socket.receive_json()
+        self.asked.append(asked["after"])
+        begin = 0 if asked["after"] is None else asked["after"] + 1
+        for number in NUMBERS[begin : begin + self.per_connection]:
+            await socket.send_json({"n": number})
+        is_last = begin + self.per_connection >= len(NUMBERS)
+        await socket.close(code=1000 if is_last else 1011)
+        return socket
+
+    async def pages(self, request: web.Request) -> web.StreamResponse:
+        begin = int(request.query.get("after", "0"))
+        self.asked.append(begin)
+        if len(self.asked) % 3 == 0 and self.per_connection < 1000:
+            return web.Response(status=503, headers={"Retry-After": "0"})
+        after = begin + 7 if begin + 7 < len(NUMBERS) else None
+        headers = {} if after is None else {"Link": f'</pages?after={after}>; rel="next"'}
+        page = {"data": NUMBERS[begin : begin + 7], "meta": {"next": after}}
+        return web.json_response(page, headers=headers)
+
+    async def numbered(self, request: web.Request) -> web.StreamResponse:
+        begin = (int(request.query["page"]) - 1) * 7
+        self.asked.append(begin)
+        return web.json_response(NUMBERS[begin : begin + 7])
+
+
+async def read_all(source: Source[Any], position: Any = None) -> list[Any]:
+    await source.open()
+    if position is not None:
+        await source.seek(position)
+    values: list[Any] = []
+    try:
+        async with asyncio.timeout(20):
+            while (batch := await source.read()) is not None:
+                values += batch.values
+    finally:
+        await source.close()
+    return values
+
+
+def sse(url: str, **options: Any) -> Source[Any]:
+    return SseSource(f"{url}/events", decode="json", **(QUICK | options))
+
+
+def socket(url: str, **options: Any) -> Source[Any]:
+    return WebSocketSource(
+        f"{url}/socket",
+        subscribe=lambda after: [{"after": after}],
+        cursor=lambda number: number,
+        decode=lambda text: int(text[5:-1]),
+        on_end="end",
+        **(QUICK | options),
+    )
+
+
+def pages(url: str, **options: Any) -> Source[Any]:
+    return RestSource(f"{url}/pages", items="data", cursor="meta.next", param="after", **(QUICK | options))
+
+
+MAKE: dict[str, Callable[..., Source[Any]]] = {"sse": sse, "websocket": socket, "pages": pages}
+KINDS = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+@asynccontextmanager
+async def contracts(make: Callable[..., Source[Any]]) -> AsyncIterator[list[Any]]:
+    async with serve(Service(per_connection=11)) as url:
+        yield source_contract(lambda folder: make(url, buffer=5), NUMBERS)
+
+
+@KINDS
+async def test_it_keeps_the_contract_of_sources(make: Callable[..., Source[Any]], tmp_path: Path) -> None:
+    async with contracts(make) as checks:
+        assert len(checks) > 8
+        for check in checks:
+            (folder := tmp_path / check.name).mkdir()
+            await check(folder)
+
+
+@KINDS
+async def test_broken_connection_is_made_again_behind_what_came(make: Callable[..., Source[Any]]) -> None:
+    service = Service(per_connection=9)
+    async with serve(service) as url:
+        assert await read_all(make(url)) == NUMBERS
+    assert len(service.asked) > 4
+
+
+@KINDS
+async def test_service_that_stays_away_is_an_error_after_so_many_attempts(
+    make: Callable[..., Source[Any]],
+) -> None:
+    async with serve(lambda request: _answer(web.Response(status=500))) as url:
+        with pytest.raises(SourceError, match=r"3 connections in a row failed; the last: .*500"):
+            await read_all(make(url, attempts=3))
+    with pytest.raises(SourceError, match="2 connections in a row failed"):
+        await read_all(make(url, attempts=2))
+
+
+@KINDS
+async def test_refusal_is_an_error_at_once(make: Callable[..., Source[Any]]) -> None:
+    async with serve(lambda request: _answer(web.Response(status=403))) as url:
+        with pytest.raises(SourceError, match=r"cannot read http://.*403"):
+            await read_all(make(url))
+
+
+async def _answer(response: web.StreamResponse) -> web.StreamResponse:
+    return response
+
+
+@KINDS
+async def test_slow_reader_holds_the_service_up(make: Callable[..., Source[Any]]) -> None:
+    async with serve(Service()) as url:
+        source = make(url, buffer=5)
+        await source.open()
+        batch = await source.read()
+        assert batch is not None
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert source.unread() <= 5
+        await source.close()
+
+
+async def test_pipeline_goes_on_from_the_last_event_of_its_checkpoint(tmp_path: Path) -> None:
+    service = Service()
+    found: list[int] = []
+    async with serve(service) as url:
+        for stops_at in (17, None):
+
+            def looks(number: int, stops_at: int | None = stops_at) -> int:
+                if number == stops_at:
+                    raise ValueError("on purpose")
+                return number
+
+            pipeline = Pipeline("numbers")
+            stream = pipeline.source(sse(url, buffer=4), name="in").map(looks, name="looks")
+            stream.to(found.append, name="out")
+            assert "at least once" in str(pipeline.guarantees()[0])
+            run = pipeline.run(checkpoints=Checkpoints(store=DirectoryStore(tmp_path), every=0.001))
+            if stops_at is None:
+                await run
+            else:
+                with pytest.raises(Exception, match="on purpose"):
+                    await run
+    assert sorted(set(found)) == NUMBERS
+    assert service.asked[0] is None
+
+
+async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
+    async def events(request: web.Request) -> web.StreamResponse:
+        text = "data: 1\n\ndata: {half\n\ndata: 3\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+    async with serve(events) as url:
+        pipeline = Pipeline()
+        good: list[Any] = []
+        bad: list[RejectedMessage] = []
+        numbers = pipeline.source(
+            SseSource(f"{url}/?key=secret", decode="json", on_malformed="reject", on_end="end")
+        )
+        numbers.to(good)
+        numbers.rejected.to(bad)
+        await pipeline.run()
+        assert good == [1, 3]
+        assert [each.data for each in bad] == ["{half"]
+        assert "not JSON" in bad[0].reason
+        assert "secret" not in bad[0].url
+        with pytest.raises(SourceError, match="not JSON"):
+            await read_all(SseSource(url, decode="json", on_end="end"))
+
+
+async def test_what_is_no_event_stream_is_an_error(tmp_path: Path) -> None:
+    async with serve(lambda request: _answer(web.json_response({}))) as url:
+        with pytest.raises(SourceError, match="'application/json' instead of text/event-stream"):
+            await read_all(sse(url))
+        with pytest.raises(SourceError, match="no WebSocket"):
+            await read_all(WebSocketSource(url))
+        with pytest.raises(
+            SourceError, match=r"expected a list of items, got a dict; say where it is, items="
+        ):
+            await read_all(RestSource(url))
+
+
+async def test_pages_by_link_and_by_number() -> None:
+    service = Service()
+    async with serve(service) as url:
+        assert await read_all(RestSource(f"{url}/pages", items="data")) == NUMBERS
+        assert service.asked == [0, 7, 14, 21, 28, 35]
+        source = RestSource(f"{url}/numbered", page="page")
+        assert await read_all(source, {"page": 3, "items": 2}) == NUMBERS[16:]
+
+
+async def test_next_page_elsewhere_is_refused() -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [1], "next": "http://elsewhere.example/x?key=1"})
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match=r"names a page of another origin: http://elsewhere\.example/x"):
+            await read_all(RestSource(url, items="data", cursor="next", headers={"Authorization": "k"}))
+
+
+async def test_last_page_is_polled_for_what_comes_behind() -> None:
+    there = [1, 2]
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": list(there)})
+
+    async with serve(page) as url:
+        source = RestSource(url, items="data", poll=0.01)
+        await source.open()
+        found: list[int] = []
+        async with asyncio.timeout(20):
+            while len(found) < 4:
+                batch = await source.read()
+                assert batch is not None
+                found += batch.values
+                there[len(found) :] = [3, 4]
+        assert found == [1, 2, 3, 4]
+        await source.close()
+
+
+@dataclass
+class Order:
+    id: int
+
+
+async def test_items_become_objects() -> None:
+    async with serve(lambda request: _answer(web.json_response([{"id": 1}, {"id": "x"}]))) as url:
+        source = RestSource(url, model=Order, on_malformed="reject")
+        await source.open()
+        batch = await source.read()
+        assert batch is not None
+        assert batch.values == [Order(1)]
+        assert "field id: expected int" in batch.rejected[0].reason
+        await source.close()
+
+
+async def test_idle_connection_is_made_again() -> None:
+    asked = 0
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            return web.Response(status=204)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: 1\n\n")
+        await asyncio.sleep(60)
+        return response
+
+    async with serve(events) as url:
+        assert await read_all(SseSource(url, decode="json", idle_timeout=0.05, **QUICK)) == [1]
+    assert asked == 2
+
+
+async def test_binary_messages_and_what_is_sent_first() -> None:
+    got: list[Any] = []
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        served = web.WebSocketResponse()
+        await served.prepare(request)
+        for _ in range(3):
+            message = await served.receive()
+            got.append((message.type, message.data))
+        await served.send_bytes(b"\x01\x02")
+        await served.close()
+        return served
+
+    async with serve(talk) as url:
+        source = WebSocketSource(
+            url,
+            subscribe=["text", b"bytes", {"a": 1}],
+            decode=bytes,
+            on_end="end",
+            headers=lambda: {"X": "1"},
+        )
+        assert await read_all(source) == [b"\x01\x02"]
+        assert not source.is_replayable()
+    assert got == [(WSMsgType.TEXT, "text"), (WSMsgType.BINARY, b"bytes"), (WSMsgType.TEXT, '{"a":1}')]
+
+
+# ---------------------------------------------------------------------- the protocol of events
+
+STREAM = (
+    "\ufeff: comment\r\ndata: one\r\ndata: two\r\nid: 1\r\n\r\n"
+    "event: add\rdata:three\r\r"
+    "data\n\nnothing: x\n\nid: a\0b\nretry: 250\nretry: x\ndata:  ü\n\ndata: never dispatched"
+)
+EVENTS = [
+    ServerSentEvent("one\ntwo", "message", "1"),
+    ServerSentEvent("three", "add", "1"),
+    ServerSentEvent("", "message", "1"),
+    ServerSentEvent(" ü", "message", "1"),
+]
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM.encode())), max_size=12))
+def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
+    data, parser = STREAM.encode(), EventParser()
+    places = [0, *sorted(cuts), len(data)]
+    events = [event for begin, end in pairwise(places) for event in parser.feed(data[begin:end])]
+    assert events == EVENTS
+    assert parser.retry_ms == 250
+
+
+def test_event_larger_than_its_bound_is_refused() -> None:
+    parser = EventParser(limit=100)
+    with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
+        list(parser.feed(b"data: 1234567890\n" * 20))
+    with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
+        list(EventParser(limit=100).feed(b"x" * 101))
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(PipelineError, match="url: expected a URL with http or https"):
+        SseSource("ftp://x")
+    with pytest.raises(PipelineError, match="decode: expected one of 'json', 'text'"):
+        WebSocketSource("ws://x", decode="xml")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="subscribe: expected with cursor="):
+        WebSocketSource("ws://x", cursor="n", subscribe=["x"])
+    with pytest.raises(PipelineError, match="subscribe: expected a list of messages"):
+        WebSocketSource("ws://x", subscribe="x")
+    with pytest.raises(PipelineError, match="page: expected none with cursor="):
+        RestSource("http://x", page="p", cursor="c")
+    with pytest.raises(PipelineError, match="cursor: expected with param="):
+        RestSource("http://x", param="c")
+    with pytest.raises(PipelineError, match="attempts: expected an integer of at least 1"):
+        RestSource("http://x", attempts=0)
+    with pytest.raises(PipelineError, match="headers: expected a mapping"):
+        SseSource("http://x", headers=["a"])  # type: ignore[arg-type]
