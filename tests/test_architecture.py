@@ -64,6 +64,7 @@ OPTIONAL = frozenset(
         "opentelemetry",
         "prometheus_client",
         "psycopg",
+        "nats",
     }
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""

@@ -23,8 +23,10 @@ from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
+from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
-from asyncstream.connectors.postgres import PostgresSink, PostgresUpsertSink
+from asyncstream.connectors.postgres import PostgresOutbox, PostgresSink, PostgresUpsertSink
+from asyncstream.connectors.redis import RedisGroupSource, RedisStreamSink, RedisStreamSource
 from asyncstream.connectors.splits import GlobSource, SplitSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
@@ -47,10 +49,15 @@ __all__ = (
     "MemoryStreamSource",
     "ParquetSink",
     "ParquetSource",
+    "PostgresOutbox",
     "PostgresSink",
     "PostgresUpsertSink",
+    "RedisGroupSource",
+    "RedisStreamSink",
+    "RedisStreamSource",
     "RejectedLine",
     "RejectedRow",
+    "RejectedMessage",
     "Published",
     "ResultsHandle",
     "Sink",

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-__all__ = ("Fetching", "carried_through")
+__all__ = ("Fetching", "carried_through", "stopped")
 
 T = TypeVar("T")
 
@@ -77,8 +77,13 @@ class Fetching(Generic[T]):
     async def stop(self) -> None:
         """Let go of a request under way. What it has brought and nobody has taken is lost."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.exception()
+        await stopped(task)
+
+
+async def stopped(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task until it has ended: clients at times take a cancellation for an error."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.1)
+    if task is not None and not task.cancelled():
+        task.exception()

@@ -4,6 +4,7 @@ The client is psycopg 3. It is typed throughout, reads and writes `COPY` as text
 whatever type a column has, and brings a cancelled statement to its end on the server.
 """
 
+from asyncstream.connectors.postgres.outbox import PostgresOutbox
 from asyncstream.connectors.postgres.sink import PostgresSink, PostgresUpsertSink
 
-__all__ = ("PostgresSink", "PostgresUpsertSink")
+__all__ = ("PostgresOutbox", "PostgresSink", "PostgresUpsertSink")

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from asyncstream.connectors.postgres import PostgresSink, PostgresUpsertSink
-from asyncstream.testing import Check, sink_contract
+from asyncstream.connectors.postgres import PostgresOutbox, PostgresSink, PostgresUpsertSink
+from asyncstream.testing import Check, sink_contract, source_contract
 from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.broker
@@ -53,6 +53,27 @@ def appending(folder: Path) -> PostgresSink:
 def by_key(folder: Path) -> PostgresUpsertSink:
     name = table_of(folder, "at serial, n int UNIQUE, text text")
     return PostgresUpsertSink(PLACE["url"], name, columns=["n", "text"], key="n")
+
+
+def write(folder: Path) -> None:
+    name = table_of(folder, "id serial PRIMARY KEY, n int, text text")
+    with psycopg.connect(PLACE["url"], autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            f"INSERT INTO {name} (n, text) VALUES (%s, %s)".encode(),
+            [tuple(row.values()) for row in ELEMENTS],
+        )
+
+
+def outbox(folder: Path) -> PostgresOutbox[dict[str, Any]]:
+    return PostgresOutbox(PLACE["url"], table_of(folder, "never made"), batch=5, every=0.01)
+
+
+ROWS = [{"id": number, **row} for number, row in enumerate(ELEMENTS, 1)]
+
+
+@pytest.mark.parametrize("check", source_contract(outbox, ROWS, prepare=write, ends=False), ids=str)
+async def test_outbox(check: Check, tmp_path: Path) -> None:
+    await check(tmp_path)
 
 
 @pytest.mark.parametrize("check", sink_contract(appending, read, ELEMENTS), ids=str)

@@ -1,0 +1,108 @@
+"""
+Messages of brokers: what makes elements of their bytes, and bytes of elements; and those that are no element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from asyncstream.connectors.base import Writer
+from asyncstream.connectors.rows import Default, JsonWriter
+from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
+from asyncstream.lease import Lease
+from asyncstream.validation import function, refuse
+
+__all__ = ("Decode", "Encode", "RejectedMessage", "check_follows", "decoder", "encoder", "unreadable")
+
+Decode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[bytes], Any]
+"""Makes an element of what a message holds: JSON, the bytes, their text, or a function of your own."""
+
+Encode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[Any], bytes]
+"""Makes of an element what a message holds; what raises refuses the element."""
+
+_EXPECTED = "'json', 'bytes', 'text' or a function"
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedMessage:
+    """
+    A message that is no element.
+
+    Attributes:
+        source: the stream, subject or table that it came from.
+        id: what it is called there.
+        value: what it holds, as it came.
+        reason: what is wrong with it.
+    """
+
+    source: str
+    id: str
+    value: Any
+    reason: str
+
+    def error(self) -> SourceError:
+        """The same as an error, to be raised by the caller."""
+        return SourceError(f"{self.source}, {self.id}: {self.reason}: {safe_repr(self.value, 200)}")
+
+
+def decoder(decode: object) -> Callable[[bytes], Any]:
+    """The function that `decode` stands for; what is no `Decode` is a `PipelineError`."""
+    if decode == "json":
+        return orjson.loads
+    if decode == "bytes":
+        return bytes
+    if decode == "text":
+        return bytes.decode
+    if isinstance(decode, str):
+        raise refuse("decode", _EXPECTED, decode)
+    return function("decode", decode)
+
+
+def encoder(encode: object, default: Default | None = None) -> Callable[[Any], bytes]:
+    """
+    The function that `encode` stands for; what is no `Encode` is a `PipelineError`.
+
+    Args:
+        encode: what the user chose.
+        default: for JSON, makes of a value of the user's own type one that can be written.
+    """
+    if encode == "json":
+        return JsonWriter(default).write
+    if default is not None:
+        raise refuse("default", "None, for it is asked by encode='json' only", default)
+    if encode == "bytes":
+        return _as_bytes
+    if encode == "text":
+        return _as_text
+    if isinstance(encode, str):
+        raise refuse("encode", _EXPECTED, encode)
+    return function("encode", encode)
+
+
+def _as_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("expected bytes")
+    return bytes(value)
+
+
+def _as_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("expected a text")
+    return value.encode()
+
+
+def check_follows(writer: Writer, last: Lease | None, what: str) -> None:
+    """`Writer.check_follows` for a source: its errors are `SourceError`s."""
+    try:
+        writer.check_follows(last, what)
+    except SinkError as error:
+        raise SourceError(str(error)) from error
+
+
+def unreadable(error: Exception) -> str:
+    """What is wrong with a message that could not be decoded."""
+    return f"it cannot be read: {describe_error(error)}"

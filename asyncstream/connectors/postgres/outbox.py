@@ -1,0 +1,426 @@
+"""
+A table of PostgreSQL as a queue: the rows that transactions of a service leave in its *outbox*.
+
+Theory of operation
+-------------------
+A row belongs to nobody, then to one consumer, and is deleted in the end::
+
+    INSERT by the service ──claim──> a consumer's, with a number ──a checkpoint covers it──> deleted
+
+Claims go by `FOR UPDATE SKIP LOCKED`, so consumers do not wait for each other, and a row that is committed
+late, though its id is small, is not passed over, as it would be by a source that reads behind the largest id.
+The numbers of claims come from one sequence and grow with each; the source's position is the last one that
+was read. After a crash, rows of the consumer's behind this position are read again, in the same order; those
+up to it are in the checkpoint, and are deleted when no older one is kept.
+
+Two columns of the table hold the claims, `asyncstream_consumer` and `asyncstream_claim`; who is a consumer
+stands in `asyncstream_consumers`, with its lease and when it was last heard of. One that is not heard of for
+a while is taken for dead, and others take over its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
+
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import Fetching, stopped
+from asyncstream.connectors.messages import RejectedMessage, check_follows
+from asyncstream.connectors.models import Unfit, reader
+from asyncstream.connectors.postgres.connection import Table, checked_url, columns_of, connect, place_of, why
+from asyncstream.errors import SourceError
+from asyncstream.lease import Lease
+from asyncstream.validation import Duration, choice, count, duration_seconds, text
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg.sql import Composed
+
+    Connection = AsyncConnection[tuple[Any, ...]]
+
+__all__ = ("PostgresOutbox",)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_OURS: Final = ("asyncstream_consumer", "asyncstream_claim")
+"""The columns that hold the claims."""
+
+_MAKE: Final[tuple[LiteralString, ...]] = (
+    "CREATE TABLE IF NOT EXISTS {consumers} (source text, name text, lease text, seen timestamptz NOT NULL, "
+    "PRIMARY KEY (source, name))",
+    "CREATE SEQUENCE IF NOT EXISTS {claims}",
+    "ALTER TABLE {table} ADD COLUMN asyncstream_consumer text, ADD COLUMN asyncstream_claim bigint",
+    "CREATE INDEX ON {table} ({id}) WHERE asyncstream_claim IS NULL",
+    "CREATE INDEX ON {table} (asyncstream_consumer, asyncstream_claim)",
+)
+"""What is made at the first use of a table, ..."""
+
+_SHARED: Final = 2
+"""... so many of them for all tables of the schema."""
+
+_CLAIM: Final[LiteralString] = (
+    "WITH free AS MATERIALIZED (SELECT {id} AS id FROM {table} WHERE asyncstream_claim IS NULL "
+    "ORDER BY {id} LIMIT %s FOR UPDATE SKIP LOCKED), "
+    "numbered AS MATERIALIZED (SELECT id, nextval(%s) AS claim FROM (SELECT id FROM free ORDER BY id) AS f) "
+    "UPDATE {table} AS o SET asyncstream_consumer = %s, asyncstream_claim = n.claim FROM numbered AS n "
+    "WHERE o.{id} = n.id RETURNING o.*"
+)
+
+_TAKE_OVER: Final[LiteralString] = (
+    "WITH dead AS (DELETE FROM {consumers} WHERE (source, name) IN (SELECT source, name FROM {consumers} "
+    "WHERE source = %s AND name <> %s AND seen < now() - make_interval(secs => %s) FOR UPDATE SKIP LOCKED) "
+    "RETURNING name), "
+    "theirs AS MATERIALIZED (SELECT {id} AS id, nextval(%s) AS claim FROM (SELECT {id} FROM {table} "
+    "WHERE asyncstream_consumer IN (SELECT name FROM dead) ORDER BY asyncstream_claim FOR UPDATE) AS f) "
+    "UPDATE {table} AS o SET asyncstream_consumer = %s, asyncstream_claim = t.claim FROM theirs AS t "
+    "WHERE o.{id} = t.id"
+)
+
+_LOCK: Final = 0x6F7574626F78
+"""Any number: that of who makes these tables."""
+
+
+class PostgresOutbox(Source[T]):
+    """
+    Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
+
+    Every row is read by one of the consumers of the table, whatever their number, in the order of its id as
+    far as there is one consumer. A job that goes on after a crash neither misses a row nor reads one twice.
+    Only what a consumer had that was away for longer than `dead_after` is read by others, and a second time
+    if it was in a checkpoint of that consumer. Without checkpoints a row is deleted when the next are read.
+
+    The source adds two columns and two indexes to the table at its first use.
+
+    Args:
+        url: the address of the database: `postgresql://user@host/database`, or as libpq's `key=value` pairs.
+        table: the table: `name` or `schema.name`.
+        id: the column by which rows are told apart and ordered; a unique key of the table.
+        consumer: the name of this one among those that share the table, the same after a restart.
+        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
+            `connectors.models`.
+        on_malformed: what to do with a row that is no `model`: "fail" with `SourceError`, after all before it
+            were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
+        channel: look for rows as soon as there is a `NOTIFY` on this channel; best one of a trigger.
+        every: how often to look without being told: a `timedelta` or seconds.
+        dead_after: after which time a consumer that is not heard of is dead: a `timedelta` or seconds; more
+            than a restart takes.
+        ends: end when there are no more rows, rather than wait for more.
+        batch: how many rows one read brings at most.
+    """
+
+    @overload
+    def __init__(
+        self: PostgresOutbox[dict[str, Any]],
+        url: str,
+        table: str,
+        *,
+        id: str = "id",
+        consumer: str = "asyncstream",
+        channel: str | None = None,
+        every: Duration = 1.0,
+        dead_after: Duration = 60.0,
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: PostgresOutbox[U],
+        url: str,
+        table: str,
+        *,
+        model: type[U],
+        id: str = "id",
+        consumer: str = "asyncstream",
+        on_malformed: Literal["fail", "reject"] = "fail",
+        channel: str | None = None,
+        every: Duration = 1.0,
+        dead_after: Duration = 60.0,
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None: ...
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        model: Any = None,
+        id: str = "id",
+        consumer: str = "asyncstream",
+        on_malformed: Literal["fail", "reject"] = "fail",
+        channel: str | None = None,
+        every: Duration = 1.0,
+        dead_after: Duration = 60.0,
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None:
+        self._url = checked_url(url)
+        self._table = Table(text("table", table))
+        self._what = f"table {table!r} of {place_of(url)}"
+        self._id = text("id", id)
+        self._consumer = text("consumer", consumer)
+        self._model = None if model is None else reader(model)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._channel = None if channel is None else text("channel", channel)
+        self._every = duration_seconds("every", every)
+        self._dead_after = duration_seconds("dead_after", dead_after)
+        self._ends = ends
+        self._batch = count("batch", batch)
+        self._connection: Connection | None = None
+        self._listening: Connection | None = None
+        self._alive: asyncio.Task[None] | None = None
+        self._fetching: Fetching[list[dict[str, Any]]] = Fetching(self._fetch)
+        self._turn = asyncio.Lock()
+        self._read = 0  # the last claim that was read
+        self._asked = 0  # the last claim that was asked for
+        self._has_claimed = True  # there may be rows that are claimed and were not asked for
+        self._lease: str | None = None
+        self._look_for_dead = 0.0  # by the loop's time
+
+    # ------------------------------------------------------------------ the beginning
+
+    async def open(self) -> None:
+        self._read = self._asked = 0
+        self._has_claimed = True
+        self._lease = None if self.writer is None else self.writer.lease.to_json().decode()
+        async with self._naming("open"):
+            self._connection = connection = await connect(self._url)
+            await self._make(connection)
+            async with connection.transaction():
+                await self._enter(connection)
+            if self._channel is not None:
+                from psycopg.sql import SQL, Identifier
+
+                self._listening = await connect(self._url)
+                await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+        self._alive = asyncio.ensure_future(self._keep_alive())
+
+    async def _make(self, connection: Connection) -> None:
+        """Make what is not there yet."""
+        there = await columns_of(connection, self._table.identifier)
+        if self._id not in there:
+            lacks = f"no column {self._id!r}; there are: {', '.join(there)}" if there else "no such table"
+            raise SourceError(f"cannot read {self._what}: there is {lacks}")
+        if set(_OURS) <= set(there) and await columns_of(connection, self._table.shared("consumers")):
+            return
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            is_new = _OURS[0] not in await columns_of(connection, self._table.identifier)
+            for statement in _MAKE if is_new else _MAKE[:_SHARED]:
+                await self._do(connection, statement)
+
+    async def _enter(self, connection: Connection) -> None:
+        """Write down that this is the consumer now."""
+        names = (self._table.name, self._consumer)
+        query: LiteralString = "SELECT lease FROM {consumers} WHERE source = %s AND name = %s FOR UPDATE"
+        found = await (await self._do(connection, query, *names)).fetchone()
+        if found is not None and found[0] is not None and self.writer is not None:
+            check_follows(
+                self.writer, Lease.from_json(found[0]), f"consumer {self._consumer!r} of {self._what}"
+            )
+        await self._do(
+            connection,
+            "INSERT INTO {consumers} VALUES (%s, %s, %s, now()) ON CONFLICT (source, name) "
+            "DO UPDATE SET lease = excluded.lease, seen = excluded.seen",
+            *(*names, self._lease),
+        )
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(self) -> SourceBatch[T] | None:
+        if self._connection is None:
+            raise SourceError(f"the source of {self._what} is not open")
+        if self.writer is None and self._read:
+            await self.forget(self._read)
+        rows = await self._fetching.next()
+        if not rows:
+            return None
+        values: list[Any] = []
+        rejected: list[RejectedMessage] = []
+        for row in rows:
+            value: Any = {name: cell for name, cell in row.items() if name not in _OURS}
+            if self._model is not None:
+                try:
+                    value = self._model(value)
+                except Unfit as error:
+                    message = RejectedMessage(self._what, str(value[self._id]), value, str(error))
+                    if self.rejects:
+                        rejected.append(message)
+                        self._read = row[_OURS[1]]
+                        continue
+                    if values:  # they are delivered first; the next read finds it again
+                        self._asked, self._has_claimed = self._read, True
+                        break
+                    raise message.error() from error
+            values.append(value)
+            self._read = row[_OURS[1]]
+        return SourceBatch(values, None, rejected)
+
+    async def _fetch(self) -> list[dict[str, Any]]:
+        """Rows that were not asked for yet; none at the end."""
+        while True:
+            async with self._work("read") as connection:
+                rows = await self._claimed(connection) if self._has_claimed else []
+                if not rows and not await self._take_over(connection):
+                    rows = await self._claim(connection)
+            if rows:
+                self._asked = rows[-1][_OURS[1]]
+                return rows
+            if self._has_claimed:  # of a consumer that is dead
+                continue
+            if self._ends:
+                return []
+            await self._wait()
+
+    async def _claimed(self, connection: Connection) -> list[dict[str, Any]]:
+        """Rows that are this consumer's already."""
+        query: LiteralString = (
+            "SELECT * FROM {table} WHERE asyncstream_consumer = %s AND asyncstream_claim > %s "
+            "ORDER BY asyncstream_claim LIMIT %s"
+        )
+        rows = await self._rows(connection, query, self._consumer, self._asked, self._batch)
+        self._has_claimed = len(rows) == self._batch
+        return rows
+
+    async def _claim(self, connection: Connection) -> list[dict[str, Any]]:
+        rows = await self._rows(connection, _CLAIM, self._batch, self._claims(connection), self._consumer)
+        return sorted(rows, key=lambda row: int(row[_OURS[1]]))
+
+    async def _take_over(self, connection: Connection) -> bool:
+        """Whether there were rows of consumers that are dead, which are this one's now."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_for_dead:
+            return False
+        self._look_for_dead = now + self._dead_after / 3
+        values = (
+            self._table.name,
+            self._consumer,
+            self._dead_after,
+            self._claims(connection),
+            self._consumer,
+        )
+        self._has_claimed = (await self._do(connection, _TAKE_OVER, *values)).rowcount > 0
+        return self._has_claimed
+
+    async def _wait(self) -> None:
+        """Until there may be something new."""
+        if self._listening is None:
+            await asyncio.sleep(self._every)
+            return
+        async with self._naming("listen to"):
+            async for _ in self._listening.notifies(timeout=self._every, stop_after=1):
+                pass
+
+    async def _keep_alive(self) -> None:
+        """Be heard of also while nobody reads."""
+        while True:
+            await asyncio.sleep(self._dead_after / 4)
+            try:
+                async with self._work("read"):
+                    pass
+            except SourceError:  # the next read says it
+                continue
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self) -> int:
+        return self._read
+
+    async def seek(self, position: int) -> None:
+        async with self._work("read") as connection:
+            found = await (await self._do(connection, "SELECT last_value FROM {claims}")).fetchone()
+        if found is None or found[0] < position:
+            raise SourceError(
+                f"cannot go on behind claim {position} of {self._what}, which has had fewer: is it the same "
+                "database? Begin with what it holds by another name for the source, or restore='none'"
+            )
+        self._read = self._asked = position
+        self._has_claimed = True
+
+    async def forget(self, position: int) -> None:
+        async with self._work("delete from") as connection:
+            await self._do(
+                connection,
+                "DELETE FROM {table} WHERE asyncstream_consumer = %s AND asyncstream_claim <= %s",
+                *(self._consumer, position),
+            )
+
+    async def close(self) -> None:
+        await stopped(self._alive)
+        await self._fetching.stop()
+        connections = (self._connection, self._listening)
+        connection, self._connection, self._listening = self._connection, None, None
+        if connection is not None and self.writer is not None and not connection.closed:
+            given_back = self.writer.lease.given_back().to_json().decode()
+            query: LiteralString = (
+                "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
+            )
+            async with self._naming("write to"):
+                await self._do(connection, query, given_back, self._table.name, self._consumer, self._lease)
+        for opened in connections:
+            if opened is not None:
+                await opened.close()
+
+    # ------------------------------------------------------------------ the database
+
+    @asynccontextmanager
+    async def _work(self, doing: str) -> AsyncIterator[Connection]:
+        """The connection, in a transaction, if this is still the consumer; one at a time."""
+        async with self._turn:
+            connection = self._connection
+            if connection is None:
+                raise SourceError(f"the source of {self._what} is not open")
+            async with self._naming(doing), connection.transaction():
+                cursor = await self._do(
+                    connection,
+                    "UPDATE {consumers} SET seen = now() WHERE source = %s AND name = %s "
+                    "AND lease IS NOT DISTINCT FROM %s",
+                    *(self._table.name, self._consumer, self._lease),
+                )
+                if cursor.rowcount != 1:
+                    raise SourceError(
+                        f"consumer {self._consumer!r} of {self._what} was taken over: another job reads by "
+                        "this name, or this one was not heard of for too long"
+                    )
+                yield connection
+
+    def _claims(self, connection: Connection) -> str:
+        """The name of the sequence of claims, as an argument."""
+        return self._table.shared("asyncstream_claims").as_string(connection)
+
+    @asynccontextmanager
+    async def _naming(self, doing: str) -> AsyncIterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except (psycopg.Error, OSError) as error:
+            said = why(error) if isinstance(error, psycopg.Error) else str(error)
+            raise SourceError(f"cannot {doing} {self._what}: {said}") from error
+
+    def _sql(self, statement: LiteralString) -> Composed:
+        """A statement with the names of tables and columns in it."""
+        from psycopg.sql import SQL, Identifier
+
+        return SQL(statement).format(
+            table=self._table.identifier,
+            id=Identifier(self._id),
+            consumers=self._table.shared("asyncstream_consumers"),
+            claims=self._table.shared("asyncstream_claims"),
+        )
+
+    async def _do(
+        self, connection: Connection, statement: LiteralString, *values: object
+    ) -> AsyncCursor[tuple[Any, ...]]:
+        return await connection.execute(self._sql(statement), values or None)
+
+    async def _rows(
+        self, connection: Connection, statement: LiteralString, *values: object
+    ) -> list[dict[str, Any]]:
+        from psycopg.rows import dict_row
+
+        async with connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(self._sql(statement), values)
+            return await cursor.fetchall()

@@ -1,0 +1,106 @@
+"""
+A connection to Redis, its errors told plainly; and what an entry of a stream holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
+from asyncstream.errors import AsyncStreamError, MissingExtra, describe_error
+from asyncstream.validation import refuse, text
+
+__all__ = ("Client", "Entries", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
+
+Client: TypeAlias = Any
+"""A `redis.asyncio.Redis`, whose annotations change from version to version."""
+
+Entry: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
+"""An id, and the fields; None: it was deleted."""
+
+_PATIENCE = 30.0
+"""Seconds that an answer may take, unless the address says otherwise with `socket_timeout`."""
+
+
+def checked_url(url: object) -> str:
+    """The address of a Redis; what is wrong with it is a `PipelineError`."""
+    checked = text("url", url)
+    try:
+        from redis.asyncio.connection import parse_url
+    except ImportError as error:
+        raise MissingExtra("Redis", "redis") from error
+    try:
+        parse_url(checked)
+    except ValueError as error:
+        raise refuse("url", "the address of a Redis", checked, "e.g. redis://localhost:6379/0") from error
+    return checked
+
+
+def place_of(url: str) -> str:
+    """The Redis as messages name it, without a password."""
+    from redis.asyncio.connection import parse_url
+
+    found: Mapping[str, Any] = parse_url(url)
+    if "path" in found:
+        return f"Redis at {found['path']}"
+    return f"Redis at {found.get('host', 'localhost')}:{found.get('port', 6379)}/{found.get('db', 0)}"
+
+
+def connect(url: str) -> Client:
+    """A client, which connects with its first command."""
+    from redis.asyncio import Redis
+
+    more: dict[str, Any] = {} if "socket_timeout" in url else {"socket_timeout": _PATIENCE}
+    return Redis.from_url(url, protocol=2, **more)
+
+
+@contextmanager
+def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
+    """What the client raises comes out as an error of this kind, with what was being done."""
+    from redis.exceptions import RedisError
+
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        raise kind(f"cannot {doing}: {describe_error(error)}") from error
+
+
+def id_of(id: bytes | str) -> tuple[int, int]:
+    """The id of an entry, to be compared: milliseconds, and a number."""
+    time, _, number = (id if isinstance(id, str) else id.decode()).partition("-")
+    return int(time), int(number or 0)
+
+
+class Entries:
+    """
+    Makes elements of entries.
+
+    Args:
+        what: the stream, for messages.
+        field: which field holds the element; None: the fields together do, as texts by name.
+        decode: what makes an element of a field's bytes.
+    """
+
+    def __init__(self, what: str, field: str | None, decode: Decode) -> None:
+        self._what = what
+        self._field = None if field is None else text("field", field).encode()
+        self._decode = decoder(decode)
+        if field is None and decode != "json":
+            raise refuse("decode", "nothing where field=None: an element is a dict of texts", decode)
+
+    def read(self, id: bytes, fields: Mapping[bytes, bytes]) -> Any:
+        """The element of an entry; a `RejectedMessage` if there is none in it."""
+        try:
+            if self._field is None:
+                return {name.decode(): value.decode() for name, value in fields.items()}
+            return self._decode(fields[self._field])
+        except KeyError as error:
+            if self._field is None or error.args != (self._field,):
+                return RejectedMessage(self._what, id.decode(), dict(fields), unreadable(error))
+            there = ", ".join(repr(name.decode(errors="replace")) for name in fields)
+            reason = f"it has no field {self._field.decode()!r}; there are: {there}"
+            return RejectedMessage(self._what, id.decode(), dict(fields), reason)
+        except Exception as error:
+            return RejectedMessage(self._what, id.decode(), dict(fields), unreadable(error))

@@ -1,0 +1,278 @@
+"""
+A stream of Redis read as a member of a consumer group: its members share the entries.
+
+Theory of operation
+-------------------
+The server hands each entry to one consumer and keeps it *pending* for that one until it is acknowledged. An
+entry is acknowledged when no checkpoint is kept that does not hold it. After a crash, pending entries are of
+two kinds: those in the checkpoint, which must not be read a second time, and those behind it, which must.
+
+Each run of a job is a consumer of its own, `<consumer>.<number of its lease>`, so that a process which was
+stopped, and wakes up after it was followed, takes nothing under the name of its follower. New entries come in
+the order of their ids, so of what this consumer has, a checkpoint *holds* all up to `read`. What is taken
+from others comes in any order, and goes to a second consumer, `<...>.claimed`; those of its entries that are
+held are in the position one by one. A position is::
+
+    run        the number of the run that read them
+    read       the id of the last entry that came in order
+    claimed    ids of entries that were claimed and not acknowledged
+
+A run that begins makes the pending entries of earlier runs its own. Of a run from `run` on those are held
+that the position says; of runs before it nothing is, for that one had taken over all there was: what they
+have taken since they took when they woke up.
+
+A consumer that is not heard of for a while is dead, and others claim what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.messages import Decode
+from asyncstream.connectors.redis.connection import Client, Entry, id_of, naming
+from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
+from asyncstream.errors import SourceError
+from asyncstream.validation import Duration, choice, duration_ms, text
+
+__all__ = ("RedisGroupSource",)
+
+T = TypeVar("T")
+
+_PART: Final = 1000
+"""Entries that are acknowledged, or change hands, in one command."""
+
+_LAST: Final = f"{2**63}-0"
+"""No entry has a larger id: who asks for pending ones behind it is given none, and is heard of."""
+
+_LEAVE: Final = """
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
+if #pending == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+"""
+"""Forgets a consumer that has nothing pending: what it has would be lost with it."""
+
+
+class RedisGroupSource(RedisSource[T]):
+    """
+    Reads a stream as a member of a consumer group; acknowledges an entry when a checkpoint holds it.
+
+    A job that goes on after a crash neither misses an entry nor reads one twice. Only what a member had that
+    was away for longer than `dead_after` is read by others, and a second time if it was in a checkpoint of
+    that member. Without checkpoints, entries are acknowledged as they are read. Timestamps are those of the
+    ids. Members share the stream, so its order is kept within each of them.
+
+    Args:
+        url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
+        group: the name of the group; made if it is not there.
+        consumer: the name of this member, the same after a restart.
+        start: where a new group begins: at the "first" entry, or with the "next" one that is added.
+        dead_after: after which time a member that is not heard of is dead: a `timedelta` or seconds; more
+            than a restart takes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        group: str,
+        consumer: str = "asyncstream",
+        field: str | None = "data",
+        decode: Decode = "json",
+        start: Literal["first", "next"] = "first",
+        dead_after: Duration = 60.0,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None:
+        super().__init__(url, stream, field, decode, on_malformed, ends, batch)
+        self._group = text("group", group)
+        self._consumer = text("consumer", consumer)
+        self._start = "0" if choice("start", start, ("first", "next")) == "first" else "$"
+        self._dead_ms = duration_ms("dead_after", dead_after)
+        self._alive: asyncio.Task[None] | None = None
+        self._begin(0)
+
+    def _begin(self, run: int) -> None:
+        self._run = run
+        self._name = f"{self._consumer}.{run}"
+        self._claimer = f"{self._name}.claimed"
+        self._base: dict[str, Any] = {"run": run, "read": FIRST.decode(), "claimed": []}
+        self._has_adopted = False
+        self._read = FIRST
+        self._unacknowledged: deque[bytes] = deque()  # of those that came in order
+        self._claimed: set[bytes] = set()  # of the others
+        self._again: deque[bytes] = deque()  # that are to be read, though they are pending
+        self._gives_claimed = False  # what was fetched last came out of order
+        self._look_for_dead = 0.0  # by the loop's time
+
+    async def open(self) -> None:
+        from redis.exceptions import ResponseError
+
+        await super().open()
+        self._begin(0 if self.writer is None else self.writer.lease.number)
+        redis = self._opened()
+        with naming(SourceError, f"read {self._what}"):
+            if not await redis.exists(self._stream):
+                raise SourceError(f"there is no {self._what}")
+            try:
+                await redis.xgroup_create(self._stream, self._group, self._start)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+        self._alive = asyncio.ensure_future(self._keep_alive(redis))
+
+    async def _keep_alive(self, redis: Client) -> None:
+        """Be heard of also while nobody reads."""
+        while True:
+            await asyncio.sleep(self._dead_ms / 4000)
+            try:
+                with naming(SourceError, f"read {self._what}"):
+                    for name in (self._name, self._claimer):
+                        await redis.xreadgroup(self._group, name, {self._stream: _LAST}, count=1)
+            except SourceError:  # the next read says it
+                continue
+
+    # ------------------------------------------------------------------ reading
+
+    async def _fetch(self) -> Sequence[Entry]:
+        redis = self._opened()
+        with naming(SourceError, f"read {self._what}"):
+            if not self._has_adopted:
+                await self._adopt(redis)
+            while True:
+                await self._look_at_others(redis)
+                while self._again:
+                    if entries := await self._take_again(redis):
+                        return entries
+                block = None if self._ends else min(BLOCK_MS, self._dead_ms // 4)
+                found = await redis.xreadgroup(
+                    self._group,
+                    self._name,
+                    {self._stream: ">"},
+                    count=self._batch,
+                    block=block,
+                    noack=self.writer is None,
+                )
+                entries, self._gives_claimed = entries_of(found), False
+                if entries or self._ends:
+                    return entries
+
+    def _taken(self, entries: Sequence[Entry]) -> None:
+        ids = [id for id, _ in entries]
+        if self._gives_claimed:
+            self._claimed.update(ids)
+            return
+        self._read = ids[-1]
+        if self.writer is not None:
+            self._unacknowledged.extend(ids)
+
+    async def _take_again(self, redis: Client) -> list[Entry]:
+        """The next of the entries that are pending, and to be read; none if they were deleted."""
+        read = id_of(self._read)
+        self._gives_claimed = id_of(self._again[0]) <= read
+        part: list[bytes] = []
+        while self._again and len(part) < self._batch:
+            if (id_of(self._again[0]) <= read) != self._gives_claimed:
+                break
+            part.append(self._again.popleft())
+        name = self._claimer if self._gives_claimed else self._name
+        return list(await redis.xclaim(self._stream, self._group, name, 0, part))
+
+    # ------------------------------------------------------------------ what is pending
+
+    async def _adopt(self, redis: Client) -> None:
+        """Make what earlier runs have pending this one's own; see what is held, and what to read again."""
+        family = re.compile(re.escape(self._consumer) + r"\.(\d+)(\.claimed)?")
+        read, claimed = id_of(self._base["read"]), {id.encode() for id in self._base["claimed"]}
+        again: list[bytes] = []
+        for about in await redis.xinfo_consumers(self._stream, self._group):
+            matched = family.fullmatch(about["name"].decode())
+            if matched is None:
+                continue
+            pending = await self._pending(redis, about["name"])
+            held: list[bytes] = []
+            if int(matched[1]) >= self._base["run"]:
+                held = [id for id in pending if (id in claimed if matched[2] else id_of(id) <= read)]
+            again += set(pending).difference(held)
+            name = self._claimer if matched[2] else self._name
+            for part in _parts(held):
+                await redis.xclaim(self._stream, self._group, name, 0, part, justid=True)
+            if matched[2]:
+                self._claimed.update(held)
+            else:
+                self._unacknowledged.extend(held)
+        self._unacknowledged = deque(sorted(self._unacknowledged, key=id_of))
+        self._again = deque(sorted(again, key=id_of))
+        self._has_adopted = True
+
+    async def _pending(self, redis: Client, name: bytes) -> list[bytes]:
+        """The ids of all entries that a consumer has pending."""
+        found: list[bytes] = []
+        start: bytes = b"-"
+        while True:
+            page = await redis.xpending_range(
+                self._stream, self._group, min=start, max="+", count=_PART, consumername=name
+            )
+            found += [entry["message_id"] for entry in page]
+            if len(page) < _PART:
+                return found
+            start = b"(" + found[-1]
+
+    async def _look_at_others(self, redis: Client) -> None:
+        """Claim, now and then, what consumers have pending that are dead."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_for_dead or self._again:
+            return
+        self._look_for_dead = now + self._dead_ms / 3000
+        own = (self._name.encode(), self._claimer.encode())
+        for about in await redis.xinfo_consumers(self._stream, self._group):
+            if about["name"] in own or about["idle"] < self._dead_ms:
+                continue
+            pending = await self._pending(redis, about["name"]) if about["pending"] else []
+            for part in _parts(pending):
+                # who is quicker has it: then it is no longer pending for so long
+                self._again += await redis.xclaim(
+                    self._stream, self._group, self._claimer, self._dead_ms, part, justid=True
+                )
+            await redis.eval(_LEAVE, 1, self._stream, self._group, about["name"])
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self) -> dict[str, Any]:
+        if not self._has_adopted:
+            return self._base
+        claimed = sorted(id.decode() for id in self._claimed)
+        return {"run": self._run, "read": self._read.decode(), "claimed": claimed}
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        with naming(SourceError, f"read {self._what}"):
+            about: dict[str, Any] = await self._opened().xinfo_stream(self._stream)
+        if id_of(about["last-generated-id"]) < id_of(position["read"]):
+            raise SourceError(
+                f"cannot go on behind entry {position['read']} of {self._what}: its last one is "
+                f"{about['last-generated-id'].decode()}: is it the same stream?"
+            )
+        self._base, self._read = position, position["read"].encode()
+
+    async def forget(self, position: dict[str, Any]) -> None:
+        read = id_of(position["read"])
+        done = [id for id in map(str.encode, position["claimed"]) if id in self._claimed]
+        while self._unacknowledged and id_of(self._unacknowledged[0]) <= read:
+            done.append(self._unacknowledged.popleft())
+        with naming(SourceError, f"acknowledge entries of {self._what}"):
+            for part in _parts(done):
+                await self._opened().xack(self._stream, self._group, *part)
+        self._claimed.difference_update(done)
+
+    async def close(self) -> None:
+        await stopped(self._alive)
+        await super().close()
+
+
+def _parts(ids: list[bytes]) -> list[list[bytes]]:
+    return [ids[start : start + _PART] for start in range(0, len(ids), _PART)]

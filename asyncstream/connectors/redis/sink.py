@@ -1,0 +1,144 @@
+"""
+A stream of Redis as a sink: entries with ids of the user's, each of which is added once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
+from asyncstream.connectors.rows import Default, JsonWriter, record_of, why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+from asyncstream.validation import Duration, count, duration_ms, refuse, selector, text
+
+__all__ = ("RedisStreamSink",)
+
+_ADD: Final = """
+local now = redis.call('TIME')
+local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - ARGV[1])
+local at = 3
+while at <= #ARGV do
+  local count = tonumber(ARGV[at + 1])
+  if redis.call('ZADD', KEYS[2], 'NX', now_ms, ARGV[at]) == 1 then
+    local fields = {unpack(ARGV, at + 2, at + 1 + count)}
+    if ARGV[2] == '0' then
+      redis.call('XADD', KEYS[1], '*', unpack(fields))
+    else
+      redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(fields))
+    end
+  end
+  at = at + 2 + count
+end
+"""
+"""Adds those whose ids were not added within the time; as one command that no other comes between."""
+
+
+class RedisStreamSink(Sink[Any]):
+    """
+    Adds elements to a stream: each batch as a whole, and with `id` each element once.
+
+    A job that goes on after a crash writes again what it has written since its last checkpoint. With `id` an
+    element whose id is remembered is not added again, so readers see each once, as it comes. The ids are kept
+    in a sorted set beside the stream, some hundred bytes each.
+
+    Args:
+        url: the address of the Redis: `redis://user:password@host:6379/0`.
+        stream: the key of the stream; made if it is not there.
+        field: the field that holds the element; None: each of its fields is one, as text or as JSON.
+        encode: what the field holds: "json", "bytes", "text", or a function that makes bytes of an element.
+        default: for JSON, makes of a value of your own type one that can be written.
+        id: what tells an element from others, and is the same when it is made again: a function of it, or the
+            name of a field. None: what is written again is there again.
+        remember: for how long ids are remembered: a `timedelta` or seconds; longer than from a checkpoint to
+            the end of a restart.
+        longest: about how many entries the stream keeps; None: all.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        field: str | None = "data",
+        encode: Encode = "json",
+        default: Default | None = None,
+        id: Any = None,
+        remember: Duration = timedelta(days=1),
+        longest: int | None = None,
+    ) -> None:
+        self._url = checked_url(url)
+        self._stream = text("stream", stream)
+        # in a cluster both are in one place
+        self._ids = f"{stream}:ids" if "{" in stream else f"{{{stream}}}:ids"
+        self._what = f"stream {stream!r} of {place_of(url)}"
+        self._field = None if field is None else text("field", field).encode()
+        if field is None and encode != "json":
+            raise refuse("encode", "nothing where field=None: each field is a text or JSON", encode)
+        self._encode = encoder(encode, default)
+        self._json = JsonWriter(default)
+        self._id = None if id is None else selector("id", id)
+        self._remember_ms = duration_ms("remember", remember)
+        self._longest = None if longest is None else count("longest", longest)
+        self._redis: Client | None = None
+        self._taken = 0
+
+    async def open(self) -> None:
+        self._redis = connect(self._url)
+        with naming(SinkError, f"write to {self._what}"):
+            kind = await self._redis.type(self._stream)
+        if kind not in (b"stream", b"none"):
+            raise SinkError(f"{self._what} is no stream, but a {kind.decode()}")
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        await carried_through(self._add([self._prepared(value) for value in values]))
+
+    def _prepared(self, value: Any) -> tuple[bytes, dict[bytes, bytes]]:
+        """The id, and the fields."""
+        try:
+            id = b"" if self._id is None else str(self._id(value)).encode()
+            if self._field is not None:
+                return id, {self._field: self._encode(value)}
+            record = record_of(value)
+            if not record:
+                raise TypeError("expected a mapping, or something that has fields")
+            return id, {name.encode(): self._cell(cell) for name, cell in record.items()}
+        except Exception as error:
+            raise SinkError(why_unwritten(value, self._what, error)) from error
+
+    def _cell(self, value: Any) -> bytes:
+        return value.encode() if type(value) is str else self._json.write(value)
+
+    async def _add(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        redis = self._redis
+        if redis is None:
+            raise SinkError(f"the sink of {self._what} is not open")
+        with naming(SinkError, f"write to {self._what}"):
+            if self._id is None:
+                async with redis.pipeline(transaction=True) as pipeline:
+                    for _, fields in entries:
+                        pipeline.xadd(self._stream, fields, maxlen=self._longest)
+                    await pipeline.execute()
+            else:
+                arguments: list[Any] = [self._remember_ms, self._longest or 0]
+                for id, fields in entries:
+                    arguments += (id, 2 * len(fields))
+                    for name, cell in fields.items():
+                        arguments += (name, cell)
+                await redis.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
+        self._taken = len(entries)
+
+    def taken(self) -> int:
+        return self._taken
+
+    async def close(self) -> None:
+        redis, self._redis = self._redis, None
+        if redis is not None:
+            await redis.aclose()

@@ -1,0 +1,222 @@
+"""
+A stream of Redis read as a log: by anybody who wants to, each job with a position of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import Fetching
+from asyncstream.connectors.messages import Decode, RejectedMessage
+from asyncstream.connectors.redis.connection import (
+    Client,
+    Entries,
+    Entry,
+    checked_url,
+    connect,
+    id_of,
+    naming,
+    place_of,
+)
+from asyncstream.errors import SourceError
+from asyncstream.validation import choice, count, text
+
+__all__ = ("BLOCK_MS", "FIRST", "RedisSource", "RedisStreamSource", "entries_of")
+
+T = TypeVar("T")
+
+BLOCK_MS = 1000
+"""How long the server waits for an entry before it answers that there is none."""
+
+FIRST = b"0-0"
+"""Smaller than the id of any entry."""
+
+
+class RedisSource(Source[T], Generic[T]):
+    """
+    What sources of Redis share: how entries become elements.
+
+    Args:
+        url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        field: str | None,
+        decode: Decode,
+        on_malformed: str,
+        ends: bool,
+        batch: int,
+    ) -> None:
+        self._url = checked_url(url)
+        self._stream = text("stream", stream)
+        self._what = f"stream {stream!r} of {place_of(url)}"
+        self._entries = Entries(self._what, field, decode)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._ends = ends
+        self._batch = count("batch", batch)
+        self._redis: Client | None = None
+        self._fetching: Fetching[Sequence[Entry]] = Fetching(self._fetch)
+        self._failure: SourceError | None = None
+
+    async def open(self) -> None:
+        self._redis = connect(self._url)
+        self._failure = None
+        with naming(SourceError, f"read {self._what}"):
+            await self._redis.ping()
+
+    def _opened(self) -> Client:
+        if self._redis is None:
+            raise SourceError(f"the source of {self._what} is not open")
+        return self._redis
+
+    async def _fetch(self) -> Sequence[Entry]:
+        """More entries; waits for some; none at the end."""
+        raise NotImplementedError
+
+    def _taken(self, entries: Sequence[Entry]) -> None:
+        """These are the pipeline's now: the position is behind them."""
+        raise NotImplementedError
+
+    async def read(self) -> SourceBatch[T] | None:
+        self._opened()
+        if self._failure is not None:
+            raise self._failure
+        entries = await self._fetching.next()
+        if not entries:
+            return None
+        values: list[Any] = []
+        timestamps: list[int] = []
+        rejected: list[RejectedMessage] = []
+        for place, (id, fields) in enumerate(entries):
+            if fields is None:  # deleted since it was delivered
+                continue
+            value = self._entries.read(id, fields)
+            if not isinstance(value, RejectedMessage):
+                values.append(value)
+                timestamps.append(int(id.partition(b"-")[0]))
+            elif self.rejects:
+                rejected.append(value)
+            else:
+                self._failure = value.error()
+                if not values:
+                    raise self._failure
+                entries = entries[:place]  # they are delivered first
+                break
+        self._taken(entries)
+        return SourceBatch(values, timestamps, rejected)
+
+    async def close(self) -> None:
+        await self._fetching.stop()
+        redis, self._redis = self._redis, None
+        if redis is not None:
+            await redis.aclose()
+
+
+class RedisStreamSource(RedisSource[T]):
+    """
+    Reads a stream from a position on; in a job with checkpoints it is the checkpoint's, so each entry is read
+    once.
+
+    Nothing is acknowledged, and others may read the same stream. Entries must stay until they are read: a
+    stream that was trimmed behind the position is refused. Timestamps are those of the ids.
+
+    Args:
+        url: the address of the Redis: `redis://user:password@host:6379/0`.
+        stream: the key of the stream, which must be there.
+        field: the field that holds the element; None: an element is the dict of all fields, as texts.
+        decode: what a field holds: "json", "bytes", "text", or a function that makes an element of its bytes.
+        start: where to begin without a position: at the "first" entry, or with the "next" one that is added.
+        on_malformed: what to do with an entry that is no element: "fail" with `SourceError`, after all before
+            it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
+        if_trimmed: what to do if entries behind the position are gone: "refuse", or "go_on" with those there
+            are; also if they were deleted one by one.
+        ends: end when there are no more entries, rather than wait for more.
+        batch: how many entries one read brings at most.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        field: str | None = "data",
+        decode: Decode = "json",
+        start: Literal["first", "next"] = "first",
+        on_malformed: Literal["fail", "reject"] = "fail",
+        if_trimmed: Literal["refuse", "go_on"] = "refuse",
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None:
+        super().__init__(url, stream, field, decode, on_malformed, ends, batch)
+        self._from_first = choice("start", start, ("first", "next")) == "first"
+        self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
+        self._read = FIRST
+        self._number = 0  # how many entries were added up to the one that was read
+
+    async def open(self) -> None:
+        await super().open()
+        about = await self._about(self._opened())
+        self._read, self._number = about["last-generated-id"], about["entries-added"]
+        if self._from_first:
+            self._read, self._number = FIRST, self._number - about["length"]
+
+    async def _about(self, redis: Client) -> dict[str, Any]:
+        from redis.exceptions import ResponseError
+
+        with naming(SourceError, f"read {self._what}"):
+            try:
+                found: dict[str, Any] = await redis.xinfo_stream(self._stream)
+            except ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                raise SourceError(f"there is no {self._what}") from error
+        return found
+
+    async def _fetch(self) -> Sequence[Entry]:
+        redis = self._opened()
+        while True:
+            with naming(SourceError, f"read {self._what}"):
+                block = None if self._ends else BLOCK_MS
+                found = await redis.xread({self._stream: self._read}, count=self._batch, block=block)
+            entries = entries_of(found)
+            if entries or self._ends:
+                return entries
+
+    def _taken(self, entries: Sequence[Entry]) -> None:
+        self._read, self._number = entries[-1][0], self._number + len(entries)
+
+    def position(self) -> dict[str, Any]:
+        return {"id": self._read.decode(), "number": self._number}
+
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        redis = connect(self._url)
+        try:
+            self._check(position, await self._about(redis))
+        finally:
+            await redis.aclose()
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        self._check(position, await self._about(self._opened()))
+        self._read, self._number = position["id"].encode(), position["number"]
+
+    def _check(self, position: dict[str, Any], about: dict[str, Any]) -> None:
+        """Refuse a position that this stream has not had, or behind which entries are gone."""
+        first, unread = about["first-entry"], about["entries-added"] - position["number"]
+        is_cut = first is None or id_of(first[0]) > id_of(position["id"])
+        if id_of(about["last-generated-id"]) < id_of(position["id"]):
+            reason = f"its last one is {about['last-generated-id'].decode()}: is it the same stream?"
+        elif self._refuses_gaps and is_cut and about["length"] < unread:
+            reason = "entries behind it were trimmed or deleted; if_trimmed='go_on' goes on with the others"
+        else:
+            return
+        raise SourceError(f"cannot go on behind entry {position['id']} of {self._what}: {reason}")
+
+
+def entries_of(found: Any) -> list[Entry]:
+    """The entries in an answer about one stream."""
+    return list(found[0][1]) if found else []

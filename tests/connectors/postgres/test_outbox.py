@@ -1,0 +1,218 @@
+"""The outbox of PostgreSQL as a source: claims, checkpoints, consumers that die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, SourceError
+from asyncstream.connectors import PostgresOutbox
+from asyncstream.connectors.base import Writer
+from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.lease import Holder, Lease
+from tests.servers.postgres import PostgresServer
+
+pytestmark = pytest.mark.broker
+
+
+def do(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def outbox(postgres_url: str) -> str:
+    """The address of a database with ten rows in its outbox."""
+    do(postgres_url, "CREATE TABLE outbox (id bigserial PRIMARY KEY, payload jsonb)")
+    put(postgres_url, 10)
+    return postgres_url
+
+
+def put(url: str, many: int) -> None:
+    numbers = f"generate_series(1, {many}) AS n"
+    do(url, f"INSERT INTO outbox (payload) SELECT jsonb_build_object('n', n) FROM {numbers}")
+
+
+def opened(url: str, consumer: str = "a", lease: int = 1, **more: Any) -> PostgresOutbox[Any]:
+    source = PostgresOutbox(url, "outbox", consumer=consumer, **more)
+    source.writer = Writer(Lease(lease, "here", Holder.here(0), 0), 3, "refuse")
+    return source
+
+
+def left(url: str) -> Sequence[int]:
+    return [id for (id,) in do(url, "SELECT id FROM outbox ORDER BY id")]
+
+
+async def test_rows_are_deleted_when_a_checkpoint_covers_them(outbox: str) -> None:
+    source = opened(outbox, batch=4, ends=True)
+    await source.open()
+    first = await source.read()
+    assert first is not None
+    assert [row["id"] for row in first.values] == [1, 2, 3, 4]
+    assert first.values[0] == {"id": 1, "payload": {"n": 1}}
+    position = source.position()
+    await source.read()
+    assert left(outbox) == list(range(1, 11))
+    await source.forget(position)
+    assert left(outbox) == list(range(5, 11))
+    await source.close()
+
+
+async def test_a_job_empties_its_outbox(outbox: str) -> None:
+    pipeline, seen = Pipeline("orders"), list[int]()
+    source = pipeline.source(PostgresOutbox(outbox, "outbox", batch=3), name="outbox")
+    source.map(lambda row: row["payload"]["n"]).to(seen.append, name="seen")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.02, keep=1)):
+        async with asyncio.timeout(10):
+            while left(outbox):  # noqa: ASYNC110 - what is in a database
+                await asyncio.sleep(0.01)
+    assert seen == list(range(1, 11))
+
+
+async def test_without_checkpoints_what_was_read_before_is_done(outbox: str) -> None:
+    source = PostgresOutbox(outbox, "outbox", batch=4)
+    await source.open()
+    await source.read()
+    await source.read()
+    assert left(outbox) == list(range(5, 11))
+    await source.close()
+
+
+async def test_consumers_share_the_rows(outbox: str) -> None:
+    a, b = opened(outbox, "a", batch=3, ends=True), opened(outbox, "b", batch=3, ends=True)
+    for source in (a, b):
+        await source.open()
+    seen: list[int] = []
+    for source in (a, b, a, b, a):
+        if (batch := await source.read()) is not None:
+            seen += [row["id"] for row in batch.values]
+    for source in (a, b):
+        await source.close()
+    assert sorted(seen) == list(range(1, 11))
+
+
+async def test_a_row_that_is_committed_late_is_not_passed_over(outbox: str) -> None:
+    source = opened(outbox, every=0.01)
+    await source.open()
+    with psycopg.connect(outbox) as slow:
+        slow.execute('INSERT INTO outbox (payload) VALUES (\'{"n": "late"}\')')
+        put(outbox, 1)
+        batch = await source.read()
+        assert batch is not None
+        assert [row["id"] for row in batch.values] == [*range(1, 11), 12]
+        slow.commit()
+    batch = await source.read()
+    assert batch is not None
+    assert [row["payload"]["n"] for row in batch.values] == ["late"]
+    await source.close()
+
+
+async def test_rows_of_a_consumer_that_is_dead_are_taken_over(outbox: str) -> None:
+    dead = opened(outbox, "dead", batch=4)
+    await dead.open()
+    await dead.read()
+    alive = opened(outbox, "alive", batch=4, dead_after=60, ends=True)
+    do(outbox, "UPDATE asyncstream_consumers SET seen = now() - interval '61 s' WHERE name = 'dead'")
+    await alive.open()
+    seen: list[int] = []
+    while (batch := await alive.read()) is not None:
+        seen += [row["id"] for row in batch.values]
+    assert sorted(seen) == list(range(1, 11))
+    with pytest.raises(SourceError, match=r"consumer 'dead' of table 'outbox' of .* was taken over"):
+        await dead.forget(dead.position())
+    for source in (alive, dead):
+        await source.close()
+
+
+async def test_a_notification_wakes_it(outbox: str) -> None:
+    source = opened(outbox, channel="orders", every=60)
+    await source.open()
+    await source.read()
+    waiting = asyncio.ensure_future(source.read())
+    await asyncio.sleep(0.05)  # it has looked, and waits for the server
+    assert not waiting.done()
+    do(outbox, "INSERT INTO outbox (payload) VALUES ('{}'); NOTIFY orders")
+    async with asyncio.timeout(5):
+        batch = await waiting
+    assert batch is not None
+    assert [row["id"] for row in batch.values] == [11]
+    await source.close()
+
+
+async def test_a_job_that_was_followed_reads_nothing_more(outbox: str) -> None:
+    old, new = opened(outbox, batch=2), opened(outbox, lease=2, batch=20)
+    await old.open()
+    await old.read()
+    position = old.position()
+    await new.open()
+    await new.seek(position)
+    with pytest.raises(SourceError, match="was taken over"):
+        await old.read()
+    batch = await new.read()
+    assert batch is not None
+    assert [row["id"] for row in batch.values] == list(range(3, 11))
+    for source in (old, new):
+        await source.close()
+
+
+@dataclass
+class Order:
+    id: int
+    payload: dict[str, int]
+
+
+async def test_what_is_no_order_is_rejected(outbox: str) -> None:
+    do(outbox, "UPDATE outbox SET payload = '[]' WHERE id = 2")
+    source = opened(outbox, model=Order, on_malformed="reject", ends=True)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values[0] == Order(1, {"n": 1})
+    assert len(batch.values) == 9
+    (rejected,) = batch.rejected
+    assert isinstance(rejected, RejectedMessage)
+    assert (rejected.id, rejected.value) == ("2", {"id": 2, "payload": []})
+    await source.close()
+
+
+async def test_what_is_no_order_fails_behind_those_before_it(outbox: str) -> None:
+    do(outbox, "UPDATE outbox SET payload = '[]' WHERE id = 3")
+    source = opened(outbox, model=Order)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert [order.id for order in batch.values] == [1, 2]
+    with pytest.raises(SourceError, match=r"table 'outbox' of .*, 3: field payload"):
+        await source.read()
+    await source.close()
+
+
+async def test_wrong_settings_are_told_of(outbox: str) -> None:
+    for more, says in (
+        ({"table": "lacking"}, "step 'in': cannot read table 'lacking' of .*: there is no such table"),
+        ({"id": "number"}, "step 'in': .*there is no column 'number'; there are: id, payload"),
+        (
+            {"url": "postgresql://a:secret@127.0.0.1:1/shop"},
+            "step 'in': cannot open table 'outbox' of .*:1/shop",
+        ),
+    ):
+        pipeline = Pipeline("orders")
+        settings: dict[str, Any] = {"url": outbox, "table": "outbox", **more}
+        pipeline.source(PostgresOutbox(**settings), name="in").discard()
+        with pytest.raises(SourceError, match=says) as told:
+            await pipeline.run()
+        assert "secret" not in str(told.value)
+
+
+async def test_another_database_is_not_gone_on_in(outbox: str, postgres_server: PostgresServer) -> None:
+    source = opened(outbox)
+    await source.open()
+    with pytest.raises(SourceError, match="is it the same database"):
+        await source.seek(1_000_000)
+    await source.close()

@@ -1,0 +1,322 @@
+"""Redis Streams in a pipeline: groups and their dead, acknowledgements, ids, and what errors say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SinkError, SourceError
+from asyncstream.connectors import RedisGroupSource, RedisStreamSink, RedisStreamSource, RejectedMessage
+from asyncstream.connectors.base import Source, Writer
+from asyncstream.lease import Holder, Lease
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+def add(redis: Redis, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        redis.xadd("in", {"data": json.dumps(number)}, id=f"{number}-0")
+
+
+def member(url: str, consumer: str = "a", lease: int = 1, **more: Any) -> RedisGroupSource[int]:
+    source: RedisGroupSource[int] = RedisGroupSource(url, "in", group="g", consumer=consumer, **more)
+    source.writer = Writer(Lease(lease, "here", Holder.here(0), 0), 3, "refuse")
+    return source
+
+
+async def numbers_of(source: Source[int], most: int = 1000) -> list[int]:
+    found: list[int] = []
+    while len(found) < most and (batch := await source.read()) is not None:
+        found += batch.values
+    return found
+
+
+def pending(redis: Redis) -> int:
+    about: Any = redis.xpending("in", "g")
+    return int(about["pending"])
+
+
+async def test_entries_are_acknowledged_when_a_checkpoint_holds_them(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 11))
+    source = member(redis_url, batch=4)
+    await source.open()
+    await source.read()
+    position = source.position()
+    await source.read()
+    assert pending(redis) == 8
+    await source.forget(position)
+    assert pending(redis) == 4
+    await source.close()
+
+
+async def test_a_job_acknowledges_all_in_the_end(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 11))
+    pipeline, seen = Pipeline("numbers"), list[int]()
+    source = RedisGroupSource[int](redis_url, "in", group="g", batch=3)
+    pipeline.source(source, name="in").to(seen.append, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.02, keep=1)):
+        async with asyncio.timeout(10):
+            while len(seen) < 10 or pending(redis):  # noqa: ASYNC110 - what is in a server
+                await asyncio.sleep(0.01)
+    assert seen == list(range(1, 11))
+
+
+async def test_without_checkpoints_nothing_is_pending(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 11))
+    source = RedisGroupSource[int](redis_url, "in", group="g", ends=True)
+    await source.open()
+    assert await numbers_of(source) == list(range(1, 11))
+    assert pending(redis) == 0
+    await source.close()
+
+
+@pytest.mark.parametrize("reads", [1, 2, 3])
+async def test_what_the_dead_had_is_claimed_and_held_by_positions(
+    redis: Redis, redis_url: str, reads: int
+) -> None:
+    add(redis, range(1, 11))
+    dead = member(redis_url, "dead", batch=4)
+    await dead.open()
+    await dead.read()
+    await dead.close()
+    first = member(redis_url, "alive", batch=3)
+    await first.open()
+    assert await numbers_of(first, 3) == [5, 6, 7]
+    await first.close()
+    await asyncio.sleep(0.25)  # until the server says that nothing was heard for so long
+    alive = member(redis_url, "alive", lease=2, batch=3, dead_after=0.2, ends=True)
+    await alive.open()
+    await alive.seek(first.position())
+    seen: list[int] = []
+    for _ in range(reads):
+        batch = await alive.read()
+        assert batch is not None
+        seen += batch.values
+    position = alive.position()
+    assert len(position["claimed"]) == min(len(seen), 4)
+    rest = await numbers_of(alive)
+    assert seen + rest == [1, 2, 3, 4, 8, 9, 10]
+    await alive.close()
+    # a crash: the next run reads what came behind the position, and that only
+    again = member(redis_url, "alive", lease=3, batch=3, ends=True)
+    await again.open()
+    await again.seek(position)
+    assert await numbers_of(again) == rest
+    await again.forget(again.position())
+    assert pending(redis) == 0
+    await again.close()
+
+
+async def test_what_a_process_takes_when_it_wakes_up_is_not_lost(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 5))
+    old = member(redis_url, batch=2)
+    await old.open()
+    assert await numbers_of(old, 2) == [1, 2]
+    held = old.position()
+    new = member(redis_url, lease=2, batch=2)
+    await new.open()
+    await new.seek(held)
+    assert await numbers_of(new, 2) == [3, 4]
+    add(redis, [5, 6])
+    assert await numbers_of(old, 2) == [5, 6]  # it was stopped, and does not know that it was followed
+    add(redis, [7])
+    assert await numbers_of(new, 1) == [7]
+    held = new.position()
+    for source in (old, new):
+        await source.close()
+    last = member(redis_url, lease=3, ends=True)
+    await last.open()
+    await last.seek(held)
+    assert await numbers_of(last) == [5, 6]
+    await last.forget(last.position())
+    assert pending(redis) == 0
+    await last.close()
+
+
+async def test_a_consumer_is_heard_of_while_nobody_reads(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 5))
+    slow, other = (
+        member(redis_url, "slow", dead_after=0.2),
+        member(redis_url, "other", dead_after=0.2, ends=True),
+    )
+    for source in (slow, other):
+        await source.open()
+    await slow.read()
+    await asyncio.sleep(0.3)  # longer than the dead are silent
+    assert await numbers_of(other) == []
+    for source in (slow, other):
+        await source.close()
+
+
+async def test_with_ids_a_repeat_is_not_doubled(redis: Redis, redis_url: str) -> None:
+    sink = RedisStreamSink(redis_url, "out", id="n")
+    rows = [{"n": n} for n in range(5)]
+    await sink.open()
+    await sink.write(rows[:3], None)
+    await sink.write(rows[1:], None)
+    await sink.close()
+    found: Any = redis.xrange("out")
+    assert [json.loads(fields[b"data"]) for _, fields in found] == rows
+
+
+async def test_ids_are_forgotten_in_time(redis: Redis, redis_url: str) -> None:
+    sink = RedisStreamSink(redis_url, "out", id="n", remember=0.05)
+    await sink.open()
+    await sink.write([{"n": 1}], None)
+    await asyncio.sleep(0.1)
+    await sink.write([{"n": 2}], None)
+    assert redis.zrange("{out}:ids", 0, -1) == [b"2"]
+    await sink.close()
+
+
+async def test_entries_of_many_fields(redis: Redis, redis_url: str) -> None:
+    element = {"name": "Ada", "born": 1815, "of": ["analysis"]}
+    for id in (None, "name"):
+        sink = RedisStreamSink(redis_url, "out", field=None, longest=100, id=id)
+        await sink.open()
+        await sink.write([element], None)
+        await sink.close()
+    source = RedisStreamSource[Any](redis_url, "out", field=None, ends=True)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [{"name": "Ada", "born": "1815", "of": '["analysis"]'}] * 2
+    assert batch.timestamps is not None
+    assert all(timestamp is not None and timestamp > 10**12 for timestamp in batch.timestamps)
+    await source.close()
+
+
+async def test_what_is_no_element_is_rejected_or_fails(redis: Redis, redis_url: str) -> None:
+    add(redis, [1])
+    redis.xadd("in", {"data": "{"}, id="2-0")
+    redis.xadd("in", {"other": "3"}, id="3-0")
+    add(redis, [4])
+    source = RedisStreamSource[int](redis_url, "in", on_malformed="reject", ends=True)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert list(batch.values) == [1, 4]
+    first, second = batch.rejected
+    assert isinstance(first, RejectedMessage)
+    assert (first.id, first.value) == ("2-0", {b"data": b"{"})
+    assert second.reason == "it has no field 'data'; there are: 'other'"
+    await source.close()
+    strict = RedisStreamSource[int](redis_url, "in", ends=True)
+    await strict.open()
+    batch = await strict.read()
+    assert batch is not None
+    assert batch.values == [1]
+    assert strict.position() == {"id": "1-0", "number": 1}
+    with pytest.raises(SourceError, match=r"stream 'in' of Redis at 127.0.0.1:\d+/0, 2-0: it cannot be read"):
+        await strict.read()
+    await strict.close()
+
+
+async def test_a_stream_that_was_trimmed_is_refused(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 6))
+    redis.xtrim("in", minid="4-0", approximate=False)
+    source = RedisStreamSource[int](redis_url, "in", ends=True)
+    await source.open()
+    with pytest.raises(SourceError, match="entries behind it were trimmed"):
+        await source.seek({"id": "2-0", "number": 2})
+    with pytest.raises(SourceError, match="is it the same stream"):
+        await source.seek({"id": "9-0", "number": 9})
+    await source.close()
+    lenient = RedisStreamSource[int](redis_url, "in", ends=True, if_trimmed="go_on")
+    await lenient.open()
+    await lenient.seek({"id": "2-0", "number": 2})
+    assert await numbers_of(lenient) == [4, 5]
+    await lenient.seek({"id": "3-0", "number": 3})  # behind which nothing is missing
+    assert await numbers_of(lenient) == [4, 5]
+    await lenient.close()
+
+
+async def test_a_source_may_begin_with_what_comes_next(redis: Redis, redis_url: str) -> None:
+    add(redis, [1, 2])
+    for source in (
+        RedisStreamSource[int](redis_url, "in", start="next", ends=True),
+        RedisGroupSource[int](redis_url, "in", group="later", start="next", ends=True),
+    ):
+        await source.open()
+        assert await source.read() is None
+        await source.close()
+
+
+async def test_wrong_settings_are_told_of(redis: Redis, redis_url: str) -> None:
+    redis.set("text", "no stream")
+    commands = ["+ping", "+exists", "+type"]
+    redis.acl_setuser("guest", enabled=True, passwords=["+secret"], keys=["*"], commands=commands)
+    guest = redis_url.replace("redis://", "redis://guest:secret@")
+    away = "redis://:secret@127.0.0.1:1/0"
+    for source, says in (
+        (
+            RedisStreamSource[int](redis_url, "lacking"),
+            "step 'in': there is no stream 'lacking' of Redis at 127",
+        ),
+        (RedisGroupSource[int](redis_url, "lacking", group="g"), "step 'in': there is no stream 'lacking'"),
+        (RedisStreamSource[int](redis_url, "text"), "step 'in': cannot read stream 'text' of .*WRONGTYPE"),
+        (RedisStreamSource[int](guest, "text"), "step 'in': .*no permissions"),
+        (RedisStreamSource[int](away, "in"), "step 'in': cannot read stream 'in' of Redis at 127.0.0.1:1/0"),
+    ):
+        pipeline = Pipeline("numbers")
+        pipeline.source(source, name="in").discard()
+        with pytest.raises(SourceError, match=says) as told:
+            await pipeline.run()
+        assert "secret" not in str(told.value)
+    for sink, says in (
+        (RedisStreamSink(redis_url, "text"), "step 'out': stream 'text' of .* is no stream, but a string"),
+        (RedisStreamSink(guest, "new"), "step 'out': cannot write to stream 'new' .*no permissions"),
+        (RedisStreamSink(redis_url, "new", encode="bytes"), "step 'out': cannot write 1 to .*expected bytes"),
+        (RedisStreamSink(redis_url, "new", id="n"), "step 'out': cannot write 1 to stream 'new'"),
+    ):
+        pipeline = Pipeline("numbers")
+        pipeline.source([1], name="in").to(sink, name="out")
+        with pytest.raises(SinkError, match=says):
+            await pipeline.run()
+
+
+async def test_a_server_that_comes_back_is_gone_on_with(redis_server: RedisServer, redis: Redis) -> None:
+    add(redis, [1])
+    pipeline, seen = Pipeline("numbers"), list[int]()
+    pipeline.source(RedisStreamSource[int](redis_server.url, "in"), name="in").to(seen.append, name="out")
+    restarts = Restarts(attempts=50, backoff=0.05, longest=0.05)
+    running = asyncio.ensure_future(
+        pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), every=60), restart=restarts)
+    )
+    async with asyncio.timeout(20):
+        while not seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        redis_server.kill()
+        await asyncio.sleep(0.2)
+        redis_server.start()  # which has nothing on the disk
+        add(redis, [1, 2])
+        while 2 not in seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"url": "nonsense"}, "url: expected the address of a Redis"),
+        ({"decode": "xml"}, "decode: expected 'json', 'bytes', 'text' or a function"),
+        ({"field": None, "decode": "text"}, "decode: expected nothing where field=None"),
+        ({"start": "last"}, "start: expected one of 'first', 'next'"),
+    ],
+)
+def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        RedisStreamSource(**{"url": "redis://localhost", "stream": "in", **more})
