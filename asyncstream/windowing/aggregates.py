@@ -423,6 +423,24 @@ if _value is not None:
         result="{part}.result({held})",
         free="type({given}) is int or {part}.is_order_free(value)",
     ),
+    First: Inline(
+        create="()",
+        add="if not {held}:\n    {held} = ({field},)",
+        merge="{held} = {held} or {other}",
+        result="{held}[0] if {held} else None",
+    ),
+    Last: Inline(
+        create="()",
+        add="{held} = ({field},)",
+        merge="{held} = {other} or {held}",
+        result="{held}[0] if {held} else None",
+    ),
+    Collect: Inline(
+        create="[]",
+        add="{held}.append({field})",
+        merge="{held}.extend({other})",
+        result="list({held})",
+    ),
     Min: Inline(
         create="None",
         add="""\

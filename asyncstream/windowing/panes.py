@@ -16,6 +16,8 @@ while it is still to fire, and fires for the keys that its slices hold.
   first such element all that is held becomes whole windows, and each element is added to each of its windows
   in turn: *in order*. Elements of one slice are in the same windows, so for each key the accumulators of
   these stand in one *row*, and one compiled loop goes along it.
+* A trigger may count elements before a window's end or after it, and fire with every so many-th
+  (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
 * Some aggregates join in order (`AggregateFunction.joins_in_order`): a list of all elements, or the last one.
   Theirs are the slices too, as long as the elements of a key come slice by slice. With one that comes into a
   slice before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and
@@ -48,8 +50,8 @@ from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import OrderMatters, can_merge
-from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters, can_merge
+from asyncstream.windowing.plan import AT_END, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import RULES, Contents, as_windows, numbered, whole_windows
@@ -62,6 +64,9 @@ _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
 
 _NUMBER = itemgetter(-1)
 """Of an accumulator in a slice, when its first element came."""
+
+_COUNTS: Final = "trigger/"
+"""Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
 
 _PART: Final = 1_000
 """Keys of which the accumulators are in memory together, where not all are."""
@@ -78,8 +83,8 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        aggregate = plan.folding
-        if plan.kept != self.keeps:
+        aggregate, firings = plan.folding, plan.firings
+        if plan.kept != self.keeps or firings is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._in_place = listed = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
@@ -108,6 +113,11 @@ class PaneWindowOperator(PlainWindowOperator):
             "lateness_ms", Cell(lambda: self._lateness_ms, self._came_with_lateness, RULES["lateness_ms"])
         )
         kept.on_cut(self._forget_rows)
+        self._firings = firings
+        self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
+        if firings != AT_END:
+            kept.declare(self._early)
+            kept.declare(self._late)
         self._is_unsure = False  # whether windows that have fired may be to fire again
         self._lateness_before_ms = self._lateness_ms
         self._ends: dict[int, int] = {}  # of the slices that there are, by start
@@ -169,7 +179,9 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_to_slices(self, elements: Iterator[Element], key_by: Callable[[Any], Any]) -> None:
         add, create = self._add, self._aggregate.create
         watermark, numbers, table = self._watermark, self._numbers, self._slices
-        has_epochs = self._has_epochs
+        has_epochs, early = self._has_epochs, self._firings.early
+        counts: Rows = {}
+        uncounted: int | None = None
         start, end, cells = _NOWHERE  # the slice that the last element went into
         is_older = False
         value: Any = None
@@ -191,6 +203,9 @@ class PaneWindowOperator(PlainWindowOperator):
                         continue
                     cells = table.rows(place)
                     is_older = not table.is_remote and table.has_older_rows(place)  # or it was fetched
+                    if early:
+                        counts = self._early.rows(place)
+                        uncounted = None if self._early.has_older_rows(place) else 0
                 held = cells.get(key, MISSING)
                 if held is MISSING:
                     if is_older:
@@ -201,18 +216,35 @@ class PaneWindowOperator(PlainWindowOperator):
                         held = create()
                         if numbers is not None:
                             held.append(next(numbers))
-                cells[key] = add(held, value)
+                cells[key] = held = add(held, value)
+                if early:
+                    counted = counts.get(key, uncounted)
+                    if counted is None or counted + 1 >= early:
+                        self._count_early((start, end), key, held, self._aggregate)
+                    else:
+                        counts[key] = counted + 1
         except OrderMatters as found:
             found.rest = [(value, timestamp)]
             raise
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
-        self._at_hand, self._add_at_hand = (start, end, cells), add
+        if not early:
+            self._at_hand, self._add_at_hand = (start, end, cells), add
         self._emitter.flush()
+
+    def _count_early(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
+        """Count an element of a window that has not ended; it fires with every so many-th."""
+        if _count(self._early, window, key, self._firings.early):
+            self._emit(*window, [(key, held)], aggregate.result)
+
+    def _count_late(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
+        """Count an element of a window that has fired at its end; it fires with every so many-th."""
+        if self._firings.late == 1 or _count(self._late, window, key, self._firings.late):
+            self._emit(*window, [(key, held)], aggregate.result)
 
     def _add_in_order(self, elements: Iterator[Element]) -> None:
         key_by, add_each = self._key_by, self._in_place.add_each
-        watermark = self._watermark
+        watermark, early = self._watermark, self._firings.early
         start, end, rows = _NOWHERE
         windows: Iterable[Span] = ()
         cells_of: list[Rows] = []
@@ -238,9 +270,12 @@ class PaneWindowOperator(PlainWindowOperator):
                         for window, cells in zip(windows, cells_of, strict=True)
                     ]
                 add_each(row, value)
+                if early:
+                    self._count_early((start, end), key, row[0], self._in_place)
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
-        self._at_hand, self._add_at_hand = (start, end, rows), add_each
+        if not early:
+            self._at_hand, self._add_at_hand = (start, end, rows), add_each
         self._emitter.flush()
 
     def _has_slice(self, start: int, end: int) -> bool:
@@ -267,7 +302,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._add_to_slice((start, end), key, value)
         for window in windows:
             if window[1] - 1 <= self._watermark:
-                self._emit(*window, [(key, self._merged(window, key))], self._aggregate.result)
+                self._count_late(window, key, self._merged(window, key), self._aggregate)
             else:
                 self._arm(window)
 
@@ -314,7 +349,7 @@ class PaneWindowOperator(PlainWindowOperator):
         held = self._done.get(window, key)
         held = self._in_place.add(self._in_place.create() if held is MISSING else held, value)
         self._put_done(window, {key: held})
-        self._emit(*window, [(key, held)], self._in_place.result)
+        self._count_late(window, key, held, self._in_place)
 
     def _opened(self, window: Span) -> Rows:
         """The young accumulators of a whole window that is to fire, by key."""
@@ -358,6 +393,7 @@ class PaneWindowOperator(PlainWindowOperator):
             end, start = heappop(self._to_fire)
             window = (start, end)
             self._armed.discard(window)
+            self._early.drop(window)
             cells = self._open.each(window) if self._in_order else self._to_emit(window)
             result_of = self._in_place.result if self._in_order else self._aggregate.result
             for some in _in_parts(cells) if self._slices.is_remote else (cells,):
@@ -374,6 +410,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._closed.drop(place)
             else:
                 self._done.drop(place)
+            self._late.drop(place)
         if watermark >= self._fired_ms or not self._ends:
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
@@ -573,6 +610,14 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _count_open(self) -> int:
         return sum(map(len, (self._slices, self._closed, self._open, self._done)))
+
+
+def _count(counts: Table, window: Span, key: Any, every: int) -> bool:
+    """Count an element of a window; whether it is the last of so many, of which none is counted then."""
+    counted = counts.get(window, key)
+    counted = 1 if counted is MISSING else counted + 1
+    counts.put(window, key, counted % every)
+    return bool(counted == every)
 
 
 def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:

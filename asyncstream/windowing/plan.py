@@ -5,7 +5,7 @@ Which window step the user described, checked as a whole: some parts do not go t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import PipelineError
 from asyncstream.validation import count, plain_methods, refuse
@@ -13,10 +13,16 @@ from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
-from asyncstream.windowing.slices import has_slices
-from asyncstream.windowing.triggers import CountTrigger, PurgingTrigger, Trigger, fires_at_end_only
+from asyncstream.windowing.slices import has_slices, slicing_of
+from asyncstream.windowing.triggers import (
+    AfterWatermark,
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
 
-__all__ = ("COUNTERS", "Kept", "WindowPlan")
+__all__ = ("AT_END", "COUNTERS", "Firings", "Kept", "WindowPlan")
 
 Kept: TypeAlias = Literal["panes", "sessions", "contents"]
 """
@@ -26,6 +32,23 @@ whatever the windows are and the trigger is, the contents of each window of each
 
 COUNTERS = ("late_dropped", "outside_windows")
 """What all window operators count."""
+
+
+class Firings(NamedTuple):
+    """
+    When a window of event time fires besides at its end.
+
+    Attributes:
+        early: before that, with every so many-th element of a key; 0: not at all.
+        late: after that, with every so many-th; at least 1.
+    """
+
+    early: int
+    late: int
+
+
+AT_END: Final = Firings(0, 1)
+"""As with an `EventTimeTrigger`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +137,22 @@ class WindowPlan:
         """
         is_plain = (
             self.assigner.event_time
-            and fires_at_end_only(self.effective_trigger, self.allowed_lateness_ms > 0)
+            and self.firings is not None
             and self.evictor is None
             and (self.process is None or not clears(self.process))
         )
-        kind = type(self.assigner)  # a subclass may assign otherwise
-        if is_plain and kind is SessionWindows:
-            return "sessions"
-        return "panes" if is_plain and has_slices(self.assigner) else "contents"
+        if not is_plain:
+            return "contents"
+        if type(self.assigner) is SessionWindows:  # a subclass may assign otherwise
+            return "sessions" if self.firings == AT_END else "contents"
+        if not has_slices(self.assigner):
+            return "contents"
+        return "panes" if self.firings == AT_END or slicing_of(self.assigner).is_disjoint else "contents"
+
+    @property
+    def firings(self) -> Firings | None:
+        """When windows fire in event time, if that can be said."""
+        return _firings_of(self.effective_trigger, self.allowed_lateness_ms > 0)
 
     @property
     def closes_with_input(self) -> bool:
@@ -138,3 +169,23 @@ class WindowPlan:
             raise PipelineError(
                 f"{type(aggregate).__name__} cannot be used with sessions: it does not override merge"
             )
+
+
+def _firings_of(trigger: Trigger, is_kept: bool) -> Firings | None:
+    """
+    When windows fire with a trigger, if that can be said of it; not of a subclass, which may do otherwise.
+
+    Args:
+        is_kept: whether windows live on after their end.
+    """
+    kind = type(trigger)
+    if kind is PurgingTrigger and not is_kept:
+        return AT_END if _firings_of(trigger.of, is_kept) == AT_END else None  # type: ignore[attr-defined]
+    if kind is not AfterWatermark:
+        return AT_END if kind is EventTimeTrigger else None
+    assert isinstance(trigger, AfterWatermark)
+    early, late = trigger.early, trigger.late if is_kept else None
+    if any(type(part) is not CountTrigger for part in (early, late) if part is not None):
+        return None
+    counts = [getattr(part, "n", usual) for part, usual in ((early, 0), (late, 1))]
+    return Firings(*counts)

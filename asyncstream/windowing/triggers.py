@@ -32,7 +32,6 @@ __all__ = (
     "Trigger",
     "TriggerContext",
     "TriggerResult",
-    "fires_at_end_only",
     "must_be_asked",
 )
 
@@ -552,21 +551,6 @@ def must_be_asked(trigger: Trigger, event_time: bool) -> bool:
         if not vars(kind).keys().isdisjoint(_ASKED):
             break
     return True
-
-
-def fires_at_end_only(trigger: Trigger, is_kept: bool) -> bool:
-    """
-    Whether windows of event time fire as with an `EventTimeTrigger`.
-
-    Args:
-        is_kept: whether windows live on after their end.
-    """
-    kind = type(trigger)
-    if isinstance(trigger, PurgingTrigger):
-        return kind is PurgingTrigger and not is_kept and fires_at_end_only(trigger.of, is_kept)
-    if isinstance(trigger, AfterWatermark):
-        return kind is AfterWatermark and trigger.early is None and not (is_kept and trigger.late)
-    return kind is EventTimeTrigger
 
 
 _ASKED: Final = ("on_element", "on_event_time", "on_processing_time", "clear")

@@ -125,7 +125,8 @@ def contents_of(state: Any, plan: WindowPlan) -> Contents:
         panes = list(_panes(state["contents"], state["merging"], state["timers"]["event"]))
         return Contents(panes, tables, {**kinds, **counts})
     panes = _GIVE[kind](state, plan)
-    tables = {name: rows for name, rows in state["tables"].items() if name.startswith(("key/", "window/"))}
+    beside = ("key/", "window/", "trigger/")
+    tables = {name: rows for name, rows in state["tables"].items() if name.startswith(beside)}
     return Contents(panes, tables, {**counts, **{name: state["cells"][name] for name in ("key", "window")}})
 
 

@@ -106,6 +106,13 @@ def told(pane: Pane) -> str:
     return repr(pane._replace(held=held))
 
 
+COUNTED: list[Trigger | None] = [
+    AfterWatermark(late=CountTrigger(2)),
+    AfterWatermark(early=CountTrigger(2)),
+    AfterWatermark(early=CountTrigger(3), late=CountTrigger(2)),
+    AfterWatermark(early=CountTrigger(1), late=CountTrigger(1)),
+]
+
 LATENESS = st.sampled_from([0, 1, 5, 12, 20])
 
 
@@ -123,7 +130,7 @@ def chosen(plan: WindowPlan) -> Callable[[], Operator]:
     assigners(),
     LATENESS,
     st.sampled_from([ORDERED, ORDER_FREE, None]),
-    st.sampled_from([None, AfterWatermark(), AfterWatermark(late=CountTrigger(2))]),
+    st.sampled_from([None, AfterWatermark(), *COUNTED]),
     st.booleans(),
     st.booleans(),
 )

@@ -67,6 +67,9 @@ PLANS: dict[str, Any] = {
     "cumulative": lambda late: WindowPlan(CumulativeWindows(ms(12), ms(3)), None, None, late, FREE),
     "sessions": lambda late: WindowPlan(SessionWindows(ms(4)), None, None, late, ORDERED),
     "counted": lambda late: WindowPlan(TumblingWindows(ms(7)), CountTrigger(2), None, late, FREE),
+    "counted beside the end": lambda late: WindowPlan(
+        TumblingWindows(ms(7)), AfterWatermark(early=CountTrigger(2), late=CountTrigger(2)), None, late, FREE
+    ),
     "early and late": lambda late: WindowPlan(
         SlidingWindows(ms(9), ms(4)), AfterWatermark(early=CountTrigger(2), late=CountTrigger(2)), None, late
     ),

@@ -93,9 +93,12 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(SessionWindows(size)) is SessionWindowOperator
     assert choice(SessionWindows(size), PurgingTrigger(AfterWatermark())) is SessionWindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2))) is PaneWindowOperator
-    assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2)), None, 1) is WindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2)), None, 1) is PaneWindowOperator
+    assert choice(SlidingWindows(size, slide), AfterWatermark(early=CountTrigger(2))) is WindowOperator
+    assert choice(SessionWindows(size), AfterWatermark(early=CountTrigger(2))) is WindowOperator
     assert choice(TumblingWindows(size), PurgingTrigger(EventTimeTrigger()), None, 1) is WindowOperator
-    assert choice(TumblingWindows(size), AfterWatermark(early=CountTrigger(2))) is WindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(early=CountTrigger(2))) is PaneWindowOperator
+    assert choice(TumblingWindows(size), AfterWatermark(early=NeverTrigger())) is WindowOperator
     assert choice(TumblingWindows(size, stagger=True), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size, time="processing"), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size), CountTrigger(2), aggregate=SUM) is WindowOperator
