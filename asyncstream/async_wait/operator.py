@@ -93,7 +93,7 @@ from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, de
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
-from asyncstream.operators.call_context import CURRENT, CallContext, identified
+from asyncstream.operators.call_context import CURRENT, KEEP, CallContext, identified
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
@@ -207,7 +207,16 @@ class AsyncWaitOperator(Intake):
     async def start(self) -> None:
         if self._object is not None:
             self._holds = True
-            await hold(self._object)
+            token = KEEP.set(self._keep if self.context.checkpoint is not None else None)
+            try:
+                await hold(self._object)
+            finally:
+                KEEP.reset(token)
+
+    def _keep(self) -> None:
+        """Ask for a checkpoint, unless it is too late for one."""
+        if self.context.checkpoint is not None and not self._halted:
+            self.context.checkpoint(lambda is_safe: None)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._inbox.append((value, timestamp))

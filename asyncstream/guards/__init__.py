@@ -12,8 +12,9 @@ Read from the outside in, this is the sensible order:
    first one, and an element that waits for its next attempt takes up no place in them.
 4. `circuit_breaker`: sees each attempt; while it is open, no attempt uses up the rate.
 5. `hedge`: outside of the limits, which are to count its second calls.
-6. `adaptive_concurrency`, or `concurrency_limit`: sees each attempt's latency and overload.
-7. `rate_limit`: innermost, because a rate is exact only for what starts at once.
+6. `metered`: each attempt may cost, and one that waits for a budget uses up no limit.
+7. `adaptive_concurrency`, or `concurrency_limit`: sees each attempt's latency and overload.
+8. `rate_limit`: innermost, because a rate is exact only for what starts at once.
 
 `batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
 a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
@@ -26,6 +27,7 @@ the same: on one host, on several, in the tasks of a Spark job.
 
 from asyncstream.guards.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
 from asyncstream.guards.batched import Batched, batched
+from asyncstream.guards.budget import Budget
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.cached import Cached, cached
 from asyncstream.guards.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
@@ -33,6 +35,7 @@ from asyncstream.guards.concurrency import ConcurrencyLimit, concurrency_limit
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.guards.hedge import Hedge, hedge
 from asyncstream.guards.in_threads import InThreads, in_threads
+from asyncstream.guards.metered import Metered, metered
 from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter, rate_limit
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.retry import Attempt, Retry, current_attempt, retry
@@ -48,6 +51,7 @@ __all__ = (
     "Attempt",
     "Batched",
     "Breaker",
+    "Budget",
     "CacheStore",
     "Cached",
     "Call",
@@ -59,6 +63,7 @@ __all__ = (
     "InThreads",
     "LimitServer",
     "Limiter",
+    "Metered",
     "RateLimit",
     "RateLimiter",
     "RedisCache",
@@ -76,6 +81,7 @@ __all__ = (
     "current_attempt",
     "hedge",
     "in_threads",
+    "metered",
     "rate_limit",
     "retry",
     "single_flight",

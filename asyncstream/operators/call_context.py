@@ -19,7 +19,7 @@ from typing import Any, Final
 from asyncstream.errors import PipelineError
 from asyncstream.operators.origins import Origin, digest
 
-__all__ = ("CURRENT", "CallContext", "call_context", "current_key", "identified", "on_behalf_of_none")
+__all__ = ("CURRENT", "KEEP", "CallContext", "call_context", "current_key", "identified", "on_behalf_of_none")
 
 
 class CallContext:
@@ -62,6 +62,10 @@ class CallContext:
 
 CURRENT: Final[ContextVar[CallContext | None]] = ContextVar("asyncstream_call", default=None)
 """That of the running code; None: it is part of no call that keeps track of its element."""
+
+
+KEEP: Final[ContextVar[Callable[[], None] | None]] = ContextVar("asyncstream_keep", default=None)
+"""While an async function is opened: asks for a checkpoint of the job that opens it; None: it keeps none."""
 
 
 def call_context() -> CallContext:

@@ -89,6 +89,7 @@ from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.guards import (
+    Budget,
     LimitServer,
     RedisCache,
     SharedConcurrency,
@@ -100,6 +101,7 @@ from asyncstream.guards import (
     concurrency_limit,
     hedge,
     in_threads,
+    metered,
     rate_limit,
 )
 from asyncstream.metrics import Metric
@@ -294,6 +296,10 @@ def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(stored), AsyncResults[Plane])
     assert_type(flights.async_map(cached(plane_of, store=RedisCache("redis://cache"))), AsyncResults[Plane])
     scope = SharedLimit("sqlite:///limits.db", name="planes")
+    budget = Budget(usd=5, tokens=1000, per=timedelta(days=1), scope=scope)
+    assert_type(flights.async_map(metered(plane_of, cost={"usd": 0.1}, budget=budget)), AsyncResults[Plane])
+    assert_type(budget.spent, dict[str, float])
+    budget.raise_to(usd=10)
     assert_type(flights.async_map(rate_limit(plane_of, rate=100, scope=scope)), AsyncResults[Plane])
     assert_type(flights.async_map(concurrency_limit(plane_of, most=20, scope=scope)), AsyncResults[Plane])
     assert_type(flights.async_map(adaptive_concurrency(plane_of, scope=scope)), AsyncResults[Plane])

@@ -175,6 +175,8 @@ class Blocking:
         if where.limit and part.metrics().get("circuit_state"):
             calls = _many(where.limit, "call")
             return Stuck(name, f"its circuit breaker is open; {calls} wait until the service is well again")
+        if where.limit and part.metrics().get("budget_spent"):
+            return Stuck(name, f"its budget is spent; {_many(where.limit, 'call')} wait until it is raised")
         usual = part.timings()["success"].lately(self._now).quantile(0.5)
         if seconds < max(self._stuck_after, UNUSUAL * usual):
             return None

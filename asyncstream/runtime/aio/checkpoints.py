@@ -200,13 +200,25 @@ class Checkpointer:
         Raises:
             CheckpointError: if it failed, or the job takes no more.
         """
+        return await asyncio.shield(self._request())
+
+    def ask(self, told: Callable[[bool], None]) -> None:
+        """Have one taken of all that is so now; `told` is called with whether it is safe."""
+        try:
+            request = self._request()
+        except CheckpointError:
+            asyncio.get_running_loop().call_soon(told, False)
+        else:
+            request.add_done_callback(lambda done: told(not done.cancelled() and done.exception() is None))
+
+    def _request(self) -> asyncio.Future[CheckpointInfo]:
         if self._closed or self._has_failed:
             raise CheckpointError("the job takes no more checkpoints")
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
             self._next.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._wanted.set()
-        return await asyncio.shield(self._next)
+        return self._next
 
     async def _run(self) -> None:
         every = self._settings.every_seconds

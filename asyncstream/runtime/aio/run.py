@@ -253,6 +253,7 @@ class Run:
                         self.name,
                         name in self._tracking,
                         self._call_log(name),
+                        None if self.checkpointer is None else self.checkpointer.ask,
                     )
                 )
                 if isinstance(operator, Attended):

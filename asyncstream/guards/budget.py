@@ -1,0 +1,360 @@
+"""
+A budget: how much calls may cost, in any units, until it is raised or a new period begins.
+
+By itself it is kept in memory and calls are let in at once. With a scope it is a record that all who share it
+change together, and that outlives them (`shared.budgets`): a call waits for an exchange with the store, and
+all that wait, or have ended, at the same time go in one. While the store is away no call begins; what has
+ended is told when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from asyncio import get_running_loop
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from asyncstream.clock import Clock, SystemClock
+from asyncstream.errors import PipelineError
+from asyncstream.guards.guard import Background
+from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
+from asyncstream.validation import Duration, duration_ms, refuse
+
+__all__ = ("Budget", "Reservation", "costs")
+
+log = logging.getLogger("asyncstream.budget")
+
+POLL: Final = 0.5
+"""Seconds between two looks whether a spent budget has been raised by others, or a period has begun."""
+
+RETRY: Final = 0.1
+"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
+
+
+class Reservation(NamedTuple):
+    """
+    What a call that has been let in is expected to cost.
+
+    Attributes:
+        cost: by unit.
+        period: in which it counts.
+    """
+
+    cost: Cost
+    period: int
+
+
+class Budget:
+    """
+    What calls may cost together; any number of `metered` functions share it.
+
+        Budget(usd=20, tokens=2_000_000, per=timedelta(days=1), scope=SharedLimit("sqlite:///spent.db"))
+
+    When it is spent, calls wait: the stream pauses, a checkpoint is taken if there are any, the log and the
+    job's status say so, and it goes on when the budget is raised (`raise_to`, by any process that shares it,
+    or a restart with a larger one) or the next period begins. A call that costs more than is left waits, too,
+    and those behind it.
+
+    Args:
+        per: limits are for each such period, counted from the epoch: days are those of UTC. None: for all
+        time. scope: with whom it is shared; what has been spent then also outlives the process. Its name
+        tells it
+            from other budgets in the same store. None: it is this process's, and begins anew with it.
+        clock: tells the time of day.
+        limits: by unit, of which there may be any: `usd=20`, `tokens=2_000_000`, `gpt_large_tokens=10_000`.
+
+    Attributes:
+        waited: how many calls were waiting when it was found spent, each time.
+        away: whether the store is away.
+    """
+
+    def __init__(
+        self,
+        *,
+        per: Duration | None = None,
+        scope: SharedLimit | None = None,
+        clock: Clock | None = None,
+        **limits: float,
+    ) -> None:
+        if not limits:
+            raise refuse("budget", "a limit, e.g. usd=20", None)
+        self._own = {unit: _amount(unit, limit) for unit, limit in limits.items()}
+        self._per_ms = None if per is None else duration_ms("per", per)
+        if scope is not None and not isinstance(scope, SharedLimit):
+            raise refuse("scope", "a SharedLimit", scope)
+        self.scope = scope
+        self._clock = clock or SystemClock()
+        self.waited = 0
+        self.away = False
+        self._spent: Cost = {}
+        self._limits: Cost = dict(self._own)
+        self._record: dict[str, Any] = {}
+        self._raised: dict[str, float] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._records: Records | None = None
+        self._client = secrets.token_hex(8)
+        self._number = 0
+        self._queue: deque[tuple[Cost, asyncio.Future[int]]] = deque()
+        self._settled: dict[int, dict[str, float]] = {}
+        self._running = 0
+        self._said = False
+        self._background = Background()
+        self._serving = False
+        self._wake: asyncio.Event | None = None
+        self._keeps: list[Callable[[], None]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.scope is None:
+            raise PipelineError("a Budget goes to other processes only with scope=, by which they share it")
+        per = None if self._per_ms is None else self._per_ms / 1000
+        return {"per": per, "scope": self.scope, "clock": self._clock, **self._own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    # ------------------------------------------------------------------ what users ask
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What calls have cost in this period, by unit, with what those that run may; as last seen."""
+        return {unit: self._spent.get(unit, 0.0) for unit in self._own}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that hold, by unit; as last seen."""
+        return dict(self._limits)
+
+    def raise_to(self, **limits: float) -> None:
+        """
+        Let more be spent: calls that wait go on. With a scope this is told to all who share it, as soon as
+        this process next asks for something; it holds until a larger one does.
+
+        Raises:
+            PipelineError: if the budget has no limit for a unit.
+        """
+        for unit, limit in limits.items():
+            if unit not in self._own:
+                raise refuse("raise_to", f"one of {', '.join(self._own)}", unit)
+            self._raised[unit] = max(_amount(unit, limit), self._raised.get(unit, 0.0))
+            self._limits = {**self._limits, unit: max(self._raised[unit], self._limits[unit])}
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._serve)
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return sum(not place.done() for _, place in self._queue)
+
+    def is_spent(self) -> bool:
+        """Whether calls wait for it, and none runs that might cost less than expected."""
+        return self._said
+
+    # ------------------------------------------------------------------ what calls ask
+
+    def try_reserve(self, cost: Cost) -> Reservation | None:
+        """Let a call in now, if there is room, and this can be known without asking a store."""
+        if self.scope is not None or self._queue:
+            return None
+        answer = self._exchange_here([cost])
+        if not answer.admitted:
+            return None
+        self._running += 1
+        return Reservation(cost, answer.period)
+
+    async def reserve(self, cost: Cost) -> Reservation:
+        """Wait until there is room for a call of this cost."""
+        found = self.try_reserve(cost)
+        if found is not None:
+            return found
+        loop = get_running_loop()
+        if loop is not self._loop:
+            keeps = self._keeps
+            self._begin_anew()
+            self._keeps, self._loop, self._wake = keeps, loop, asyncio.Event()
+        place: asyncio.Future[int] = loop.create_future()
+        self._queue.append((cost, place))
+        self._serve()
+        try:
+            return Reservation(cost, await place)
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+                self.settle(Reservation(cost, place.result()), {})
+            raise
+
+    def settle(self, reserved: Reservation, actual: Cost | None) -> None:
+        """A call has ended, and this is what it did cost; None: as was expected."""
+        self._running -= 1
+        if actual is not None:
+            owed = self._settled.setdefault(reserved.period, {})
+            for unit in self._own:
+                change = actual.get(unit, 0.0) - reserved.cost.get(unit, 0.0)
+                if change:
+                    owed[unit] = owed.get(unit, 0.0) + change
+        if self.scope is not None:
+            self._serve()
+        elif self._queue:
+            self._admit()
+        elif self._settled:
+            self._exchange_here([])
+
+    def on_spent(self, keep: Callable[[], None]) -> None:
+        """Have `keep` called each time that it is spent."""
+        self._keeps.append(keep)
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call."""
+
+    async def close(self) -> None:
+        """Tell the store what has ended, and let go of it."""
+        await self._background.stop()
+        self._keeps.clear()
+        records, self._records = self._records, None
+        if records is None:
+            return
+        try:
+            if self._settled or self._raised:
+                await self._ask(records, self._request([]))
+        except RecordsAway as error:
+            log.warning(
+                "%r is away; what calls have cost is counted as it was expected: %s", self.scope, error
+            )
+        finally:
+            await records.close()
+
+    # ------------------------------------------------------------------ exchanges
+
+    def _request(self, asked: list[Cost]) -> BudgetRequest:
+        settled, self._settled = self._settled, {}
+        raised, self._raised = self._raised, {}
+        self._number += 1
+        now_ms = self._clock.now_ms()
+        return BudgetRequest(
+            self._client, self._number, now_ms, self._per_ms, self._own, settled, asked, raised
+        )
+
+    def _note(self, answer: BudgetAnswer) -> None:
+        self._spent, self._limits = answer.spent, answer.limits
+
+    def _exchange_here(self, asked: list[Cost]) -> BudgetAnswer:
+        self._record, answer = exchange(self._record, self._request(asked))
+        self._note(answer)
+        return answer
+
+    def _admit(self) -> None:
+        """Of a budget of this process: let in what there is room for."""
+        while self._queue and self._queue[0][1].done():
+            self._queue.popleft()
+        waiting = [(cost, place) for cost, place in self._queue if not place.done()]
+        self._let_in(waiting, self._exchange_here([cost for cost, _ in waiting]))
+
+    def _let_in(self, asked: list[tuple[Cost, asyncio.Future[int]]], answer: BudgetAnswer) -> None:
+        for cost, place in asked[: answer.admitted]:
+            self._queue.remove((cost, place))
+            self._running += 1
+            if place.done():  # cancelled while it was asked for
+                self.settle(Reservation(cost, answer.period), {})
+            else:
+                place.set_result(answer.period)
+        if answer.admitted:
+            self._said = False
+        self._say_if_spent()
+
+    def _say_if_spent(self) -> None:
+        """When calls wait and none runs, nothing changes of itself: say so, and have it kept."""
+        if self._said or self._running or not self.waiting() or self.away:
+            return
+        self._said = True
+        self.waited += self.waiting()
+        spent, limits = self.spent, self._limits
+        used = ", ".join(f"{spent[unit]:g} of {limit:g} {unit}" for unit, limit in limits.items())
+        until = "" if self._per_ms is None else ", or the next period begins"
+        log.warning(
+            "the budget is spent (%s); %d calls wait until it is raised%s",
+            used,
+            self.waiting(),
+            until,
+            extra={"spent": dict(self._spent), "limits": dict(self._limits), "waiting": self.waiting()},
+        )
+        for keep in self._keeps:
+            keep()
+
+    def _serve(self) -> None:
+        """See to it that what waits, or has ended, is told to the store."""
+        if self._wake is None or get_running_loop() is not self._loop:
+            return
+        self._wake.set()
+        if not self._serving:
+            self._serving = True
+            self._background.start(self._exchanges())
+
+    async def _exchanges(self) -> None:
+        assert self._wake is not None
+        try:
+            while self._queue or self._settled or self._raised:
+                self._wake.clear()
+                waiting = [(cost, place) for cost, place in self._queue if not place.done()]
+                asked = [cost for cost, _ in waiting]
+                if self.scope is None:
+                    answer = self._exchange_here(asked)
+                else:
+                    if self._records is None:
+                        self._records = self.scope.records()
+                    answer = await self._until_answered(self._records, self._request(asked))
+                self._let_in(waiting, answer)
+                while self._queue and self._queue[0][1].done():
+                    self._queue.popleft()
+                if self._queue and not answer.admitted:
+                    looks = self.scope is not None or self._per_ms is not None
+                    try:
+                        async with asyncio.timeout(POLL if looks else None):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        pass
+        finally:
+            self._serving = False
+
+    async def _until_answered(self, records: Records, request: BudgetRequest) -> BudgetAnswer:
+        """Ask until there is an answer: whether it has been done is not known before."""
+        pause = RETRY
+        while True:
+            try:
+                return await self._ask(records, request)
+            except RecordsAway as error:
+                if not self.away:
+                    self.away = True
+                    log.warning("%r is away; calls wait for it: %s", self.scope, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    async def _ask(self, records: Records, request: BudgetRequest) -> BudgetAnswer:
+        assert self.scope is not None
+        answer = await records.update(
+            f"budget:{self.scope.name}", lambda record, moment: exchange(record, request)
+        )
+        self.away = False
+        self._note(answer)
+        return answer
+
+
+def _amount(unit: str, limit: object) -> float:
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < float("inf"):
+        raise refuse(unit, "a number of at least 0", limit)
+    return float(limit)
+
+
+def costs(budget: Budget, what: str, found: Any) -> Cost:
+    """What a call costs, by unit, of what the user's function gave: a number, if there is but one unit."""
+    units = budget.limits
+    if isinstance(found, Mapping):
+        if not found.keys() <= units.keys():
+            raise refuse(what, f"costs in {', '.join(units)}", dict(found))
+        return {unit: _amount(f"{what}[{unit!r}]", amount) for unit, amount in found.items()}
+    if len(units) > 1:
+        raise refuse(what, f"a mapping of {', '.join(units)} to numbers", found)
+    return {next(iter(units)): _amount(what, found)}

@@ -1,0 +1,97 @@
+"""The rule of a budget: nothing is let in above the limit, and what has been asked for is done once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.guards import Budget, LimitServer, SharedLimit, metered
+from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, exchange
+from tests.guards.services import Flaky
+
+DAY = 86_400_000
+
+
+def ask(
+    record: dict[str, Any], number: int, *asked: float, client: str = "a", now_ms: int = 0, **more: Any
+) -> tuple[dict[str, Any], BudgetAnswer]:
+    per_ms = more.pop("per_ms", None)
+    limits = more.pop("limits", {"usd": 10.0})
+    costs = [{"usd": cost} for cost in asked]
+    return exchange(record, BudgetRequest(client, number, now_ms, per_ms, limits, asked=costs, **more))
+
+
+def test_calls_are_let_in_as_long_as_there_is_room_and_in_order() -> None:
+    record, answer = ask({}, 1, 4.0, 4.0, 4.0, 1.0)
+    assert (answer.admitted, answer.spent) == (2, {"usd": 8.0})  # the small one does not overtake
+    record, answer = ask(record, 2, 4.0, settled={0: {"usd": -3.0}})
+    assert (answer.admitted, answer.spent) == (1, {"usd": 9.0})
+
+
+def test_what_is_asked_for_again_is_not_done_twice() -> None:
+    record, first = ask({}, 1, 4.0, settled={0: {"usd": 1.0}})
+    again, second = ask(record, 1, 4.0, settled={0: {"usd": 1.0}})
+    assert (first, record) == (second, again)
+
+
+def test_a_period_begins_with_nothing_spent_and_settles_what_is_of_it() -> None:
+    record, _ = ask({}, 1, 9.0, now_ms=DAY - 1, per_ms=DAY)
+    record, answer = ask(record, 2, 9.0, now_ms=DAY, per_ms=DAY, settled={0: {"usd": 50.0}})
+    assert (answer.admitted, answer.period, answer.spent) == (1, 1, {"usd": 9.0})
+    _, answer = ask(record, 1, 9.0, client="with a clock that is behind", now_ms=DAY - 1, per_ms=DAY)
+    assert (answer.admitted, answer.period) == (0, 1)
+
+
+def test_a_raised_limit_holds_for_all() -> None:
+    record, _ = ask({}, 1, 10.0)
+    record, answer = ask(record, 1, 5.0, client="b", raised={"usd": 15.0})
+    assert answer.admitted == 1
+    assert ask(record, 2)[1].limits == {"usd": 15.0}
+
+
+def test_every_unit_must_have_room() -> None:
+    request = BudgetRequest("a", 1, 0, None, {"usd": 1.0, "tokens": 100}, asked=[{"usd": 0.1, "tokens": 101}])
+    assert exchange({}, request)[1].admitted == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.5, 1.5), st.integers(1, 6)), min_size=1, max_size=60)
+)
+def test_no_more_is_overspent_than_the_calls_that_ran_cost_above_their_estimates(
+    calls: list[tuple[float, float, int]],
+) -> None:
+    record: dict[str, Any] = {}
+    running: list[tuple[float, float]] = []
+    spent, allowed, number = 0.0, 10.0, 0
+    for estimate, off, most in calls:
+        number += 1
+        record, answer = ask(record, number, estimate)
+        if not answer.admitted:
+            break
+        running.append((estimate, estimate * off))
+        allowed = 10.0 + sum(max(actual - expected, 0.0) for expected, actual in running)
+        while len(running) >= most:
+            expected, actual = running.pop(0)
+            spent += actual
+            number += 1
+            record, _ = ask(record, number, settled={0: {"usd": actual - expected}})
+    assert spent + sum(actual for _, actual in running) <= allowed + 1e-6
+
+
+async def test_while_the_store_is_away_no_call_begins() -> None:
+    with LimitServer() as server:
+        service = Flaky(0)
+        guard = metered(service, cost=1.0, budget=Budget(usd=100, scope=SharedLimit(server.url)))
+        async with asyncio.timeout(20), guard:
+            await asyncio.gather(*(guard(number) for number in range(20)))
+            await asyncio.to_thread(server.close)
+            call = asyncio.create_task(guard(0))
+            await asyncio.wait({call}, timeout=0.4)
+            assert not call.done()
+            assert guard.counters()["limit_store_away"] == 1
+            server.start()
+            await call
+    assert len(service.times) == 21

@@ -1,0 +1,223 @@
+"""Budgets: what calls cost is reserved, settled and taken back, and a spent one makes calls wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline
+from asyncstream.clock import ManualClock
+from asyncstream.errors import PipelineError
+from asyncstream.guards import Budget, SharedLimit, metered, retry
+from asyncstream.testing.loop import run_virtual
+from tests.guards.services import Flaky, now_ms
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> SharedLimit:
+    return SharedLimit(f"sqlite:///{tmp_path}/spent.db")
+
+
+def paying(budget: Budget, estimate: float, actual: float, charged: list[float], takes: float = 0.1) -> Any:
+    async def ask(value: int) -> float:
+        await asyncio.sleep(takes)
+        charged.append(actual)
+        return actual
+
+    return metered(ask, cost=estimate, actual=lambda value, answer: answer, budget=budget)
+
+
+async def until_spent(guards: list[Any], calls: int, concurrency: int) -> None:
+    """Make calls, so many of each guard at once, until the budget lets no more of them begin."""
+    waiting = iter(range(calls))
+
+    async def one_after_the_other(guard: Any) -> None:
+        for number in waiting:
+            await guard(number)
+
+    tasks = [asyncio.create_task(one_after_the_other(guard)) for guard in guards for _ in range(concurrency)]
+    await asyncio.wait(tasks, timeout=60)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("actual", [1.0, 1.5, 2.0, 0.5])
+async def test_overspends_by_no_more_than_the_calls_in_flight(
+    scope: SharedLimit, actual: float, is_shared: bool
+) -> None:
+    charged: list[float] = []
+    budgets = [Budget(usd=50, scope=scope) for _ in range(2)] if is_shared else [Budget(usd=50)]
+    guards = [paying(budget, 1.0, actual, charged) for budget in budgets]
+    in_flight = 8 * len(guards)
+    await until_spent(guards, 1000, 8)
+    assert sum(charged) <= 50 + in_flight * max(actual - 1.0, 0)
+    assert sum(charged) > 50 - 1.0  # all of it is used, also where estimates are too high
+    for budget in budgets:
+        await budget.close()
+
+
+async def test_a_failed_call_costs_nothing_and_each_attempt_is_counted() -> None:
+    budget = Budget(usd=3)
+    assert await retry(metered(Flaky(2), cost=2.0, budget=budget))(7) == 7
+    assert budget.spent == {"usd": 2.0}
+    charging = Budget(usd=10)
+    failing = metered(Flaky(1), cost=2.0, failed=lambda value, error: 0.5, budget=charging)
+    with pytest.raises(OSError, match="down"):
+        await failing(1)
+    assert charging.spent == {"usd": 0.5}
+
+
+async def test_a_cancelled_call_stays_counted_as_it_was_expected() -> None:
+    budget = Budget(usd=3)
+    call = asyncio.create_task(metered(Flaky(0, takes=10), cost=2.0, budget=budget)(1))
+    await asyncio.sleep(1)
+    call.cancel()
+    await asyncio.wait({call})
+    assert budget.spent == {"usd": 2.0}
+
+
+async def test_several_units_by_a_function_of_the_element() -> None:
+    budget = Budget(usd=1, tokens=100)
+    cost = lambda words: {"usd": 0.01, "tokens": 2 * words}  # noqa: E731
+    guard = metered(
+        Flaky(0), cost=cost, actual=lambda words, answer: {"tokens": answer, "usd": 0.01}, budget=budget
+    )
+    await guard(40)
+    assert budget.spent == {"usd": 0.01, "tokens": 40.0}
+    assert guard.counters()["budget_used_percent"] == 40
+
+
+async def test_a_spent_budget_goes_on_when_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "asyncstream.budget")
+    budget = Budget(usd=2)
+    service = Flaky(0)
+    guard = metered(service, cost=1.0, budget=budget)
+    calls = [asyncio.create_task(guard(number)) for number in range(5)]
+    await asyncio.sleep(100)
+    assert len(service.times) == 2
+    assert budget.is_spent()
+    assert [record.message for record in caplog.records] == [
+        "the budget is spent (2 of 2 usd); 3 calls wait until it is raised"
+    ]
+    budget.raise_to(usd=4)
+    await asyncio.sleep(1)
+    assert len(service.times) == 4
+    budget.raise_to(usd=5)
+    await asyncio.gather(*calls)
+    assert not budget.is_spent()
+
+
+def test_a_new_period_begins_with_a_full_budget() -> None:
+    async def main() -> list[int]:
+        service = Flaky(0)
+        guard = metered(service, cost=1.0, budget=Budget(calls=3, per=60, clock=clock))
+        calls = [asyncio.create_task(guard(number)) for number in range(7)]
+        for _ in range(4):
+            await asyncio.sleep(30)
+            clock.set_ms(clock.now_ms() + 30_000)
+        await asyncio.sleep(1)
+        await asyncio.gather(*calls)
+        return [time // 1000 for time in service.times]
+
+    clock = ManualClock(1_000_000 * 60_000)
+    assert run_virtual(main()) == [0] * 3 + [60] * 3 + [120]
+
+
+def test_what_was_spent_outlives_the_process(scope: SharedLimit) -> None:
+    def life(budget: Budget, calls: int) -> int:
+        async def main() -> int:
+            service = Flaky(0)
+            guard = metered(service, cost=1.0, budget=budget)
+            async with guard:
+                await until_spent([guard], calls, 3)
+            return len(service.times)
+
+        return run_virtual(main())
+
+    assert life(Budget(usd=10, scope=scope), 6) == 6
+    assert life(Budget(usd=10, scope=scope), 6) == 4
+    assert life(Budget(usd=12, scope=scope), 6) == 2  # begun again with a larger one
+
+
+def test_one_process_raises_it_for_all(scope: SharedLimit) -> None:
+    async def main() -> int:
+        guard = metered(Flaky(0), cost=1.0, budget=Budget(usd=1, scope=scope))
+        other = metered(Flaky(0), cost=1.0, budget=Budget(usd=1, scope=scope))
+        await guard(1)
+        waiting = asyncio.create_task(guard(2))
+        await asyncio.sleep(10)
+        other.budget.raise_to(usd=3)  # type: ignore[attr-defined]
+        began = now_ms()
+        await other(3)
+        await waiting
+        return now_ms() - began
+
+    assert run_virtual(main()) <= 1000
+
+
+# ------------------------------------------------------------------ in a pipeline
+
+
+def test_a_spent_budget_pauses_the_stream_checkpoints_and_says_so() -> None:
+    async def main() -> None:
+        budget, store = Budget(usd=5), MemoryStore()
+        found: list[int] = []
+        pipeline = Pipeline("spends")
+        numbers = pipeline.source(range(12), name="numbers")
+        asked = numbers.async_map(
+            metered(Flaky(0, takes=0.1), cost=1.0, budget=budget), name="ask", concurrency=2
+        )
+        asked.to(found, name="found")
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=3600)) as job:
+            before = job.status().checkpoint
+            await asyncio.sleep(60)
+            assert found == list(range(5))
+            status = job.status()
+            assert before is not None
+            assert status.checkpoint is not None
+            assert status.checkpoint.number == before.number + 1
+            step = status.step("ask")
+            assert step.waiting["limit"] == 2
+            assert "budget is spent" in str(step.stuck)
+            budget.raise_to(usd=20)
+            await job.wait()
+        assert found == list(range(12))
+
+    run_virtual(main())
+
+
+def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:
+    again = pickle.loads(pickle.dumps(Budget(usd=3, per=60, scope=scope)))
+    assert again.limits == {"usd": 3.0}
+    with pytest.raises(PipelineError, match="scope="):
+        pickle.dumps(Budget(usd=3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Budget(),
+        lambda: Budget(usd=-1),
+        lambda: Budget(usd="much"),  # type: ignore[arg-type]
+        lambda: Budget(usd=1, per=0),
+        lambda: Budget(usd=1, scope="sqlite:///x"),  # type: ignore[arg-type]
+        lambda: Budget(usd=1).raise_to(tokens=5),
+        lambda: metered(Flaky(0), cost=1, budget=5),  # type: ignore[call-overload]
+        lambda: metered(Flaky(0), cost=1, budget=Budget(usd=1, tokens=1)),
+        lambda: metered(Flaky(0), cost={"token": 1}, budget=Budget(usd=1, tokens=1)),
+        lambda: metered(Flaky(0), cost=1, actual=3, budget=Budget(usd=1)),  # type: ignore[call-overload]
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(PipelineError):
+        wrong()
