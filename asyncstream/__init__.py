@@ -34,6 +34,8 @@ from asyncstream.connectors import (
     CsvSink,
     CsvSource,
     DeadLetterSource,
+    FrameSink,
+    FrameSource,
     GlobSource,
     Inbox,
     Items,
@@ -100,6 +102,7 @@ from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import (
     AsyncResults,
+    FrameResult,
     KeyedResults,
     KeyedStream,
     PatternMatches,
@@ -185,6 +188,9 @@ __all__ = (
     "FailedElement",
     "First",
     "GlobalWindows",
+    "FrameResult",
+    "FrameSink",
+    "FrameSource",
     "Inbox",
     "IngestionTime",
     "Items",

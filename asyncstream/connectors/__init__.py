@@ -19,6 +19,7 @@ from asyncstream.connectors.files import (
     ParquetSource,
     RejectedRow,
 )
+from asyncstream.connectors.frames import FrameSink, FrameSource
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
@@ -39,6 +40,8 @@ __all__ = (
     "CsvSource",
     "DeadLetterSource",
     "GlobSource",
+    "FrameSink",
+    "FrameSource",
     "Inbox",
     "Items",
     "JsonLinesFolderSink",

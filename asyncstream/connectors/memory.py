@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, SourceError, UserFunctionError, describe_error, safe_repr
@@ -81,6 +82,8 @@ class Items(Source[T]):
             raise self._refusal()
         if self._make is not None:
             items = self._make()
+            if is_frame(items):  # or its columns would pass for its elements
+                raise SourceError("the function gave a frame: give it to FrameSource, which reads rows")
         if isinstance(items, AsyncIterable):
             return AsyncReader(items, self._batch)
         if isinstance(items, Iterable):

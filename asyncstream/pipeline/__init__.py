@@ -1,5 +1,6 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
+from asyncstream.pipeline.collected import FrameResult
 from asyncstream.pipeline.connected import Broadcast, Connected, ConnectedToBroadcast, Several
 from asyncstream.pipeline.ending import StreamEnd
 from asyncstream.pipeline.joined import AsOf, CoGroup, Join, Joined
@@ -16,6 +17,7 @@ __all__ = (
     "CoGroup",
     "Connected",
     "ConnectedToBroadcast",
+    "FrameResult",
     "KeyedResults",
     "Join",
     "Joined",

@@ -5,19 +5,23 @@ Where a stream ends: in a sink, or in the program that runs the job.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from asyncstream.connectors.base import Sink
+from asyncstream.connectors.frames import FrameSink
 from asyncstream.connectors.memory import CallbackSink
 from asyncstream.connectors.outlets import Answers, Publication, Published, Results, ResultsHandle
-from asyncstream.errors import PipelineError
+from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
+from asyncstream.pipeline.collected import FrameResult
 from asyncstream.pipeline.ends import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 from asyncstream.validation import Fields, selector
 
 if TYPE_CHECKING:
+    import polars
     from anyio.streams.memory import MemoryObjectSendStream
 
     from asyncstream.pipeline.stream import Stream
@@ -111,6 +115,55 @@ class Ending(Generic[T]):
         key_of = selector("by", by)
         asked = key_of if asked_by is None else selector("asked_by", asked_by)
         self._end("answers", name, Answers(key_of, asked))
+
+    def to_arrow(self, *, schema: Any = None, name: str | None = None) -> FrameResult[Any]:
+        """
+        End the stream in a `pyarrow.Table`, of a job whose input ends: `await stream.to_arrow().run()`.
+
+        Elements are mappings and other records, as for `ParquetSink`, and are kept in memory.
+
+        Args:
+            schema: of pyarrow. None: that of the elements.
+
+        Raises:
+            MissingExtra: if pyarrow is not installed.
+        """
+        return self._to_frame("to_arrow", schema, name, lambda table: table)
+
+    def to_polars(self, *, schema: Any = None, name: str | None = None) -> FrameResult[polars.DataFrame]:
+        """
+        End the stream in a `polars.DataFrame`; else as `to_arrow`.
+
+        Raises:
+            MissingExtra: if Polars or pyarrow is not installed.
+        """
+        if find_spec("polars") is None:
+            raise MissingExtra("to_polars", "polars")
+
+        def converted(table: Any) -> Any:
+            import polars
+
+            return polars.from_arrow(table)
+
+        return self._to_frame("to_polars", schema, name, converted)
+
+    def to_pandas(self, *, schema: Any = None, name: str | None = None) -> FrameResult[Any]:
+        """
+        End the stream in a `pandas.DataFrame`; else as `to_arrow`.
+
+        Raises:
+            MissingExtra: if pandas or pyarrow is not installed.
+        """
+        if find_spec("pandas") is None:
+            raise MissingExtra("to_pandas", "pandas")
+        return self._to_frame("to_pandas", schema, name, lambda table: table.to_pandas())
+
+    def _to_frame(
+        self, kind: str, schema: Any, name: str | None, convert: Callable[[Any], Any]
+    ) -> FrameResult[Any]:
+        sink = FrameSink(schema)
+        self._end(kind, name, sink)
+        return FrameResult(self._graph, sink, convert)
 
     def discard(self, *, name: str | None = None) -> None:
         """End the stream: its elements are not needed."""

@@ -11,6 +11,7 @@ from typing import Any
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.validation import is_async_function, refuse
@@ -19,11 +20,13 @@ __all__ = ("as_sink", "as_source")
 
 
 def as_source(source: Any) -> Source[Any]:
-    """A `Source`, an iterable, an async one, a memory stream, or a function that makes one, as a source."""
+    """A `Source`, an iterable, a frame, a memory stream, or a function of an iterable, as a source."""
     if isinstance(source, Source):
         return source
     if isinstance(source, MemoryObjectReceiveStream):
         return MemoryStreamSource(source)
+    if is_frame(source):
+        return FrameSource(source)
     if isinstance(source, str | bytes) or not (
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))

@@ -13,6 +13,7 @@ from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
+from asyncstream.connectors.frames import Frame
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
@@ -68,7 +69,13 @@ class Pipeline:
 
     def __init__(self, name: str = "pipeline") -> None:
         self.name = text("name", name)
-        self._graph = Graph()
+        self._graph = Graph(self.name)
+
+    @classmethod
+    def _of(cls, graph: Graph) -> Pipeline:
+        pipeline = cls(graph.name)
+        pipeline._graph = graph
+        return pipeline
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r} of {len(list(self._graph))} steps>"
@@ -77,6 +84,8 @@ class Pipeline:
 
     @overload
     def source(self, source: Source[T], *, name: str | None = None) -> SourceStream[T]: ...
+    @overload
+    def source(self, source: Frame, *, name: str | None = None) -> SourceStream[dict[str, Any]]: ...
     @overload
     def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
     @overload
@@ -92,7 +101,8 @@ class Pipeline:
         Start a stream.
 
         Args:
-            source: a `Source`; an iterable or async iterable of elements; the receiving end of an anyio
+            source: a `Source`; an iterable or async iterable of elements; a frame of Polars or pandas, a
+                pyarrow table or a relation of DuckDB, whose rows are dicts; the receiving end of an anyio
                 memory stream; or a function without arguments that makes one for each run, for what can be
                 iterated over only once.
         """

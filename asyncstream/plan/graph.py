@@ -153,12 +153,16 @@ class Graph:
     """
     The steps of a pipeline, by name, in the order in which they were added.
 
+    Args:
+        name: of the pipeline.
+
     Attributes:
         in_use: a run is under way; sources and sinks serve one at a time.
         unnamed: the steps that the user gave no name, so that it changes with their position.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "pipeline") -> None:
+        self.name = name
         self.in_use = False
         self.unnamed: set[str] = set()
         self._steps: dict[str, Step] = {}
@@ -232,7 +236,7 @@ class Graph:
                 if name not in names:
                     what = "source" if kind is SourceStep else "sink"
                     raise PipelineError(f"there is no {what} {name!r}; there is {', '.join(names) or 'none'}")
-        other = Graph()
+        other = Graph(self.name)
         other.unnamed = set(self.unnamed)
         for step in self:
             if isinstance(step, SourceStep):

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, assert_type
 
+import polars
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from asyncstream import (
@@ -33,6 +34,9 @@ from asyncstream import (
     DiskState,
     DryRun,
     FailedCall,
+    FrameResult,
+    FrameSink,
+    FrameSource,
     GlobSource,
     Inbox,
     IngestionTime,
@@ -86,6 +90,7 @@ from asyncstream import (
     web,
 )
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
+from asyncstream.connectors.http import RestSource, ServerSentEvent, SseSource, WebSocketSource
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
 from asyncstream.elements import Timestamps
 from asyncstream.guards import (
@@ -186,6 +191,17 @@ def sources(
     assert_type(pipeline.source(flights), SourceStream[Flight])
     assert_type(pipeline.source(live), SourceStream[Flight])
     assert_type(pipeline.source(Items(flights)), SourceStream[Flight])
+    assert_type(FrameSource(polars.DataFrame()), FrameSource[dict[str, Any]])
+    assert_type(pipeline.source(polars.DataFrame()), SourceStream[dict[str, Any]])
+    assert_type(pipeline.source(flights).to_polars(), FrameResult[polars.DataFrame])
+    assert_type(pipeline.source(flights).to_polars().result(), polars.DataFrame)
+    assert_type(pipeline.source(flights).to_arrow(), FrameResult[Any])
+    assert_type(pipeline.source(flights).to_pandas(), FrameResult[Any])
+    assert_type(FrameSink().table(), Any)
+    assert_type(pipeline.source(SseSource("http://x")), SourceStream[Any])
+    assert_type(pipeline.source(WebSocketSource("ws://x")), SourceStream[Any])
+    assert_type(pipeline.source(RestSource("http://x")), SourceStream[Any])
+    assert_type(ServerSentEvent("data").id, str)
     assert_type(ParquetSource("in.parquet"), ParquetSource[dict[str, Any]])
     assert_type(ArrowIpcSource("in.arrow", model=Flight), ArrowIpcSource[Flight])
     assert_type(ParquetSink("out", partition_by="day"), ParquetSink)

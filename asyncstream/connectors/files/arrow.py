@@ -37,6 +37,10 @@ _NATIVE: Final = (
 )
 
 
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), bytes, datetime, date, time, Decimal})
+"""Types whose values are written as they are."""
+
+
 def parquet() -> Any:
     """
     The module `pyarrow.parquet`.
@@ -85,6 +89,7 @@ class Tables:
         self._arrow = pyarrow
         self._columns = columns
         self._json = JsonWriter(default)
+        self._has_default = default is not None
         self._tables: list[Any] = []
         self._seen: Any = None
         self.rows = 0
@@ -94,26 +99,51 @@ class Tables:
         """Collect elements; gives how many were, and why the next one does not fit, if it does not."""
         try:
             if values:
-                self._add([self._row(value) for value in values])
+                self._add(values)
         except Exception:  # of values, of their types, of the user's function: now one by one
             for place, value in enumerate(values):
                 try:
-                    self._add([self._row(value)])
+                    self._add([value])
                 except Exception as error:
                     return place, error
         return len(values), None
 
-    def _row(self, value: Any) -> dict[str, Any]:
-        record = value if type(value) is dict else record_of(value)
-        if not record:
+    def _add(self, values: Sequence[Any]) -> None:
+        arrow, columns = self._arrow, self._by_columns(values)
+        if self.schema is not None:
+            if more := columns.keys() - set(self.schema.names):
+                what = ", ".join(map(repr, sorted(more)))
+                raise ValueError(f"there is no column for {what}: name all of them, schema=")
+            nothing = [None] * len(values)
+            arrays = [arrow.array(columns.get(field.name, nothing), field.type) for field in self.schema]
+            table = arrow.Table.from_arrays(arrays, schema=self.schema)
+        else:
+            table = arrow.table({name: arrow.array(column) for name, column in columns.items()})
+            schemas = [table.schema] if self._seen is None else [self._seen, table.schema]
+            self._seen = arrow.unify_schemas(schemas, promote_options="permissive")
+        self._tables.append(table)
+        self.rows += len(values)
+
+    def _by_columns(self, values: Sequence[Any]) -> dict[str, list[Any]]:
+        """The values of elements by column: whole columns at a time, of which most need not be looked at."""
+        records = [value if type(value) is dict else record_of(value) for value in values]
+        if not all(records):
             raise TypeError("expected a mapping, or something that has fields, and at least one of them")
-        names = self._columns if self._columns is not None else record
-        row = {}
-        for name in names:
-            if not isinstance(name, str):
-                raise TypeError(f"expected names of columns, got {name!r}")
-            row[name] = self._cell(record[name])
-        return row
+        rows: list[Any] = records
+        if self._columns is not None:
+            columns = {name: [row[name] for row in rows] for name in self._columns}
+        else:
+            first = rows[0].keys()
+            is_alike = all(row.keys() == first for row in rows)
+            names = first if is_alike else dict.fromkeys(name for row in rows for name in row)
+            for name in names:
+                if not isinstance(name, str):
+                    raise TypeError(f"expected names of columns, got {name!r}")
+            columns = {name: [row.get(name) for row in rows] for name in names}
+        for name, column in columns.items():
+            if self._has_default or not _PLAIN.issuperset(map(type, column)):
+                columns[name] = [self._cell(value) for value in column]
+        return columns
 
     def _cell(self, value: Any) -> Any:
         value = self._json.own(value)
@@ -121,35 +151,33 @@ class Tables:
             value = value.value
         return value if isinstance(value, _NATIVE) else self._json.plain(value)
 
-    def _add(self, rows: list[dict[str, Any]]) -> None:
-        arrow = self._arrow
-        if self.schema is not None:
-            known = set(self.schema.names)
-            for row in rows:
-                if not row.keys() <= known:
-                    more = ", ".join(map(repr, sorted(row.keys() - known)))
-                    raise ValueError(f"there is no column for {more}: name all of them, schema=")
-            table = arrow.Table.from_pylist(rows, schema=self.schema)
-        else:
-            names = dict.fromkeys(name for row in rows for name in row)
-            table = arrow.table({name: arrow.array([row.get(name) for row in rows]) for name in names})
-            schemas = [table.schema] if self._seen is None else [self._seen, table.schema]
-            self._seen = arrow.unify_schemas(schemas, promote_options="permissive")
-        self._tables.append(table)
-        self.rows += len(rows)
-
     def take(self) -> Any:
         """All that was collected, as one table; from now on its schema is that of all others."""
-        arrow = self._arrow
-        if self.schema is None:
-            self.schema = arrow.schema(
+        table = self.whole()
+        self.schema = table.schema
+        self._tables, self.rows = [], 0
+        return table
+
+    def whole(self) -> Any:
+        """All that was collected, as one table; more may follow."""
+        arrow, schema = self._arrow, self.schema
+        if schema is None:
+            schema = arrow.schema(
                 [
                     field.with_type(arrow.string()) if arrow.types.is_null(field.type) else field
                     for field in self._seen or ()
                 ]
             )
-        tables, self._tables, self.rows = self._tables, [], 0
-        if not tables:
-            return self.schema.empty_table()
-        whole = arrow.concat_tables(tables, promote_options="permissive")
-        return whole.select(self.schema.names).cast(self.schema)
+        if not self._tables:
+            return schema.empty_table()
+        whole = arrow.concat_tables(self._tables, promote_options="permissive")
+        return whole.select(schema.names).cast(schema)
+
+    def cut(self, rows: int) -> None:
+        """Keep the first ones only."""
+        kept, left = [], rows
+        for table in self._tables:
+            if left > 0:
+                kept.append(table.slice(0, left))
+                left -= len(table)
+        self._tables, self.rows = kept, rows
