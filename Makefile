@@ -1,5 +1,5 @@
 # make demo    real flights, enriched over HTTP; prints a report, and does it again on Spark
-# make test    everything that must hold: lint, types, tests on the oldest and newest Python found
+# make test    everything that must hold: lint, types, tests; what may differ on the newest Python found, too
 # make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
@@ -10,19 +10,19 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-.PHONY: demo test quick bench pictures setup lint types tests tests-newest clean
+.PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest clean
 .DEFAULT_GOAL := setup
 
 demo: setup
 	$(BIN)/python -m examples.flights
 	$(BIN)/python -m examples.flights.on_spark
 
-# the two Pythons side by side: each leaves the other a core, and its output comes when it is through
-test: lint types
-	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-newest
+# two at a time, the long ones first: each leaves the other a core, and its output comes when it is through
+test: lint
+	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types
 
 quick: lint
-	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -m "not slow and not spark and not web and not broker"
+	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark and not web and not broker"
 
 bench: setup
 	$(BIN)/python -m benchmarks
@@ -40,12 +40,15 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/spark
 
-# the core once more on the newest Python, if that is another one than .venv has
+tests-spark: setup
+	$(BIN)/python -m pytest tests/spark
+
+# what may differ once more on the newest Python, if that is another one than .venv has
 ifneq ($(OLDEST),$(NEWEST))
 tests-newest: .venv-newest/ready
-	.venv-newest/bin/python -m pytest -p no:cacheprovider
+	.venv-newest/bin/python -m pytest -p no:cacheprovider -m "not once and not broker"
 else
 tests-newest:
 endif

@@ -23,21 +23,29 @@ settings.load_profile("any machine")
 pytest_plugins = ("pytester", "tests.servers.kafka", "tests.servers.postgres", "tests.servers.redis")
 
 
-TIERS: Final = {
-    "spark": "spark",
-    "web": "web",
-    **dict.fromkeys(("cli", "crash", "examples", "properties", "runtime", "testing", "typing"), "slow"),
-    **dict.fromkeys(("test_cli.py", "test_package.py", "test_readme.py"), "slow"),
+TIERS: Final[dict[str, tuple[str, ...]]] = {
+    "spark": ("spark", "once"),
+    "web": ("web", "once"),
+    **dict.fromkeys(("cli", "crash", "examples", "properties", "testing", "typing"), ("slow", "once")),
+    **dict.fromkeys(("runtime", "crash/test_inbox_kill.py"), ("slow",)),
+    **dict.fromkeys(("servers", "simulation", "telemetry"), ("once",)),
+    **dict.fromkeys(("test_cli.py", "test_package.py", "test_readme.py"), ("slow", "once")),
+    **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
 }
-"""The marker that all tests of a folder have, or of a file, so that `make quick` can leave them out."""
+"""
+The markers of all tests of a folder, or of a file. `make quick` leaves out what is slow, on Spark or in a
+browser. What is marked "once" is run on the oldest Python only: the rest depends on the interpreter (tasks,
+timers and cancellation, classes and their pickles, SQLite and RocksDB, what every step means, killed
+processes of one kind).
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        tier = TIERS.get(item.path.relative_to(here).parts[0])
-        if tier is not None:
-            item.add_marker(tier)
+        path = item.path.relative_to(here)
+        for marker in TIERS.get(path.as_posix()) or TIERS.get(path.parts[0], ()):
+            item.add_marker(marker)
 
 
 def pytest_configure(config: pytest.Config) -> None:

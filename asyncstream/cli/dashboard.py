@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
 from yarl import URL
 
 import asyncstream.web as pages
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.runtime.aio.job import Job
+
+if TYPE_CHECKING:
+    # its server is imported where it is used: it takes as long to import as the rest of the command line
+    from aiohttp import web
 
 __all__ = ("Dashboard", "serving")
 
@@ -49,6 +52,8 @@ class Dashboard:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request as the ASGI application does."""
+        from aiohttp import web
+
         if URL(f"http://{request.host}").host not in NAMES:
             raise web.HTTPForbidden(text="this is for the machine itself\n")
         if self._app is None:
@@ -120,6 +125,8 @@ async def serving(
     if port is None:
         yield dashboard
         return
+    from aiohttp import web
+
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dashboard.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=PATIENCE, handler_cancellation=True)

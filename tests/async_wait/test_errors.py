@@ -14,6 +14,7 @@ from asyncstream.errors import UserFunctionError
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.async_wait.rig import Rig, Service, passes
+from tests.naming import shown
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -246,7 +247,7 @@ async def test_nothing_is_called_after_the_job_has_failed() -> None:
 # -------------------------------------------------------------------- results
 
 
-@pytest.mark.parametrize("result", ["text", b"bytes", {"a": 1}, None, 5, object()], ids=repr)
+@pytest.mark.parametrize("result", ["text", b"bytes", {"a": 1}, None, 5, object()], ids=shown)
 async def test_flat_map_refuses_what_is_no_iterable_of_results(result: Any) -> None:
     """PyFlink emits a text letter by letter."""
 

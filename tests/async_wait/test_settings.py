@@ -19,6 +19,7 @@ from asyncstream.async_wait import (
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from tests.async_wait.rig import Rig, Service
+from tests.naming import shown
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -46,7 +47,7 @@ class Client(AsyncFunction[Any, Any]):
 
 
 @pytest.mark.parametrize(
-    "function", [call, functools.partial(call), Callable(), Client(), Client().invoke], ids=repr
+    "function", [call, functools.partial(call), Callable(), Client(), Client().invoke], ids=shown
 )
 async def test_async_functions_of_every_form_are_called(function: Any) -> None:
     async with Rig(function) as rig:
@@ -85,7 +86,7 @@ async def test_async_functions_of_every_form_are_called(function: Any) -> None:
         ({"isolation": "process"}, "isolation"),
         ({"replay": "none"}, "replay"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(PipelineError, match=f"^{named}: expected"):

@@ -76,7 +76,7 @@ class Clients:
         while not self._leaves:
             new = order(next(self._numbers))
             while (told := await self.post(new)) is None:  # noqa: ASYNC110 - the service must come back
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.3)  # 500 that hurry would take the core that the service needs to start
             self.repeated += not told
             self.accepted.add(new["id"])
             self._news.set()

@@ -17,6 +17,7 @@ import pytest
 from asyncstream.state import Table
 from asyncstream.state.keys import check_key
 from asyncstream.timers import TimerQueue
+from tests.naming import shown
 
 
 class Place(NamedTuple):
@@ -66,7 +67,7 @@ SOUND = [
 ]
 
 
-@pytest.mark.parametrize("key", NAN, ids=repr)
+@pytest.mark.parametrize("key", NAN, ids=shown)
 def test_what_does_not_equal_itself_is_refused_by_tables_and_timers(key: Any) -> None:
     with pytest.raises(ValueError, match="a key must equal itself, got"):
         check_key(key)
@@ -81,7 +82,7 @@ def test_what_does_not_equal_itself_is_refused_by_tables_and_timers(key: Any) ->
     assert len(timers) == 1
 
 
-@pytest.mark.parametrize("key", SOUND, ids=repr)
+@pytest.mark.parametrize("key", SOUND, ids=shown)
 def test_every_other_key_is_taken(key: Any) -> None:
     check_key(key)
     rows, timers = Table("rows"), TimerQueue()

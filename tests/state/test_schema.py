@@ -25,6 +25,7 @@ from asyncstream.windowing import (
     SlidingWindows,
     TumblingWindows,
 )
+from tests.naming import shown
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -128,7 +129,7 @@ class Data:
         (Data(1, {2, 1}), {"type": "Data of the program", "a": 1, "b": [1, 2]}),
         (list(range(1000)), "list"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_settings_are_described_as_plain_data(value: object, expected: Any) -> None:
     assert described(value) == expected

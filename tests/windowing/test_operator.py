@@ -49,6 +49,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
+from tests.naming import shown
 from tests.windowing.harness import Harness, ms
 
 SUM = Reduce[Any](lambda a, b: (a[0], a[1] + b[1]))
@@ -280,7 +281,7 @@ def test_an_accumulator_that_is_not_plain_is_saved_by_its_aggregate(general: boo
 
 @pytest.mark.parametrize("general", [True, False])
 @pytest.mark.parametrize(
-    "assigner", [SessionWindows(ms(5)), TumblingWindows(ms(5)), SlidingWindows(ms(5), ms(1))], ids=str
+    "assigner", [SessionWindows(ms(5)), TumblingWindows(ms(5)), SlidingWindows(ms(5), ms(1))], ids=shown
 )
 def test_after_a_restart_windows_fire_again_in_the_order_in_which_elements_came_for_them(
     assigner: Any, general: bool
