@@ -23,6 +23,7 @@ from asyncstream.operators.ingestion import IngestionTimeSpec
 from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
+from asyncstream.pipeline.batching import Batching
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.tabling import Tabling
@@ -53,7 +54,7 @@ U = TypeVar("U")
 K = TypeVar("K")
 
 
-class Stream(Joining[T], Tabling[T], Ending[T]):
+class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
     """
     Elements of type T on their way.
 

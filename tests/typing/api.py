@@ -304,6 +304,18 @@ def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) ->
     assert_type(keyed.as_of(seats, latest=True).map(lambda pair: pair[1]), Stream[Plane | None])
 
 
+async def submit(flights: list[Flight], key: str) -> int:
+    return len(flights)
+
+
+async def is_done(job: int) -> bool:
+    return True
+
+
+async def planes_of(job: int) -> list[Plane]:
+    return []
+
+
 def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
@@ -311,6 +323,7 @@ def async_steps(flights: Stream[Flight]) -> None:
     stored = cached(plane_of, store=SqliteCache("planes.db", size=1000), lease=30, stale_if_error=60)
     assert_type(flights.async_map(stored), AsyncResults[Plane])
     assert_type(flights.async_map(cached(plane_of, store=RedisCache("redis://cache"))), AsyncResults[Plane])
+    assert_type(flights.async_batch(submit, is_done, planes_of, size=5, every=60), Stream[Plane])
     scope = SharedLimit("sqlite:///limits.db", name="planes")
     budget = Budget(usd=5, tokens=1000, per=timedelta(days=1), scope=scope)
     assert_type(flights.async_map(metered(plane_of, cost={"usd": 0.1}, budget=budget)), AsyncResults[Plane])

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from asyncstream.async_wait import AsyncWaitOperator
+from asyncstream.async_wait import AsyncWaitOperator, BatchJobs
 from asyncstream.connectors.outlets import Publication, Results
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate, Intake
@@ -115,10 +115,10 @@ class Blocking:
     def _cause_behind(self, step: Step) -> str | None:
         part = self._parts[step.name]
         stuck = self._stuck.get(step.name)
-        if stuck is not None and isinstance(part, MultiInput | AsyncWaitOperator):
+        if stuck is not None and isinstance(part, MultiInput | AsyncWaitOperator | BatchJobs):
             return stuck.by
         makes_its_own = isinstance(part, SourceDriver) or (
-            part.progress() is not None and not isinstance(part, AsyncWaitOperator)
+            part.progress() is not None and not isinstance(part, AsyncWaitOperator | BatchJobs)
         )
         return None if makes_its_own else self._cause[step.inputs[0].output.step]
 
@@ -127,7 +127,7 @@ class Blocking:
         way = [name]
         while inputs := self._graph[name].inputs:
             part = self._parts[name]
-            if isinstance(part, AsyncWaitOperator) and any(self._where[name].waiting().values()):
+            if isinstance(part, AsyncWaitOperator | BatchJobs) and any(self._where[name].waiting().values()):
                 break
             number = part.valve.slowest() if isinstance(part, MultiInput) else 0
             if number is None:
@@ -205,7 +205,7 @@ def _gate(part: Part) -> Gate | None:
     """What is closed when there is no room for what a part emits of its own accord."""
     if isinstance(part, SourceDriver):
         return part.gate
-    return part.emitting if isinstance(part, AsyncWaitOperator | SinkOperator) else None
+    return part.emitting if isinstance(part, Intake) else None
 
 
 def _long(seconds: float) -> str:

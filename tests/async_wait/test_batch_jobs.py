@@ -1,0 +1,290 @@
+"""Jobs at a provider: formed, kept, submitted once, asked for, and gone on with after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    Count,
+    MemoryStore,
+    Pipeline,
+    Stream,
+    TumblingWindows,
+)
+from asyncstream.errors import PipelineError, UserFunctionError
+from asyncstream.operators.functions import FailedCall
+from asyncstream.runtime.spark.compatibility import refuse_unknown
+from asyncstream.testing.loop import run_virtual
+from tests.guards.services import now_ms
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+
+class Provider:
+    """
+    Doubles numbers in jobs that take `takes(first element)` seconds.
+
+    Attributes:
+        submitted: (time, key, elements) of each submission.
+        jobs: what is known of each job, by its key.
+    """
+
+    def __init__(self, takes: Callable[[int], float] = lambda first: 100.0) -> None:
+        self.takes = takes
+        self.submitted: list[tuple[int, str, list[int]]] = []
+        self.jobs: dict[str, tuple[float, list[int]]] = {}
+        self.polls = 0
+        self.delay = 0.0
+        self.wrong: set[int] = set()
+
+    async def submit(self, elements: list[int], key: str) -> str:
+        self.submitted.append((now_ms(), key, elements))
+        done_at = asyncio.get_running_loop().time() + self.takes(elements[0])
+        self.jobs.setdefault(key, (done_at, elements))
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        return key
+
+    async def poll(self, job: str) -> bool:
+        self.polls += 1
+        return self.jobs[job][0] <= asyncio.get_running_loop().time()
+
+    async def fetch(self, job: str) -> list[Any]:
+        answers = [2 * number for number in self.jobs[job][1]]
+        return [ValueError(answer) if answer // 2 in self.wrong else answer for answer in answers]
+
+    def step(self, stream: Stream[int], size: int = 10, **options: Any) -> Stream[Any]:
+        given: dict[str, Any] = {"size": size, "every": 10, "name": "batch"} | options
+        return stream.async_batch(self.submit, self.poll, self.fetch, **given)
+
+
+def run(provider: Provider, elements: Any, found: list[Any], **options: Any) -> None:
+    pipeline = Pipeline("doubles")
+    provider.step(pipeline.source(elements, name="numbers"), **options).to(found, name="found")
+    run_virtual(pipeline.run())
+
+
+def test_elements_go_in_jobs_of_their_size_and_come_back_in_order() -> None:
+    provider, found = Provider(takes=lambda first: 100.0 - first), list[int]()
+    run(provider, range(25), found)
+    assert found == [2 * number for number in range(25)]
+    assert [elements for _, _, elements in provider.submitted] == [
+        list(range(10)),
+        list(range(10, 20)),
+        list(range(20, 25)),
+    ]
+    assert len({key for _, key, _ in provider.submitted}) == 3
+
+
+def test_results_leave_as_jobs_are_done_where_order_says_so() -> None:
+    provider, found = Provider(takes=lambda first: 100.0 - first), list[int]()
+    run(provider, range(30), found, order="unordered")
+    assert found == [2 * n for part in (range(20, 30), range(10, 20), range(10)) for n in part]
+
+
+def test_a_job_is_asked_for_now_and_then() -> None:
+    provider = Provider()
+    run(provider, range(3), [])
+    assert provider.polls == 10
+
+
+def test_what_is_too_little_for_a_job_goes_after_a_while() -> None:
+    async def main() -> None:
+        provider, found = Provider(), list[int]()
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.submissions(), wait=5).to(found)
+        async with pipeline.start() as job:
+            await job.submit(1)
+            await asyncio.sleep(3)
+            await job.submit(2)
+            await asyncio.sleep(1)
+            assert provider.submitted == []
+            await asyncio.sleep(200)
+            assert [elements for _, _, elements in provider.submitted] == [[1, 2]]
+            assert provider.submitted[0][0] == 5_000
+            assert found == [2, 4]
+            await job.drain()
+
+    run_virtual(main())
+
+
+def test_no_more_jobs_are_under_way_than_asked_for_and_the_rest_waits() -> None:
+    async def main() -> None:
+        provider, found = Provider(), list[int]()
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.source(range(1000), name="numbers"), size=10, jobs=2).to(found)
+        async with pipeline.start() as job:
+            await asyncio.sleep(50)
+            assert len(provider.submitted) == 2
+            counts = job.metrics()["batch"]
+            assert counts["jobs_parked"] == 2
+            assert counts["waiting"] <= 10 * 300  # bounded: a source gives its elements in batches
+            await job.wait()
+        assert len(found) == 1000
+
+    run_virtual(main())
+
+
+def test_watermarks_stay_behind_the_elements_before_them() -> None:
+    provider, counts, late = Provider(takes=lambda first: 1000.0 - first), list[Any](), list[int]()
+    pipeline = Pipeline("doubles")
+    numbers = pipeline.source(range(40)).event_time(lambda n: n * 1000, AscendingTimestamps())
+    windows = provider.step(numbers, order="unordered").window_all(TumblingWindows(5))
+    results = windows.aggregate(n=Count())
+    results.to(counts)
+    results.late.to(late)
+    run_virtual(pipeline.run())
+    assert [result.value["n"] for result in counts] == [5] * 8
+    assert late == []
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_an_answer_that_is_an_exception_is_the_error_of_its_element() -> None:
+    provider, found, failed = Provider(), list[int](), list[FailedCall]()
+    provider.wrong = {3, 14}
+    pipeline = Pipeline("doubles")
+    results = provider.step(pipeline.source(range(20), name="numbers"), on_error="route")
+    results.to(found)
+    results.failed.to(failed)
+    run_virtual(pipeline.run())
+    assert found == [2 * number for number in range(20) if number not in provider.wrong]
+    assert [(one.value, type(one.error)) for one in failed] == [(3, ValueError), (14, ValueError)]
+
+
+def test_a_job_that_fails_is_the_error_of_all_its_elements() -> None:
+    provider, found = Provider(), list[int]()
+
+    async def poll(job: str) -> bool:
+        if provider.jobs[job][1][0] == 10:
+            raise OSError("expired")
+        return await Provider.poll(provider, job)
+
+    provider.poll = poll  # type: ignore[method-assign]
+    run(provider, range(30), found, on_error="skip")
+    assert found == [2 * number for number in range(30) if not 10 <= number < 20]
+    with pytest.raises(UserFunctionError, match="expired"):
+        run(provider, range(30), [])
+
+
+def test_too_few_answers_are_refused() -> None:
+    provider = Provider()
+
+    async def fetch(job: str) -> list[int]:
+        return [1]
+
+    provider.fetch = fetch  # type: ignore[method-assign]
+    with pytest.raises(UserFunctionError, match="1 answers for a job of 3 elements"):
+        run(provider, range(3), [])
+
+
+# ------------------------------------------------------------------ going on
+
+
+def test_a_job_is_submitted_when_a_checkpoint_has_it_and_then_parked_in_another() -> None:
+    async def main() -> None:
+        provider, found, store = Provider(), list[int](), MemoryStore()
+        checkpoints = Checkpoints(store=store, every=3600)
+
+        def build() -> Pipeline:
+            pipeline = Pipeline("doubles")
+            provider.step(pipeline.source(range(25), name="numbers")).to(found, name="found")
+            return pipeline
+
+        job = build().start(checkpoints=checkpoints)
+        async with job:
+            await asyncio.sleep(30)
+            status = job.status().checkpoint
+            assert status is not None
+            assert status.number >= 3  # at the start, with the jobs, with what they are known by
+            assert len(provider.submitted) == 3
+            await cut_off(job)
+        async with build().start(checkpoints=checkpoints) as again:
+            await again.wait()
+        assert len(provider.submitted) == 3
+        assert found == [2 * number for number in range(25)]
+
+    run_virtual(main())
+
+
+def test_what_may_have_been_submitted_is_submitted_with_the_same_key() -> None:
+    async def main() -> None:
+        provider, found, store = Provider(), list[int](), MemoryStore()
+        provider.delay = 5.0
+        checkpoints = Checkpoints(store=store, every=3600)
+
+        def build() -> Pipeline:
+            pipeline = Pipeline("doubles")
+            provider.step(pipeline.source(range(10), name="numbers")).to(found, name="found")
+            return pipeline
+
+        async with build().start(checkpoints=checkpoints) as job:
+            await asyncio.sleep(2)
+            await cut_off(job)
+        async with build().start(checkpoints=checkpoints) as again:
+            await again.wait()
+        (_, first, elements), (_, second, same) = provider.submitted
+        assert (first, elements) == (second, same)
+        assert found == [2 * number for number in range(10)]
+
+    run_virtual(main())
+
+
+async def cut_off(job: Any) -> None:
+    """End a job as a crash would: nothing of it is kept from now on."""
+    job._run.checkpointer.begin_no_more()
+    await job.stop()
+
+
+def test_a_stopped_job_goes_on_from_its_snapshot() -> None:
+    async def main() -> None:
+        provider, found = Provider(takes=lambda first: 1000.0 - first), list[int]()
+
+        def build() -> Pipeline:
+            pipeline = Pipeline("doubles")
+            provider.step(pipeline.source(range(25), name="numbers"), order="unordered").to(
+                found, name="found"
+            )
+            return pipeline
+
+        async with build().start() as job:
+            await asyncio.sleep(985)  # one of three is done
+            snapshot = await job.stop()
+        assert found == [2 * number for number in range(20, 25)]
+        async with build().start(snapshot=snapshot) as again:
+            await again.wait()
+        assert sorted(found) == [2 * number for number in range(25)]
+        assert len(provider.submitted) == 3
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 0}, {"every": 0}, {"jobs": 0}, {"order": "per_key"}, {"on_error": "ignore"}, {"wait": -1}],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError):
+        Provider().step(Pipeline("p").source([1]), **options)
+
+
+def test_functions_must_be_async() -> None:
+    stream, provider = Pipeline("p").source([1]), Provider()
+    with pytest.raises(PipelineError, match="submit"):
+        stream.async_batch(print, provider.poll, provider.fetch, size=1)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="fetch"):
+        stream.async_batch(provider.submit, provider.poll, print, size=1)  # type: ignore[arg-type]
+
+
+def test_it_is_refused_on_spark_before_anything_runs() -> None:
+    pipeline = Pipeline("doubles")
+    Provider().step(pipeline.source([1], name="numbers")).to([])
+    with pytest.raises(PipelineError, match="'batch' has jobs at a provider"):
+        refuse_unknown(pipeline._graph, streaming=True, processing_time=False)
