@@ -11,7 +11,7 @@ timestamp <= t will follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -21,6 +21,7 @@ __all__ = (
     "Control",
     "EndOfInput",
     "IdleStatus",
+    "Mark",
     "Timestamps",
     "Watermark",
 )
@@ -64,4 +65,32 @@ class EndOfInput:
     """Nothing follows."""
 
 
-Control: TypeAlias = Watermark | IdleStatus | EndOfInput
+class Mark:
+    """
+    A place in what a source gives, which goes every way that elements before it may have gone. It keeps its
+    place among them: when it has arrived wherever streams end, they have all been written, or are no more.
+
+    It says nothing to operators, and is no part of a snapshot.
+
+    Args:
+        through: called once it has arrived everywhere.
+    """
+
+    __slots__ = ("_through", "_ways")
+
+    def __init__(self, through: Callable[[], None]) -> None:
+        self._through = through
+        self._ways = 1
+
+    def divide(self, ways: int) -> None:
+        """From here it goes on in so many ways; at least 1."""
+        self._ways += ways - 1
+
+    def arrive(self) -> None:
+        """One of its ways has come to an end."""
+        self._ways -= 1
+        if not self._ways:
+            self._through()
+
+
+Control: TypeAlias = Watermark | IdleStatus | EndOfInput | Mark

@@ -7,6 +7,7 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
     ["emitted", result, timestamp]              a result on its way out
     ["watermark", timestamp]  ["idle", bool]  ["end"]
     ["reached", timestamp]                      the last watermark that was emitted
+    ["mark"]                                    is made, and left out: it is of this run
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
-from asyncstream.elements import EndOfInput, IdleStatus, Watermark
+from asyncstream.elements import EndOfInput, IdleStatus, Mark, Watermark
 from asyncstream.errors import InternalError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
@@ -56,7 +57,7 @@ class Known:
 _EMITTED: Final = object()
 """In place of the value of an element of which only the result is kept."""
 
-UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Finished})
+UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Mark, Finished})
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 
@@ -79,6 +80,8 @@ def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin 
         return ["idle", control.idle]
     if isinstance(control, EndOfInput):
         return ["end"]
+    if isinstance(control, Mark):
+        return ["mark"]
     if outcome is PENDING or isinstance(outcome, Routed):  # an exception cannot be kept: call again
         return ["call", value, timestamp, *_known(origin)]
     if outcome is DROPPED:

@@ -86,6 +86,7 @@ from asyncstream.elements import (
     MIN_TIMESTAMP,
     EndOfInput,
     IdleStatus,
+    Mark,
     Timestamps,
     Watermark,
 )
@@ -120,11 +121,11 @@ SOILED_LIMIT = 3
 _SPECIAL = frozenset({Several, Routed, Arrived, Passage, type(DROPPED)})
 
 
-_CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput})
+_CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput, Mark})
 
 
-_ENDS = (["end"], ["watermark", MAX_TIMESTAMP])
-"""Entries of a snapshot that say that nothing follows."""
+_OF_THIS_RUN = (["end"], ["watermark", MAX_TIMESTAMP], ["mark"])
+"""Entries that are left out of a snapshot: that nothing follows, and marks of the sources."""
 
 
 COUNTED = ("elements_in", "results_out", "failed", "timed_out", "skipped")
@@ -238,6 +239,10 @@ class AsyncWaitOperator(Intake):
 
     def set_idle(self, idle: bool) -> None:
         self._inbox.append((None, IdleStatus(idle)))
+        self._accepted()
+
+    def pass_mark(self, mark: Mark) -> None:
+        self._inbox.append((None, mark))
         self._accepted()
 
     def end_input(self) -> None:
@@ -833,7 +838,7 @@ class AsyncWaitOperator(Intake):
         )
         waiting = (entry_of(value, timestamp) for value, timestamp in self._inbox)
         # not the end of input: the sources say it again, and after a drain they go on
-        entries = [entry for entry in (*passed, *held, *waiting) if entry not in _ENDS]
+        entries = [entry for entry in (*passed, *held, *waiting) if entry not in _OF_THIS_RUN]
         if self._watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
             entries.insert(0, [REACHED, self._watermark])
         return entries

@@ -9,7 +9,7 @@ since the last one. One call is under way at a time, and a batch is a list, so t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -110,11 +110,16 @@ class Source(ABC, Generic[T]):
         writer: the job that reads it, for a source that writes down whose it is; set before `can_seek` and
             `open`, None without checkpoints.
         started_over: the last `seek` went to the beginning of something else than was read then.
+        checkpoint_soon: asks the job for a checkpoint; set with `writer`, None without checkpoints.
+        hands_over: other jobs go on with its splits while this one runs, or when it has died, from what was
+            acknowledged.
     """
 
     rejects: bool = False
     writer: Writer | None = None
     started_over: bool = False
+    checkpoint_soon: Callable[[], None] | None = None
+    hands_over: bool = False
 
     async def open(self) -> None:
         """Called once, before the first `read`."""
@@ -172,6 +177,22 @@ class Source(ABC, Generic[T]):
     def unread(self) -> int:
         """How many elements it holds that have not been read; for who looks at the job."""
         return 0
+
+    def acknowledges(self) -> bool:
+        """Whether `acknowledge` is to be called; asked once, when the source is open."""
+        return type(self).acknowledge is not Source.acknowledge
+
+    async def acknowledge(self, position: Any) -> None:
+        """
+        All that was given out before `position` is done for good: a broker may be told so.
+
+        Its results are written, or it was dropped on purpose; none is waiting, and no call for it is under
+        way. In a job with checkpoints, one that is safe says so, and its sinks have committed. In a job
+        without, it is called only where no step behind the source remembers elements.
+
+        For a source whose elements are kept elsewhere until they are acknowledged. Called now and then, and a
+        last time at the end. A failure is logged, and the next call says it again.
+        """
 
     async def forget(self, position: Any) -> None:
         """

@@ -28,7 +28,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
+from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
 from asyncstream.errors import InternalError, StateError, UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
@@ -160,6 +160,13 @@ class Operator:
         for output in self.outputs():
             output.set_idle(idle)
 
+    def pass_mark(self, mark: Mark) -> None:
+        """What came before this has been accepted; pass it on behind what comes of that."""
+        outputs = self.outputs()
+        mark.divide(len(outputs))
+        for output in outputs:
+            output.pass_mark(mark)
+
     def advance_clock(self, now_ms: int) -> None:
         """Processing time has reached `now_ms`. Not passed on: the driver tells each operator that asked."""
 
@@ -255,6 +262,9 @@ class Operator:
 
     def pass_on(self, control: Control) -> None:
         """Give every output a control element that was held in a queue."""
+        if isinstance(control, Mark):
+            Operator.pass_mark(self, control)
+            return
         for output in self.outputs():
             if isinstance(control, Watermark):
                 output.advance_watermark(control.timestamp)
@@ -305,6 +315,9 @@ class Discard(Operator):
     def restore_watermark(self, timestamp: int) -> None:
         pass
 
+    def pass_mark(self, mark: Mark) -> None:
+        mark.arrive()
+
     def set_idle(self, idle: bool) -> None:
         pass
 
@@ -337,6 +350,11 @@ class Fanout(Operator):
     def restore_watermark(self, timestamp: int) -> None:
         for reader in self.readers:
             reader.restore_watermark(timestamp)
+
+    def pass_mark(self, mark: Mark) -> None:
+        mark.divide(len(self.readers))
+        for reader in self.readers:
+            reader.pass_mark(mark)
 
     def set_idle(self, idle: bool) -> None:
         for reader in self.readers:

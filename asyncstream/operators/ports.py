@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.whereabouts import Progress
 from asyncstream.state.tables import Cell
@@ -101,6 +101,9 @@ class Port(Operator):
                 self._valve.left(self)
             else:
                 self._valve.is_back()
+
+    def pass_mark(self, mark: Mark) -> None:
+        self._valve.pass_mark(mark)
 
     def end_input(self) -> None:
         if self.ended:
@@ -174,6 +177,10 @@ class Valve:
         if self._idle:
             self._idle = False
             self._operator.set_idle(False)
+
+    def pass_mark(self, mark: Mark) -> None:
+        """It concerns the elements of one input; what comes of them comes out of the operator."""
+        self._operator.pass_mark(mark)
 
     def ended(self) -> None:
         """Nothing follows on an input."""

@@ -56,11 +56,14 @@ def guarantees(graph: Graph) -> list[Guarantee]:
         if isinstance(source, SourceStep):
             for sink in _sinks_behind(graph, source):
                 keeps, repeats = source.source.is_replayable(), not isinstance(sink.sink, TransactionalSink)
+                repeats = repeats or source.source.hands_over
                 reasons = []
                 if not keeps:
                     reasons.append("what the source gave since the last checkpoint cannot be read again")
                 if isinstance(sink.sink, Outlet | ListSink):
                     reasons.append("results are kept in memory only")
+                elif source.source.hands_over:
+                    reasons.append("what a job that has died had not acknowledged another one reads again")
                 elif repeats:
                     reasons.append("the sink cannot take back what it wrote since the last checkpoint")
                 level = _LEVELS[keeps, not repeats]

@@ -130,6 +130,7 @@ class Checkpointer:
         self.resumed_from: CheckpointInfo | None = None
         self._forgetful: list[str] = []  # the sources that are told what no checkpoint needs any more
         self._positions: dict[int, dict[str, Any]] = {}  # theirs, by checkpoint
+        self._finished: dict[str, Any] = {}  # by source, what had been through at the last cut
         self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
@@ -163,6 +164,7 @@ class Checkpointer:
         writer = Writer(self._tenure.lease, self._settings.keep, self._settings.ahead)
         for name, driver in wiring.sources.items():
             driver.source.writer = writer
+            driver.source.checkpoint_soon = self._wanted.set
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
         await fence(wiring, writer)
@@ -337,6 +339,9 @@ class Checkpointer:
                 for name, sink in self._sinks():
                     self._waits_for = f"step {name!r} to commit"
                     await sink.commit(number)
+                self._waits_for = "sources to acknowledge"
+                for name, position in self._finished.items():
+                    await self._wiring.sources[name].acknowledge(position)
         except Exception as error:
             self._counts["failed"] += 1
             self._in_a_row += 1
@@ -385,6 +390,7 @@ class Checkpointer:
         captured = self._capture()
         if self.journal is not None:
             self.journal.rotate(number)
+        self._finished = {name: driver.finished for name, driver in self._wiring.sources.items()}
         positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
         now = asyncio.get_running_loop().time()
         self._counts["pause_us"] = round((now - began) * 1e6)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer
 from asyncstream.connectors.outlets import Results
-from asyncstream.elements import Control, IdleStatus, Timestamps, Watermark
+from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
 from asyncstream.errors import (
     SinkBroken,
     SinkError,
@@ -272,7 +272,7 @@ class SinkOperator(Intake):
 
     def _keep_control(self, control: Control) -> None:
         """Pass it on when all that came before it is written or refused."""
-        if self.side:
+        if self.side or isinstance(control, Mark):
             self._controls.append((self._ahead(), control))
             self._pass_controls()
 
@@ -393,6 +393,9 @@ class SinkOperator(Intake):
 
     def set_idle(self, idle: bool) -> None:
         self._keep_control(IdleStatus(idle))
+
+    def pass_mark(self, mark: Mark) -> None:
+        self._keep_control(mark)
 
     def end_input(self) -> None:
         self._input_ended = True

@@ -5,13 +5,16 @@ The beginning of a running pipeline: the task that pulls a source.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Source, SourceBatch, fault_of
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, Mark, Timestamps
 from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Fanout, Operator
@@ -24,6 +27,11 @@ from asyncstream.runtime.aio.following import Followed
 from asyncstream.runtime.aio.numbering import Numbering, position_in
 
 __all__ = ("SourceDriver",)
+
+log = logging.getLogger("asyncstream.job")
+
+ACKNOWLEDGE = 0.1
+"""Seconds between two looks at what can be acknowledged, without checkpoints."""
 
 
 class SourceDriver:
@@ -38,6 +46,8 @@ class SourceDriver:
 
     Attributes:
         has_left: it is to read no more, though the source is not at its end.
+        finished: where the source stood when it had given nothing but what has been through since; None: not
+            known.
         recent_failures: none; what the source could not read goes to an output.
     """
 
@@ -57,6 +67,12 @@ class SourceDriver:
         self._reading_since: float | None = None
         self._followed: Followed | None = None
         self._numbering: Numbering | None = None
+        self.finished: Any = None
+        self._acknowledged: Any = None
+        self._marks = False  # what has been through is to be acknowledged
+        self._is_marking = False
+        self._read_at_mark = 0
+        self._acknowledging: asyncio.Task[None] | None = None
         self._split_names: Sequence[str] = ()
         self._by_split: list[AssignEventTime] = []
 
@@ -76,6 +92,7 @@ class SourceDriver:
     async def start(self) -> None:
         with naming(self.name, SourceError):
             await self.source.open()
+            self._marks = self.source.acknowledges()
 
     async def seek(self, saved: Any) -> None:
         """Go on from what `saved` gave."""
@@ -89,7 +106,55 @@ class SourceDriver:
         """Read no more after what `read` may be giving now; to be cancelled next."""
         self.has_left = True
 
+    def acknowledge_at_once(self) -> None:
+        """After `start`: there are no checkpoints that say what is done for good."""
+        if self._marks:
+            self._acknowledging = asyncio.create_task(
+                self._acknowledge_often(), name=f"asyncstream {self.name}"
+            )
+
+    def _mark(self) -> None:
+        """Send a mark behind what has been read, unless one is under way: the next one follows it."""
+        if self._marks and not self._is_marking and self._read_at_mark < self._read:
+            self._send_mark()
+
+    def _send_mark(self) -> None:
+        self._is_marking, self._read_at_mark = True, self._read
+        mark = Mark(partial(self._through, self.position()))
+        mark.divide(2)
+        self._head.pass_mark(mark)
+        self._rejected.pass_mark(mark)
+
+    def _through(self, position: Any) -> None:
+        self.finished = position
+        self._is_marking = False
+        if self._read_at_mark < self._read and not self._ended:
+            # not at once: a step that passes a mark on is in the middle of its work
+            asyncio.get_running_loop().call_soon(self._mark)
+
+    async def _acknowledge_often(self) -> None:
+        while True:
+            await asyncio.sleep(ACKNOWLEDGE)
+            await self.acknowledge(self.finished)
+
+    async def acknowledge(self, position: Any) -> None:
+        """All that was given before is done for good; a failure is logged."""
+        if not self._marks or position is None or position == self._acknowledged:
+            return
+        try:
+            with naming(self.name, SourceError):
+                await self.source.acknowledge(position)
+        except SourceError as error:
+            log.warning("what is done could not be acknowledged: %s", error)
+        else:
+            self._acknowledged = position
+
     async def stop(self, patience: float) -> None:
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            await asyncio.wait({self._acknowledging})
+            with suppress(TimeoutError):
+                await within(patience, self.acknowledge(self.finished))
         await close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:
@@ -143,6 +208,7 @@ class SourceDriver:
                 self._rejected.process_batch(batch.rejected, None)
             if batch.values:
                 self._push(batch)
+            self._mark()
             # a source that never waits must let other tasks run
             await asyncio.sleep(0)
 
@@ -199,6 +265,8 @@ class SourceDriver:
         """Tell the pipeline that this source is at its end, once."""
         if not self._ended:
             self._ended = True
+            if self._marks and self._read_at_mark < self._read:
+                self._send_mark()  # the last one: nothing passes behind the end
             for operator in (self._head, self._rejected):
                 operator.advance_watermark(MAX_TIMESTAMP)
                 operator.end_input()

@@ -46,8 +46,8 @@ from asyncstream.errors import (
 )
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.call_log import CallLog
-from asyncstream.operators.flow import Attended
-from asyncstream.plan import Graph
+from asyncstream.operators.flow import Attended, Intake
+from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.following import Followed, Tracer
 from asyncstream.runtime.aio.inside import enter
@@ -271,6 +271,19 @@ class Run:
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
+        for name, driver in self.wiring.sources.items():
+            if self.checkpointer is None and not self._remembers(name):
+                driver.acknowledge_at_once()
+
+    def _remembers(self, source: str) -> bool:
+        """Whether a step behind this source keeps elements that were in it, or what came of them."""
+        return any(
+            step.spec.schema is not None
+            and not step.spec.keeps_only_watermarks
+            and not isinstance(self.wiring.operators[step.name], Intake)
+            for step in self.graph.behind(source)
+            if isinstance(step, OperatorStep)
+        )
 
     @contextmanager
     def _opening(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:

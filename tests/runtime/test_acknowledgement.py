@@ -1,0 +1,150 @@
+"""What a source is told to be done for good: never anything behind an element that is still under way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncstream import Checkpoints, Count, MemoryStore, Pipeline, Source, SourceBatch
+from asyncstream.testing.loop import run_virtual
+
+
+class Kept(Source[int]):
+    """Gives numbers, `batch` at a time, one batch each second, and keeps them until they are acknowledged."""
+
+    def __init__(self, count: int, batch: int = 1) -> None:
+        self.count, self.batch, self.at = count, batch, 0
+        self.acknowledged: list[int] = []
+        self.fails = False
+
+    async def read(self) -> SourceBatch[int] | None:
+        await asyncio.sleep(1)
+        if self.at == self.count:
+            return None
+        self.at += self.batch
+        return SourceBatch(list(range(self.at - self.batch, self.at)))
+
+    def position(self) -> int:
+        return self.at
+
+    async def seek(self, position: int) -> None:
+        self.at = position
+
+    async def acknowledge(self, position: int) -> None:
+        if self.fails:
+            raise OSError("away")
+        self.acknowledged.append(position)
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
+def test_nothing_is_acknowledged_behind_a_call_that_hangs(order: Any) -> None:
+    async def main() -> Kept:
+        source, release, written = Kept(20, batch=2), asyncio.Event(), []
+
+        async def call(number: int) -> int:
+            if number == 7:
+                await release.wait()
+            return number
+
+        pipeline = Pipeline("stuck")
+        calls = pipeline.source(source, name="numbers").async_map(call, order=order, concurrency=50)
+        calls.to(written)
+        async with pipeline.start() as job:
+            await asyncio.sleep(15)
+            assert max(source.acknowledged) <= 6
+            assert max(source.acknowledged) >= 4
+            if order == "unordered":
+                assert len(written) == 19 - 20 + source.at
+            release.set()
+            await job.wait()
+        return source
+
+    source = run_virtual(main())
+    assert source.acknowledged == sorted(source.acknowledged)
+    assert source.acknowledged[-1] == 20
+
+
+def test_with_checkpoints_it_waits_for_one_that_is_safe() -> None:
+    async def main() -> None:
+        source = Kept(10)
+        pipeline = Pipeline("kept")
+        pipeline.source(source, name="numbers").to([], name="found")
+        async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=None)) as job:
+            await asyncio.sleep(5.5)
+            assert source.acknowledged == []
+            await job.checkpoint()
+            assert source.acknowledged == [5]
+            await job.wait()
+        assert source.acknowledged[-1] == 10
+
+    run_virtual(main())
+
+
+def test_every_way_through_the_pipeline_counts() -> None:
+    async def main() -> None:
+        source, release = Kept(6), asyncio.Event()
+
+        async def call(number: int) -> int:
+            await release.wait()
+            return number
+
+        pipeline = Pipeline("ways")
+        numbers = pipeline.source(source, name="numbers")
+        even, odd = numbers.branch(lambda number: number % 2 == 0)
+        slow = odd.async_map(call, concurrency=5)
+        even.filter(lambda number: number > 100).union(slow).to([])
+        numbers.to([])
+        async with pipeline.start() as job:
+            await asyncio.sleep(4)
+            assert all(position <= 1 for position in source.acknowledged)
+            release.set()
+            await job.wait()
+        assert source.acknowledged[-1] == 6
+
+    run_virtual(main())
+
+
+def test_what_a_step_remembers_is_not_acknowledged_without_checkpoints() -> None:
+    async def main() -> Kept:
+        source = Kept(4)
+        pipeline = Pipeline("remembers")
+        pipeline.source(source).key_by(lambda number: 0).count_window(3).aggregate(n=Count()).to([])
+        await pipeline.run()
+        return source
+
+    assert run_virtual(main()).acknowledged == []
+
+
+def test_an_acknowledgement_that_fails_is_made_again() -> None:
+    async def main() -> Kept:
+        source = Kept(5)
+        source.fails = True
+        pipeline = Pipeline("fails")
+        pipeline.source(source).to([])
+        async with pipeline.start() as job:
+            await asyncio.sleep(3.5)
+            source.fails = False
+            await job.wait()
+        return source
+
+    assert run_virtual(main()).acknowledged[-1] == 5
+
+
+def test_a_snapshot_holds_no_mark() -> None:
+    async def main() -> None:
+        source, forever = Kept(4), asyncio.Event()
+
+        async def call(number: int) -> int:
+            await forever.wait()
+            return number
+
+        pipeline = Pipeline("snapshot")
+        pipeline.source(source, name="numbers").async_map(call, name="calls").to([], name="found")
+        async with pipeline.start() as job:
+            await asyncio.sleep(3.5)
+            snapshot = await job.stop()
+        assert [entry[0] for entry in snapshot.operators["calls"]] == ["call"] * 3
+
+    run_virtual(main())
