@@ -41,7 +41,8 @@ class Kept(Source[int]):
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
 def test_nothing_is_acknowledged_behind_a_call_that_hangs(order: Any) -> None:
     async def main() -> Kept:
-        source, release, written = Kept(20, batch=2), asyncio.Event(), []
+        source, release = Kept(20, batch=2), asyncio.Event()
+        written: list[int] = []
 
         async def call(number: int) -> int:
             if number == 7:

@@ -9,15 +9,17 @@ one response per partition is full; a partition that `hold` names is paused.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.kafka.client import Options, addresses, check_options, check_topics, telling
+from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
 from asyncstream.connectors.kafka.records import Decoder, Format, KafkaRecord, RejectedRecord, decoder
-from asyncstream.errors import SourceError, describe_error
-from asyncstream.validation import choice, count, refuse, text
+from asyncstream.errors import PipelineError, SourceError, describe_error
+from asyncstream.validation import Duration, choice, count, duration_seconds, refuse, text
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -58,6 +60,11 @@ class KafkaSource(Source[Any]):
             a bad record. It is not asked for tombstones, which become None.
         records: elements are `KafkaRecord`, with key, headers and place, rather than values.
         partitions: numbers of the partitions to read, by topic; None: all.
+        group: share the topics with all jobs that name the same consumer group: the broker deals partitions
+            out, and what is acknowledged is committed there. At least once: what a member that has died had
+            read and not committed, another one reads again; what steps remember of elements does not move.
+        handover: how long a member may take to finish what it has read, before it lets go of its partitions:
+            a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client.
         start: where to begin without a checkpoint: "earliest" or "latest".
         stop_at_end: end when all is read that was there when the source was opened.
         on_malformed: what to do with a bad record: "fail" with `SourceError`, after all elements before it
@@ -76,6 +83,8 @@ class KafkaSource(Source[Any]):
         value: Format | Decoder = "json",
         records: bool = False,
         partitions: Mapping[str, Sequence[int]] | None = None,
+        group: str | None = None,
+        handover: Duration = 5.0,
         start: Literal["earliest", "latest"] = "earliest",
         stop_at_end: bool = False,
         on_malformed: Literal["fail", "reject"] = "fail",
@@ -90,6 +99,14 @@ class KafkaSource(Source[Any]):
         self._decode = decoder("value", value)
         self._records = choice("records", records, (True, False))
         self._chosen = None if partitions is None else _chosen(partitions, self._topics)
+        self._group = None if group is None else text("group", group)
+        self.hands_over = group is not None
+        if group is not None and (partitions is not None or stop_at_end):
+            raise PipelineError(
+                "group: expected neither partitions= nor stop_at_end=, for the broker deals partitions out, "
+                "and none of them has an end that is this job's"
+            )
+        self._handover = Handover(duration_seconds("handover", handover))
         self._start = choice("start", start, ("earliest", "latest"))
         self._stops = choice("stop_at_end", stop_at_end, (True, False))
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
@@ -108,6 +125,11 @@ class KafkaSource(Source[Any]):
         self._ends: dict[str, int] = {}
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
+        self._kept: dict[str, int] = {}  # of a checkpoint, of partitions that are not assigned yet
+        self._is_member = False
+        self._has_changed = False
+        self._failed: SourceError | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
 
@@ -118,8 +140,10 @@ class KafkaSource(Source[Any]):
         with telling(self._what, SourceError):
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._servers,
-                auto_offset_reset="none",
+                # of a member, the client asks where to begin at the same time as this source does
+                auto_offset_reset="none" if self._group is None else self._start,
                 enable_auto_commit=False,
+                group_id=self._group,
                 isolation_level=self._isolation,
                 max_poll_records=self._batch,
                 **self._options,
@@ -137,6 +161,8 @@ class KafkaSource(Source[Any]):
     async def open(self) -> None:
         self._forget_all()
         self._consumer = await self._connected()
+        if self._group is not None:
+            return  # it joins when it is read, and knows by then where to go on
         with telling(self._what, SourceError):
             await self._assign(self._found(self._consumer), self._start)
             if self._stops:
@@ -176,6 +202,8 @@ class KafkaSource(Source[Any]):
 
     async def read(self) -> SourceBatch[Any] | None:
         consumer = self._opened()
+        if self._group is not None and not self._is_member:
+            self._join(consumer)
         while True:
             for index, (name, records) in enumerate(self._fetched):
                 if name not in self._held:
@@ -183,11 +211,22 @@ class KafkaSource(Source[Any]):
                     return self._batch_of(name, records)
             if self._stops and await self._is_at_end(consumer):
                 return None
+            if self._failed is not None:
+                raise self._failed
+            if self._has_changed:
+                self._has_changed = False
+                return SourceBatch([])  # for the pipeline to hear which partitions there are
             with telling(self._what, SourceError):
                 fetched = await consumer.getmany(timeout_ms=round(_LOOK * 1000))
-            self._fetched.extend((_name(partition), records) for partition, records in fetched.items())
+            self._take(fetched)
             if not fetched:
                 await self._look_for_partitions(consumer)
+
+    def _take(self, fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]]) -> None:
+        for partition, records in fetched.items():
+            # of a group's member, the client may be ahead of `_assigned`, which sends it back
+            if _name(partition) in self._partitions:
+                self._fetched.append((_name(partition), records))
 
     def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
         values: list[Any] = []
@@ -256,7 +295,7 @@ class KafkaSource(Source[Any]):
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""
-        if self._chosen is None and not self._stops:
+        if self._chosen is None and not self._stops and self._group is None:
             found = self._found(consumer)
             if len(found) > len(self._partitions):
                 with telling(self._what, SourceError):
@@ -276,12 +315,67 @@ class KafkaSource(Source[Any]):
     def unread(self) -> int:
         return sum(len(records) for _, records in self._fetched)
 
+    # ------------------------------------------------------------------ the group
+
+    def _join(self, consumer: AIOKafkaConsumer) -> None:
+        self._is_member = True
+        with telling(self._what, SourceError):
+            consumer.subscribe(self._topics, listener=listener(self._revoked, self._assigned))
+        interval_ms = self._options.get("max_poll_interval_ms", 300_000)
+        self._polling = asyncio.create_task(keep_polling(consumer, interval_ms / 3000, self._take))
+
+    async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Bring to an end what was given out of these, and let go of them."""
+        names = [name for name in map(_name, partitions) if name in self._partitions]
+        self._fetched = deque(one for one in self._fetched if one[0] not in names)
+        await self._handover.finish(names, self._positions, self.checkpoint_soon)
+        self._handover.end(names)
+        for name in names:
+            del self._positions[name], self._partitions[name]
+        self._names, self._has_changed = tuple(self._partitions), True
+
+    async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these, from what is committed, or from the checkpoint if that is further."""
+        consumer = self._opened()
+        try:
+            with telling(self._what, SourceError):
+                for partition in partitions:
+                    known = [await consumer.committed(partition), self._kept.get(_name(partition))]
+                    offset = max((one for one in known if one is not None), default=None)
+                    first = (await consumer.beginning_offsets([partition]))[partition]
+                    if offset is None and self._start == "latest":
+                        offset = (await consumer.end_offsets([partition]))[partition]
+                    elif offset is None:
+                        offset = first
+                    elif offset < first:
+                        raise _gone(_name(partition), offset, first)
+                    consumer.seek(partition, offset)
+                    self._partitions[_name(partition)] = partition
+                    self._positions[_name(partition)] = offset
+                    self._handover.begin(_name(partition), offset)
+        except SourceError as error:  # the client would log it, and go on
+            self._failed = error
+        self._kept.clear()
+        self._names, self._has_changed = tuple(self._partitions), True
+
+    def acknowledges(self) -> bool:
+        return self._group is not None
+
+    async def acknowledge(self, position: dict[str, int]) -> None:
+        new = self._handover.acknowledge(position)
+        if new and self._consumer is not None:
+            offsets = {self._partitions[name]: offset for name, offset in new.items()}
+            with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
+                await self._consumer.commit(offsets)
+
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, int] | None:
-        return dict(self._positions) if self._consumer is not None else None
+        return {**self._kept, **self._positions} if self._consumer is not None else None
 
     async def can_seek(self, position: dict[str, int]) -> None:
+        if self._group is not None:
+            return  # the broker says what there is to read, and from where
         consumer = await self._connected()
         try:
             await self._check(consumer, position)
@@ -303,14 +397,13 @@ class KafkaSource(Source[Any]):
         for name, offset in position.items():
             least, most = first[partitions[name]], last[partitions[name]]
             if not least <= offset <= most:
-                what = "deleted" if offset < least else "lost, or the topic was made anew"
-                raise SourceError(
-                    f"cannot go on at offset {offset} of {name}: it holds {least} to {most}, so records were "
-                    f"{what}. To begin where the topic does, give the source another name, or restore='none'"
-                )
+                raise _gone(name, offset, least)
 
     async def seek(self, position: dict[str, int]) -> None:
         consumer = self._opened()
+        if self._group is not None:
+            self._kept = dict(position)
+            return
         await self._check(consumer, position)
         self._fetched.clear()
         for name in self._names:
@@ -324,6 +417,9 @@ class KafkaSource(Source[Any]):
 
     async def close(self) -> None:
         consumer, self._consumer = self._consumer, None
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait({self._polling})
         if consumer is not None:
             await consumer.stop()
 
@@ -341,6 +437,15 @@ def _name(partition: TopicPartition) -> str:
 def _time(record: ConsumerRecord[Any, Any]) -> int | None:
     timestamp: int = record.timestamp
     return timestamp if timestamp >= 0 else None
+
+
+def _gone(name: str, offset: int, first: int) -> SourceError:
+    """The error for a partition in which there is no going on at `offset`."""
+    what = f"deleted: it begins at {first} now" if offset < first else "lost, or the topic was made anew"
+    return SourceError(
+        f"cannot go on at offset {offset} of {name}: records were {what}. To begin where the topic does, "
+        "give the source another name, or restore='none'; or another group"
+    )
 
 
 def _chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -449,6 +449,9 @@ async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
 
 async def _disconnected(producer: AIOKafkaProducer) -> None:
     """Disconnect a client, also one that cannot send what it has any more."""
+    waiter = producer._txn_manager._transaction_waiter
+    if waiter is not None:
+        waiter.add_done_callback(_heard)
     with suppress(TimeoutError):
         await asyncio.wait_for(producer.stop(), _PATIENCE)
         return

@@ -1,0 +1,111 @@
+"""
+Membership of a consumer group: which partitions are whose is for the broker to say, and changes at run time.
+
+When members come or go, all partitions are taken from everybody, and dealt out again. Who gets one reads on
+from the offset that is committed for it. So before a member lets go of its partitions it brings to an end
+what it has read of them (`Handover`): nothing more is given out, calls that are under way end, a checkpoint
+is taken, and what was acknowledged is committed. What does not end in time is read again by another, as what
+a member had read that has died. Only what is acknowledged is ever committed, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+
+__all__ = ("Handover", "keep_polling", "listener")
+
+_ASK = 0.1
+"""Seconds between two requests for a checkpoint, while something is to be handed over."""
+
+
+class Handover:
+    """
+    Waits until all that was given out of some partitions is acknowledged.
+
+    Args:
+        seconds: for how long, at most.
+
+    Attributes:
+        acknowledged: by partition, the offset before which all is done for good.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.acknowledged: dict[str, int] = {}
+        self._more = asyncio.Event()
+
+    def begin(self, name: str, offset: int) -> None:
+        """A partition is read from here on."""
+        self.acknowledged[name] = offset
+
+    def end(self, names: Iterable[str]) -> None:
+        """These are read no more."""
+        for name in names:
+            self.acknowledged.pop(name, None)
+
+    def acknowledge(self, position: dict[str, int]) -> dict[str, int]:
+        """Take note, and give what is new."""
+        new = {
+            name: offset for name, offset in position.items() if offset > self.acknowledged.get(name, offset)
+        }
+        self.acknowledged.update(new)
+        self._more.set()
+        return new
+
+    async def finish(
+        self, names: Collection[str], positions: dict[str, int], ask: Callable[[], None] | None
+    ) -> None:
+        """
+        Wait for what was given out of these.
+
+        Args:
+            positions: behind what was given out.
+            ask: for a checkpoint.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                while any(self.acknowledged[name] < positions[name] for name in names):
+                    if ask is not None:
+                        ask()
+                    self._more.clear()
+                    try:
+                        async with asyncio.timeout(_ASK):
+                            await self._more.wait()
+                    except TimeoutError:
+                        pass
+        except TimeoutError:
+            pass
+
+
+def listener(
+    revoked: Callable[[Collection[TopicPartition]], Awaitable[None]],
+    assigned: Callable[[Collection[TopicPartition]], Awaitable[None]],
+) -> ConsumerRebalanceListener:
+    """What the client tells when partitions are taken away, and when they are dealt out."""
+    from aiokafka import ConsumerRebalanceListener
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked_now: Any) -> None:
+            await revoked(revoked_now)
+
+        async def on_partitions_assigned(self, assigned_now: Any) -> None:
+            await assigned(assigned_now)
+
+    return Listener()
+
+
+async def keep_polling(
+    consumer: AIOKafkaConsumer, every: float, take: Callable[[dict[TopicPartition, Any]], None]
+) -> None:
+    """
+    Ask for records now and then, though the pipeline has no room: the broker takes a member that does not ask
+    for longer than `max_poll_interval_ms` for dead. What comes is kept.
+    """
+    while True:
+        await asyncio.sleep(every)
+        take(await consumer.getmany(timeout_ms=0))

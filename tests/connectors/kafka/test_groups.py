@@ -1,0 +1,166 @@
+"""
+Members of a consumer group share a topic: partitions move, nothing is lost, and nothing that is under way is
+committed. What the server does not prove: `tests.servers.kafka`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline
+from asyncstream.connectors.kafka import KafkaSink, KafkaSource
+from asyncstream.errors import PipelineError
+from tests.connectors.kafka.processes import Process
+from tests.servers.kafka import Kafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+PARTITIONS = 3
+QUICK = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 10_000}
+
+
+def numbers(count: int) -> list[bytes | None]:
+    return [b"%d" % number for number in range(count)]
+
+
+def member(kafka: Kafka, topic: str, **options: Any) -> KafkaSource:
+    return KafkaSource(
+        topic, bootstrap_servers=kafka.address, group=f"g-{topic}", client=QUICK, batch=50, **options
+    )
+
+
+async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not await is_so():
+            pass  # each look takes its time
+
+
+async def test_nothing_is_committed_behind_a_call_that_hangs(kafka_groups: Kafka) -> None:
+    topic = await kafka_groups.topic(PARTITIONS)
+    await kafka_groups.fill(topic, numbers(3000), PARTITIONS)
+    hangs = asyncio.Event()
+    done: list[int] = []
+
+    async def call(number: int) -> int:
+        if number == 1500:  # offset 500 of partition 0
+            await hangs.wait()
+        return number
+
+    pipeline = Pipeline("stuck")
+    calls = pipeline.source(member(kafka_groups, topic), name="numbers").async_map(
+        call, order="unordered", concurrency=20
+    )
+    calls.to(done)
+
+    async def committed() -> dict[int, int]:
+        return await kafka_groups.committed(f"g-{topic}", topic, PARTITIONS)
+
+    async def all_but_one() -> bool:
+        await asyncio.sleep(0.05)  # of a real server
+        return len(done) == 2999
+
+    async with pipeline.start() as job:
+        await until(all_but_one)
+        assert (await committed())[0] <= 500
+        hangs.set()
+
+        async def all_are_committed() -> bool:
+            return await committed() == dict.fromkeys(range(PARTITIONS), 1000)
+
+        await until(all_are_committed)
+        await job.stop()
+
+
+async def test_a_partition_is_handed_over_when_what_was_read_of_it_is_done(kafka_groups: Kafka) -> None:
+    topic = await kafka_groups.topic(PARTITIONS)
+    await kafka_groups.fill(topic, numbers(30_000), PARTITIONS)
+    seen: dict[str, list[int]] = {"first": [], "second": []}
+
+    def build(name: str) -> Pipeline:
+        async def call(number: int) -> int:
+            await asyncio.sleep(0.002)  # of a real server
+            return number
+
+        pipeline = Pipeline(name)
+        calls = pipeline.source(member(kafka_groups, topic), name="numbers").async_map(
+            call, name="calls", concurrency=4
+        )
+        calls.to(seen[name].append, name="seen")
+        return pipeline
+
+    def kept() -> Checkpoints:
+        return Checkpoints(store=MemoryStore(), every=3600)  # those that are asked for must do
+
+    def have_read(name: str) -> Callable[[], Awaitable[bool]]:
+        async def look() -> bool:
+            await asyncio.sleep(0.01)  # of a real server
+            return len(seen[name]) > 100
+
+        return look
+
+    async with build("first").start(checkpoints=kept()) as first:
+        await until(have_read("first"))
+        async with build("second").start(checkpoints=kept()) as second:
+            await until(have_read("second"))
+            both = sorted(seen["first"] + seen["second"])
+            for partition in range(PARTITIONS):
+                read = [number for number in both if number % PARTITIONS == partition]
+                assert read == list(range(partition, partition + len(read) * PARTITIONS, PARTITIONS))
+            await second.stop()
+        await first.stop()
+
+
+async def copy(folder: Path, id: str, address: str, read: str, write: str) -> None:
+    """A member that copies a topic until it is killed."""
+
+    async def call(number: int) -> dict[str, Any]:
+        await asyncio.sleep(0.002)
+        return {"n": number, "by": id}
+
+    pipeline = Pipeline(id)
+    source = KafkaSource(read, bootstrap_servers=address, group=f"g-{read}", client=QUICK, batch=20)
+    calls = pipeline.source(source, name="numbers").async_map(call, name="calls", concurrency=2)
+    calls.to(KafkaSink(write, bootstrap_servers=address, idempotent=False), name="written")
+    await pipeline.run()
+
+
+async def test_of_three_members_one_is_killed_and_nothing_is_lost(
+    kafka_groups: Kafka, tmp_path: Path
+) -> None:
+    count = 1500
+    read, write = await kafka_groups.topic(PARTITIONS), await kafka_groups.topic()
+    await kafka_groups.fill(read, numbers(count), PARTITIONS)
+    members = [
+        Process(tmp_path, f"m{number}", kafka_groups.address, read, write, work=copy) for number in range(3)
+    ]
+    try:
+
+        async def found() -> list[dict[str, Any]]:
+            return [
+                json.loads(value or b"") for value in await kafka_groups.values(write, "read_uncommitted")
+            ]
+
+        async def has_written() -> bool:
+            return any(one["by"] == "m1" for one in await found())
+
+        await until(has_written)
+        members[1].kill()
+
+        async def all_are_there() -> bool:
+            return len({one["n"] for one in await found()}) == count
+
+        await until(all_are_there, 40)
+    finally:
+        for process in members:
+            process.kill()
+
+
+def test_a_group_has_no_partitions_of_its_own() -> None:
+    with pytest.raises(PipelineError, match="group: expected neither partitions= nor stop_at_end="):
+        KafkaSource("t", bootstrap_servers="localhost:9092", group="g", stop_at_end=True)
