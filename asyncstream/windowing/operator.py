@@ -427,9 +427,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def _clean_up(self, key: Any, window: Window, place: Window) -> None:
         self._contents.remove(place, key)
         self._trigger.clear(window, self._scope)
-        if self._plan.process is not None:
-            self._function_context.point_at(key, window)
-            self._plan.process.clear(key, self._function_context)
+        self._clear_window(key, window)
         if self._assigner.merging:
             self._retire(key, window)
 

@@ -36,6 +36,7 @@ such element they become whole windows, of which those of a key that has fired a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -49,12 +50,14 @@ from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
+from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import AggregateFunction, OrderMatters, can_merge
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters, can_merge, clears
 from asyncstream.windowing.plan import AT_END, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import RULES, Contents, as_windows, numbered, whole_windows
+from asyncstream.windowing.windows import TimeWindow
 
 __all__ = ("PaneWindowOperator",)
 
@@ -114,6 +117,7 @@ class PaneWindowOperator(PlainWindowOperator):
         )
         kept.on_cut(self._forget_rows)
         self._firings = firings
+        self._clears = plan.process is not None and clears(plan.process)
         self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
         if firings != AT_END:
             kept.declare(self._early)
@@ -389,34 +393,62 @@ class PaneWindowOperator(PlainWindowOperator):
         return min(due, default=None)
 
     def _fire(self, watermark: float) -> None:
-        while self._to_fire and self._to_fire[0][0] - 1 <= watermark:
-            end, start = heappop(self._to_fire)
-            window = (start, end)
-            self._armed.discard(window)
-            self._early.drop(window)
-            cells = self._open.each(window) if self._in_order else self._to_emit(window)
-            result_of = self._in_place.result if self._in_order else self._aggregate.result
-            for some in _in_parts(cells) if self._slices.is_remote else (cells,):
-                self._emit(*window, some, result_of)
-            if window in self._open:
-                if self._lateness_ms:
-                    self._put_done(window, self._open.adopt(window))
-                self._open.drop(window)
-        while self._to_clean and self._to_clean[0][0] <= watermark:
-            _, place, is_slice = heappop(self._to_clean)
-            if is_slice:
-                del self._ends[place[0]]
-                self._slices.drop(place)
-                self._closed.drop(place)
+        to_fire, to_clean = self._to_fire, self._to_clean
+        while to_fire or to_clean:
+            end_ms: float = to_fire[0][0] - 1 if to_fire else math.inf
+            clean_ms: float = to_clean[0][0] if to_clean else math.inf
+            if min(end_ms, clean_ms) > watermark:
+                break
+            # without lateness a window goes when it has fired
+            if end_ms < clean_ms or (end_ms == clean_ms and not self._lateness_ms):
+                end, start = heappop(to_fire)
+                self._fire_window((start, end))
             else:
-                self._done.drop(place)
-            self._late.drop(place)
+                _, place, is_slice = heappop(to_clean)
+                self._clean_up(place, is_slice)
         if watermark >= self._fired_ms or not self._ends:
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
         self._rows.forget_until(watermark)
-        if self._in_order and self._can_slice and not self._to_fire and not self._to_clean:
+        if self._in_order and self._can_slice and not to_fire and not to_clean:
             self._in_order = False
+
+    def _fire_window(self, window: Span) -> None:
+        self._armed.discard(window)
+        self._early.drop(window)
+        cells = self._open.each(window) if self._in_order else self._to_emit(window)
+        result_of = self._in_place.result if self._in_order else self._aggregate.result
+        if self._clears and not self._lateness_ms:
+            for key, held in cells:
+                self._emit(*window, [(key, held)], result_of)
+                self._clear(window, key)
+        else:
+            for some in _in_parts(cells) if self._slices.is_remote else (cells,):
+                self._emit(*window, some, result_of)
+        if window in self._open:
+            if self._lateness_ms:
+                self._put_done(window, self._open.adopt(window))
+            self._open.drop(window)
+
+    def _clean_up(self, place: Span, is_slice: bool) -> None:
+        """Let a slice go, or a whole window that has fired."""
+        table = self._slices if is_slice else self._done
+        if self._clears and self._lateness_ms:
+            for key, _ in table.each(place):
+                self._clear(place, key)
+        if is_slice:
+            del self._ends[place[0]]
+            self._closed.drop(place)
+        table.drop(place)
+        self._late.drop(place)
+
+    def _clear(self, window: Span, key: Any) -> None:
+        """Tell the process function that a window goes."""
+        try:
+            self._clear_window(key, TimeWindow(*window))
+        except BaseException as error:
+            self._emitter.flush()
+            raise self.blame(Timer(window[1] - 1, key, TimeWindow(*window)), error) from error
 
     def _arm(self, window: Span) -> None:
         if window not in self._armed:

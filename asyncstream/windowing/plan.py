@@ -135,19 +135,15 @@ class WindowPlan:
         Where each event-time window just gives its result at its end, there is no trigger to ask, and no
         timer needed for each key.
         """
-        is_plain = (
-            self.assigner.event_time
-            and self.firings is not None
-            and self.evictor is None
-            and (self.process is None or not clears(self.process))
-        )
+        is_plain = self.assigner.event_time and self.firings is not None and self.evictor is None
+        is_default = self.firings == AT_END and not (self.process is not None and clears(self.process))
         if not is_plain:
             return "contents"
         if type(self.assigner) is SessionWindows:  # a subclass may assign otherwise
-            return "sessions" if self.firings == AT_END else "contents"
+            return "sessions" if is_default else "contents"
         if not has_slices(self.assigner):
             return "contents"
-        return "panes" if self.firings == AT_END or slicing_of(self.assigner).is_disjoint else "contents"
+        return "panes" if is_default or slicing_of(self.assigner).is_disjoint else "contents"
 
     @property
     def firings(self) -> Firings | None:

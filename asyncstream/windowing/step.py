@@ -128,6 +128,12 @@ class WindowStep(Operator):
         if result is not None and self._kinds.first_deferred([result]) is not None:
             raise not_a_value([result], "emit with out(...), and await in an async_map before or after")
 
+    def _clear_window(self, key: Any, window: Window) -> None:
+        """Have the process function, if there is one, clear its state of a window that goes."""
+        if self._plan.process is not None:
+            self._function_context.point_at(key, window)
+            self._plan.process.clear(key, self._function_context)
+
 
 class PlainWindowOperator(WindowStep):
     """

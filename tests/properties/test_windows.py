@@ -13,13 +13,14 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from asyncstream.codec import PickleCodec
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import Operator
+from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import (
     AfterWatermark,
     Aggregates,
@@ -34,6 +35,7 @@ from asyncstream.windowing import (
     Max,
     Mean,
     Min,
+    ProcessWindowFunction,
     SessionWindows,
     SlidingWindows,
     Sum,
@@ -157,6 +159,49 @@ def test_fast_operators_give_what_the_general_one_gives(
             assert left["outside_windows"] == right["outside_windows"]
             assert firing(one.panes(plan)) == firing(other.panes(plan))
             assert sorted(map(told, one.panes(plan))) == sorted(map(told, other.panes(plan)))
+
+
+class Remembering(ProcessWindowFunction[Any]):
+    """Tells how often a window has fired, and which ones of its key have gone."""
+
+    firings = ValueDescriptor[int]("firings", default=0)
+    gone = ListDescriptor[int]("gone")
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Callable[[Any], None]) -> None:
+        firings = ctx.window_state(self.firings)
+        firings.set(firings.get() + 1)
+        told = {"contents": contents, "firings": firings.get(), "gone": ctx.key_state(self.gone).get()}
+        out(WindowResult(key, ctx.window.start_ms, ctx.window.end_ms, told))
+
+    def clear(self, key: Any, ctx: Any) -> None:
+        ctx.window_state(self.firings).clear()
+        ctx.key_state(self.gone).add(ctx.window.start_ms)
+
+
+@settings(max_examples=200, deadline=None)
+@given(scripts(), st.integers(2, 9), LATENESS, st.sampled_from([None, *COUNTED]), st.booleans())
+def test_windows_go_for_a_function_as_they_do_with_the_general_one(
+    script: list[Step], size: int, lateness: int, trigger: Trigger | None, on_disk: bool
+) -> None:
+    # otherwise one window goes when another fires, and which is first hangs on when their keys first came
+    assume(not lateness or lateness % size)
+    plan = WindowPlan(TumblingWindows(ms(size)), trigger, None, lateness, ORDERED)
+
+    def made(make: Callable[..., Operator]) -> Callable[[], Operator]:
+        return lambda: make(itemgetter(0), replace(plan, process=Remembering()))
+
+    one = Harness(made(WindowOperator))
+    expected = one.run(script)
+    for makers in ([window_operator], [window_operator, WindowOperator], [WindowOperator, window_operator]):
+        for batched in (False, True):
+            other = Harness(*map(made, makers), on_disk=on_disk)
+            assert other.run(script, batched) == expected
+            names = ("key/gone", "window/firings")
+            assert [by_key(other, name) for name in names] == [by_key(one, name) for name in names]
+
+
+def by_key(run: Harness, name: str) -> list[Any]:
+    return sorted(run.operator.tables[name].items()) if name in run.operator.tables else []
 
 
 def firing(panes: list[Pane]) -> list[Any]:

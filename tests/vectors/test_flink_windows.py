@@ -52,6 +52,7 @@ class Listing(ProcessWindowFunction[WindowResult]):
     """All values; with `told`, also what the context knows."""
 
     def __init__(self, case: Case, where: dict[str, Any]) -> None:
+        self.case = case
         self.told = case["function"]["kind"] == "process_context"
         self.sessions = "session" in case["assigner"]["kind"]
         self.where = where
@@ -59,6 +60,9 @@ class Listing(ProcessWindowFunction[WindowResult]):
     def process(
         self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[WindowResult], None]
     ) -> None:
+        is_untraced = self.where["untraced"] and self.where["step"] == "wm"
+        if is_untraced:
+            self.where["cb"] += 1
         values: Any = [value for _, value in contents]
         if self.told:
             key_firings = ctx.key_state(ValueDescriptor[int]("firings", default=0))
@@ -69,11 +73,18 @@ class Listing(ProcessWindowFunction[WindowResult]):
                 window_firings.set((window_firings.get() or 0) + 1)
                 values["window_firings"] = window_firings.get()
         out(WindowResult(key, ctx.window.start_ms, ctx.window.end_ms, values))
+        if is_untraced:
+            self.where["operator"]._emitter.flush()
 
     def clear(self, key: Any, ctx: WindowContext) -> None:
         if self.told:
             self.where["operator"]._emitter.flush()
-            self.where["log"]({"clear": [key, ctx.window.start_ms, ctx.window.end_ms]})
+            record: dict[str, Any] = {"clear": [key, ctx.window.start_ms, ctx.window.end_ms]}
+            if self.where["untraced"]:
+                lateness = self.case["allowed_lateness"]
+                self.where["cb"] += lateness > 0  # then it has a timer of its own
+                record |= {"t": ["e", ctx.window.max_timestamp + lateness], "cb": self.where["cb"]}
+            self.where["log"](record)
             if not self.sessions:
                 ctx.window_state(ValueDescriptor[int]("firings", default=0)).clear()
 
@@ -90,7 +101,7 @@ class Log(Operator):
             record = {self.kind: list(value), "ts": timestamp}
             if self.where["untraced"] and self.where["step"] == "wm":
                 # a fast operator: it emits nothing but results at the window's end
-                self.where["cb"] += 1
+                self.where["cb"] += not self.where["told"]  # a function has counted what it was called for
                 record |= {"t": ["e", timestamp], "cb": self.where["cb"]}
             self.where["log"](record)
 
@@ -139,6 +150,7 @@ def run(
     def opened() -> Operator:
         described = plan(case, where)
         operator = window_operator(key_by, described)
+        where["told"] = described.process is not None
         where["untraced"] = type(operator) is not WindowOperator and path == "chosen"
         if not where["untraced"]:
             operator = Traced(key_by, described)

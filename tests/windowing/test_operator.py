@@ -88,7 +88,9 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(CumulativeWindows(size, slide), aggregate=SUM) is PaneWindowOperator
     assert choice(SessionWindows(size), aggregate=SUM) is SessionWindowOperator
     assert choice(TumblingWindows(size), aggregate=SUM, process=Plain()) is PaneWindowOperator
-    assert choice(TumblingWindows(size), aggregate=SUM, process=Telling()) is WindowOperator  # it clears
+    assert choice(TumblingWindows(size), aggregate=SUM, process=Telling()) is PaneWindowOperator  # it clears
+    assert choice(SlidingWindows(size, slide), aggregate=SUM, process=Telling()) is WindowOperator
+    assert choice(SessionWindows(size), aggregate=SUM, process=Telling()) is WindowOperator
     assert choice(TumblingWindows(size)) is PaneWindowOperator
     assert choice(SlidingWindows(size, slide), process=Plain()) is PaneWindowOperator
     assert choice(SessionWindows(size)) is SessionWindowOperator
