@@ -1,15 +1,12 @@
 """
 Windows on a grid of time, for all keys together: tumbling, sliding and cumulative ones.
 
-Theory. Normally an element is added once, to its *slice* (`slices`), however many windows that is in, and the
-result of a window is merged of its slices. A window is *armed* by the first element of one of its slices
-while it is still to fire, and fires for the keys that its slices hold.
+Theory. Normally an element is added once, to its *slice* (`slices`, `slice_store`), however many windows that
+is in, and the result of a window is merged of its slices. A window is *armed* by the first element of one of
+its slices while it is still to fire, and fires for the keys that its slices hold.
 
 * Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the others
   the windows are looked at one by one, and those that have fired do so again at once.
-* A window's results come in the order in which its keys first came. Where slices make up windows together,
-  the number of a key's first element stands behind its accumulator, in the same list; only where slices were
-  filled in turns need it be looked at.
 * Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for
   sums of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the
   aggregate says of each element whether order matters with it (`AggregateFunction.is_order_free`). With the
@@ -18,11 +15,6 @@ while it is still to fire, and fires for the keys that its slices hold.
   these stand in one *row*, and one compiled loop goes along it.
 * A trigger may count elements before a window's end or after it, and fire with every so many-th
   (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
-* Some aggregates join in order (`AggregateFunction.joins_in_order`): a list of all elements, or the last one.
-  Theirs are the slices too, as long as the elements of a key come slice by slice. With one that comes into a
-  slice before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and
-  new ones begun. So no two of a key's accumulators have seen elements in turns, and in the order of their
-  numbers they are merged as their elements came.
 
 A whole window has its accumulators in two tables: *open* while it is to fire for their keys, *done* after
 that, within the allowed lateness. Whole windows may also lie beside slices, with which they are merged when
@@ -40,8 +32,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import count, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -52,11 +43,12 @@ from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import AggregateFunction, OrderMatters, can_merge, clears
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters, clears
 from asyncstream.windowing.plan import AT_END, WindowPlan
+from asyncstream.windowing.slice_store import SliceStore
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import RULES, Contents, as_windows, numbered, whole_windows
+from asyncstream.windowing.upgrade import RULES, Contents, as_windows
 from asyncstream.windowing.windows import TimeWindow
 
 __all__ = ("PaneWindowOperator",)
@@ -64,9 +56,6 @@ __all__ = ("PaneWindowOperator",)
 Element = tuple[Any, Any]
 
 _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
-
-_NUMBER = itemgetter(-1)
-"""Of an accumulator in a slice, when its first element came."""
 
 _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
@@ -91,27 +80,16 @@ class PaneWindowOperator(PlainWindowOperator):
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._in_place = listed = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
-        is_disjoint = self._slicing.is_disjoint
-        is_shared = can_merge(aggregate) and (aggregate.order_free or aggregate.joins_in_order)
-        self._can_slice = is_disjoint or is_shared
-        self._has_epochs = is_shared and not (is_disjoint or aggregate.order_free)
-        self._aggregate = aggregate if is_disjoint else listed  # of slices
-        self._add: Callable[[Any, Any], Any] = aggregate.add if is_disjoint else listed.add_order_free
         kept = self.tables
-        save, load = (aggregate.save, aggregate.load) if is_disjoint else numbered(listed)
+        self._slices = slices = SliceStore(self._slicing, aggregate, kept)
         table = partial(Table, namespace_of=tuple, may_be_away=True)
-        self._slices = kept.declare(table("slices", save=save, load=load))
-        save_all, load_all = partial(_mapped, save), partial(_mapped, load)
-        self._closed = kept.declare(table("closed", save=save_all, load=load_all))
         save, load = listed.save, listed.load
         self._open = kept.declare(table("open", save=save, load=load))
         self._done = kept.declare(table("done", save=save, load=load))
-        self._numbers = None if is_disjoint else count()
         self._fired_ms: float = MIN_TIMESTAMP
-        self._in_order = not self._can_slice
+        self._in_order = not slices.can_share
         for name in ("fired_ms", "in_order"):
             kept.declare_cell(name, Cell.of(self, f"_{name}", RULES[name]))
-        kept.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         kept.declare_cell(
             "lateness_ms", Cell(lambda: self._lateness_ms, self._came_with_lateness, RULES["lateness_ms"])
         )
@@ -124,13 +102,11 @@ class PaneWindowOperator(PlainWindowOperator):
             kept.declare(self._late)
         self._is_unsure = False  # whether windows that have fired may be to fire again
         self._lateness_before_ms = self._lateness_ms
-        self._ends: dict[int, int] = {}  # of the slices that there are, by start
-        self._newest = MIN_TIMESTAMP  # no slice starts after this
         self._armed: set[Span] = set()
         self._to_fire: list[Span] = []  # windows, as (end, start)
         self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
         self._at_hand = _NOWHERE
-        self._add_at_hand: Callable[[Any, Any], Any] = self._add
+        self._add_at_hand: Callable[[Any, Any], Any] = slices.add
         self._rows = SliceRows()
 
     # ------------------------------------------------------------------ elements
@@ -155,7 +131,7 @@ class PaneWindowOperator(PlainWindowOperator):
         if self._is_unsure and values:
             self._make_whole()
         if not self._in_order:
-            key_by = self._fetched(values, timestamps) if self._slices.is_remote else self._key_by
+            key_by = self._fetched(values, timestamps) if self._slices.table.is_remote else self._key_by
             try:
                 self._add_to_slices(elements, key_by)
                 return
@@ -177,13 +153,12 @@ class PaneWindowOperator(PlainWindowOperator):
             if not start <= timestamp < end:
                 place = start, end = self._slicing.slice_at(timestamp)
             places.append((place, key))
-        self._slices.fetch(places)
+        self._slices.table.fetch(places)
         return key_by
 
     def _add_to_slices(self, elements: Iterator[Element], key_by: Callable[[Any], Any]) -> None:
-        add, create = self._add, self._aggregate.create
-        watermark, numbers, table = self._watermark, self._numbers, self._slices
-        has_epochs, early = self._has_epochs, self._firings.early
+        slices, watermark, early = self._slices, self._watermark, self._firings.early
+        add, create, numbers, table = slices.add, slices.aggregate.create, slices.numbers, slices.table
         counts: Rows = {}
         uncounted: int | None = None
         start, end, cells = _NOWHERE  # the slice that the last element went into
@@ -201,8 +176,8 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     place = (start, end)
-                    if has_epochs and start < self._newest:
-                        self._add_to_slice(place, key, value)
+                    if slices.has_epochs and start < slices.newest:
+                        slices.put(place, key, value)
                         end = start
                         continue
                     cells = table.rows(place)
@@ -224,7 +199,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 if early:
                     counted = counts.get(key, uncounted)
                     if counted is None or counted + 1 >= early:
-                        self._count_early((start, end), key, held, self._aggregate)
+                        self._count_early((start, end), key, held, slices.aggregate)
                     else:
                         counts[key] = counted + 1
         except OrderMatters as found:
@@ -284,15 +259,14 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _has_slice(self, start: int, end: int) -> bool:
         """Whether there is a slice, from now on; not if it is in no window."""
-        if start in self._ends:
+        if start in self._slices.ends:
             return True
         windows = self._slicing.windows_of(start)
         for window in windows:
             if window[1] - 1 > self._watermark:
                 self._arm(window)
         if windows:
-            self._ends[start] = end
-            self._newest = max(self._newest, start)
+            self._slices.open((start, end))
             heappush(self._to_clean, self._cleaning_of(start, end))
         return bool(windows)
 
@@ -303,35 +277,14 @@ class PaneWindowOperator(PlainWindowOperator):
             self._leave_out(value, timestamp, timestamp)
             return
         self._has_slice(start, end)
-        self._add_to_slice((start, end), key, value)
+        slices = self._slices
+        slices.put((start, end), key, value)
         for window in windows:
             if window[1] - 1 <= self._watermark:
-                self._count_late(window, key, self._merged(window, key), self._aggregate)
+                held = slices.merged(window, key, self._kept(window, key))
+                self._count_late(window, key, held, slices.aggregate)
             else:
                 self._arm(window)
-
-    def _add_to_slice(self, place: Span, key: Any, value: Any) -> None:
-        """Put an element into a slice before the latest one."""
-        slices = self._slices
-        if self._has_epochs:
-            places = [(start, end) for start, end in self._ends.items() if start != place[0]]
-            later = any(slices.peek(other, key) is not MISSING for other in places if other > place)
-            for other in (*places, place) if later else ():
-                self._close(other, key)
-        held = slices.get(place, key)
-        if held is MISSING:
-            held = self._aggregate.create()
-            if self._numbers is not None:
-                held.append(next(self._numbers))
-        slices.put(place, key, self._add(held, value))
-
-    def _close(self, place: Span, key: Any) -> None:
-        """End an epoch of a key in a slice."""
-        held = self._slices.get(place, key)
-        if held is not MISSING:
-            self._slices.remove(place, key)
-            before = self._closed.get(place, key)
-            self._closed.put(place, key, [held] if before is MISSING else [*before, held])
 
     def _add_behind_in_order(self, windows: Iterable[Span], key: Any, value: Any, timestamp: int) -> None:
         """The same for whole windows."""
@@ -406,24 +359,24 @@ class PaneWindowOperator(PlainWindowOperator):
             else:
                 _, place, is_slice = heappop(to_clean)
                 self._clean_up(place, is_slice)
-        if watermark >= self._fired_ms or not self._ends:
+        if watermark >= self._fired_ms or not self._slices.ends:
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
         self._rows.forget_until(watermark)
-        if self._in_order and self._can_slice and not to_fire and not to_clean:
+        if self._in_order and self._slices.can_share and not to_fire and not to_clean:
             self._in_order = False
 
     def _fire_window(self, window: Span) -> None:
         self._armed.discard(window)
         self._early.drop(window)
-        cells = self._open.each(window) if self._in_order else self._to_emit(window)
-        result_of = self._in_place.result if self._in_order else self._aggregate.result
+        cells = self._open.each(window) if self._in_order else self._of_slices(window)
+        result_of = (self._in_place if self._in_order else self._slices.aggregate).result
         if self._clears and not self._lateness_ms:
             for key, held in cells:
                 self._emit(*window, [(key, held)], result_of)
                 self._clear(window, key)
         else:
-            for some in _in_parts(cells) if self._slices.is_remote else (cells,):
+            for some in _in_parts(cells) if self._open.is_remote else (cells,):
                 self._emit(*window, some, result_of)
         if window in self._open:
             if self._lateness_ms:
@@ -432,14 +385,14 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
         """Let a slice go, or a whole window that has fired."""
-        table = self._slices if is_slice else self._done
+        table = self._slices.table if is_slice else self._done
         if self._clears and self._lateness_ms:
             for key, _ in table.each(place):
                 self._clear(place, key)
         if is_slice:
-            del self._ends[place[0]]
-            self._closed.drop(place)
-        table.drop(place)
+            self._slices.drop(place)
+        else:
+            self._done.drop(place)
         self._late.drop(place)
 
     def _clear(self, window: Span, key: Any) -> None:
@@ -468,104 +421,25 @@ class PaneWindowOperator(PlainWindowOperator):
     def _is_late(self, window: Span) -> bool:
         return window[1] - 1 + self._lateness_ms <= self._watermark
 
-    # ------------------------------------------------------------------ windows of slices
+    # ------------------------------------------------------------------ whole windows
 
-    def _slices_of(self, window: Span) -> Iterator[Span]:
-        """The slices that there are of a window, by time."""
-        ends = self._ends
-        for start in self._slicing.starts_in(window, ends):
-            if start in ends:
-                yield start, ends[start]
-
-    def _merged(self, window: Span, key: Any) -> Any:
-        """The accumulator of one key over a whole window; to be read, not changed."""
-        if self._slicing.is_disjoint:
-            return self._slices.peek(window, key)
-        merge, merged = self._aggregate.merge, self._aggregate.create()
-        kept = self._kept(window, key)
-        if kept is not MISSING:
-            merged = merge(merged, kept)
-        parts = [held for place in self._slices_of(window) for held in self._parts(place, key)]
-        for held in sorted(parts, key=_NUMBER) if self._has_epochs else parts:
-            merged = merge(merged, held)
-        return merged
-
-    def _parts(self, place: Span, key: Any) -> Iterable[Any]:
-        """The accumulators of a key in a slice, with numbers."""
-        held = self._slices.peek(place, key)
-        closed = self._closed.peek(place, key)
-        open_ones = () if held is MISSING else (held,)
-        return open_ones if closed is MISSING else (*closed, *open_ones)
-
-    def _has_rows(self, place: Span) -> bool:
-        return place in self._slices or place in self._closed
+    def _of_slices(self, window: Span) -> Iterable[tuple[Any, Any]]:
+        """The keys, with accumulators, for which a window of slices is to fire."""
+        if window in self._open or window in self._done:
+            return self._slices.each(window, self._open.whole(window), partial(self._kept, window))
+        return self._slices.each(window)
 
     def _kept(self, window: Span, key: Any) -> Any:
-        """What a whole window beside slices holds."""
+        """What a whole window, perhaps beside slices, holds."""
         held = self._open.peek(window, key)
-        if held is MISSING:
-            held = self._done.peek(window, key)
-        return held
-
-    def _to_emit(self, window: Span) -> Iterable[tuple[Any, Any]]:
-        """
-        The keys, with accumulators, for which a window is to fire, in the order of their first elements.
-
-        They are to be read, not changed: a key that is in one slice only still shares that one's.
-        """
-        places = [place for place in self._slices_of(window) if self._has_rows(place)]
-        has_closed = any(place in self._closed for place in places)
-        if has_closed or window in self._open or window in self._done:
-            keys = {**self._open.whole(window), **self._in_arrival_order(places)}
-            return {key: self._merged(window, key) for key in keys}.items()
-        if len(places) == 1:
-            return self._slices.each(places[0])
-        merge, create = self._aggregate.merge, self._aggregate.create
-        found = self._in_arrival_order(places)
-        own: set[Any] = set()  # keys whose accumulator is no longer that of a slice
-        for place in places:
-            for key, held in self._slices.whole(place).items():
-                present = found[key]
-                if present is MISSING:
-                    found[key] = held
-                elif key in own:
-                    found[key] = merge(present, held)
-                else:
-                    own.add(key)
-                    found[key] = merge(merge(create(), present), held)
-        return found.items()
-
-    def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
-        """The keys of some slices in the order of their first elements, each with `MISSING`."""
-        keys: Rows = {}
-        every = [cells for place in places if (cells := self._slices.whole(place))]
-        closed = [cells for place in places if (cells := self._closed.whole(place))]
-        every += ({key: parts[0] for key, parts in cells.items()} for cells in closed)
-        last = -1
-        for cells in every:
-            if closed or next(iter(cells.values()))[-1] < last:
-                break
-            last = next(reversed(cells.values()))[-1]
-            keys.update(dict.fromkeys(cells, MISSING))
-        else:
-            return keys  # each had all its keys before the next had its first
-        firsts: dict[Any, int] = {}
-        for cells in every:
-            for key, held in cells.items():
-                if held[-1] < firsts.get(key, held[-1] + 1):
-                    firsts[key] = held[-1]
-        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__), MISSING)
+        return self._done.peek(window, key) if held is MISSING else held
 
     def _make_whole(self) -> None:
         """Have whole windows in place of slices."""
         self._is_unsure = False
         self._in_order |= self._slicing.is_disjoint
         fired, merge = self._fired_ms, self._in_place.merge
-        places = [place for place in self._ends.items() if self._has_rows(place)]
-        slices = {place: self._slices.adopt(place) for place in places}
-        closed = {place: self._closed.adopt(place) for place in places}
-        found = whole_windows(self._slicing, self._plan.folding, slices, closed)
-        for window, cells in found.items():
+        for window, cells in self._slices.into_windows().items():
             if window[1] - 1 + self._lateness_before_ms <= fired:
                 continue
             is_open = window[1] - 1 > fired or window in self._armed
@@ -576,9 +450,6 @@ class PaneWindowOperator(PlainWindowOperator):
                 if is_open:
                     self._done.remove(window, key)
                 (self._open if is_open else self._done).put(window, key, held)
-        for place in places:
-            self._slices.drop(place)
-            self._closed.drop(place)
         self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
         self._index()
 
@@ -586,20 +457,20 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def restored(self) -> None:
         has_whole = next(self._open.namespaces(), None) or next(self._done.namespaces(), None)
-        self._in_order = not self._can_slice or (
+        self._in_order = not self._slices.can_share or (
             bool(has_whole) and (self._in_order or self._slicing.is_disjoint)
         )
         self._index()
         # windows that have gone, but not all of their slices, are not to come back in parts
         has_parts = self._lateness_before_ms < self._lateness_ms and not self._slicing.is_disjoint
-        if self._ends and (self._in_order or has_parts):
+        if self._slices.ends and (self._in_order or has_parts):
             self._make_whole()
         self._lateness_before_ms = self._lateness_ms
         self._compare_watermark()
 
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
-        self._is_unsure = bool(self._ends) and self._watermark < self._fired_ms
+        self._is_unsure = bool(self._slices.ends) and self._watermark < self._fired_ms
         is_due = bool(self._to_fire) and self._to_fire[0][0] - 1 <= self._watermark
         if not self._is_unsure and not is_due:
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
@@ -607,14 +478,14 @@ class PaneWindowOperator(PlainWindowOperator):
     def _index(self) -> None:
         """Find out what there is, and what is to be done when."""
         self._forget_rows()
-        self._ends = dict([*self._slices.namespaces(), *self._closed.namespaces()])
-        self._newest = max(self._ends, default=MIN_TIMESTAMP)
-        self._to_clean = [self._cleaning_of(*place) for place in self._ends.items()]
+        self._slices.index()
+        ends = self._slices.ends
+        self._to_clean = [self._cleaning_of(*place) for place in ends.items()]
         for start, end in self._done.namespaces():
             self._to_clean.append((end - 1 + self._lateness_ms, (start, end), False))
         self._armed = set(self._open.namespaces())
         seen: set[Span] = set()
-        for start in sorted(self._ends):
+        for start in sorted(ends):
             for window in self._slicing.windows_of(start):
                 if window in seen:
                     break  # and so are the others
@@ -628,20 +499,11 @@ class PaneWindowOperator(PlainWindowOperator):
     def _snapshot_of(self, found: Contents) -> Any:
         return as_windows(found, self._plan, MIN_TIMESTAMP)
 
-    def _next_number(self) -> int:
-        number = 0 if self._numbers is None else next(self._numbers)
-        self._count_from(number)
-        return number
-
-    def _count_from(self, number: int) -> None:
-        if self._numbers is not None:
-            self._numbers = count(number)
-
     def _came_with_lateness(self, lateness_ms: int) -> None:
         self._lateness_before_ms = lateness_ms
 
     def _count_open(self) -> int:
-        return sum(map(len, (self._slices, self._closed, self._open, self._done)))
+        return len(self._slices) + len(self._open) + len(self._done)
 
 
 def _count(counts: Table, window: Span, key: Any, every: int) -> bool:
@@ -650,10 +512,6 @@ def _count(counts: Table, window: Span, key: Any, every: int) -> bool:
     counted = 1 if counted is MISSING else counted + 1
     counts.put(window, key, counted % every)
     return bool(counted == every)
-
-
-def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    return [function(value) for value in values]
 
 
 def _in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
