@@ -20,7 +20,7 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-pytest_plugins = ("pytester", "tests.servers.kafka", "tests.servers.postgres", "tests.servers.redis")
+pytest_plugins = ("pytester", *(f"tests.servers.{name}" for name in ("kafka", "nats", "postgres", "redis")))
 
 
 TIERS: Final[dict[str, tuple[str, ...]]] = {

@@ -25,6 +25,7 @@ from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.connectors.nats import NatsConsumerSource, NatsSink, NatsStreamSource
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
 from asyncstream.connectors.postgres import PostgresOutbox, PostgresSink, PostgresUpsertSink
 from asyncstream.connectors.redis import RedisGroupSource, RedisStreamSink, RedisStreamSource
@@ -50,6 +51,9 @@ __all__ = (
     "ListSink",
     "MemoryStreamSink",
     "MemoryStreamSource",
+    "NatsConsumerSource",
+    "NatsSink",
+    "NatsStreamSource",
     "ParquetSink",
     "ParquetSource",
     "PostgresOutbox",

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,7 +21,7 @@ import pytest
 
 from tests.servers.process import HOST, ServerProcess, do_without
 
-__all__ = ("PostgresServer", "postgres_server", "postgres_url")
+__all__ = ("PostgresServer", "postgres_server", "postgres_url", "running_postgres")
 
 REMEDY = "Debian: apt-get install postgresql"
 
@@ -67,9 +68,9 @@ def binaries() -> Path:
     return Path(found).resolve().parent
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """One that every test may use, and leaves running."""
+@contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A server, as long as it is used."""
     programs = binaries()
     memory = Path("/dev/shm")
     folder = Path(mkdtemp(prefix="postgres", dir=memory if memory.is_dir() else None))
@@ -101,6 +102,13 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One that every test may use, and leaves running."""
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.servers.process import HOST, ServerProcess, program
 
-__all__ = ("RedisServer", "redis_server", "redis_url")
+__all__ = ("RedisServer", "redis_server", "redis_url", "running_redis")
 
 
 class RedisServer(ServerProcess):
@@ -30,16 +33,23 @@ class RedisServer(ServerProcess):
                 assert connection.recv(64) == b"+OK\r\n"
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One that every test may use, and leaves running."""
+@contextmanager
+def running_redis() -> Iterator[RedisServer]:
+    """A server, as long as it is used."""
     binary = program("redis-server", "Debian: apt-get install redis-server")
-    folder = tmp_path_factory.mktemp("redis")
-    options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", str(folder))
-    server = RedisServer(lambda port: [binary, "--port", str(port), *options], folder)
-    server.start()
-    yield server
-    server.stop()
+    with TemporaryDirectory(prefix="redis") as folder:
+        options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder)
+        server = RedisServer(lambda port: [binary, "--port", str(port), *options], Path(folder))
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One that every test may use, and leaves running."""
+    with running_redis() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,160 @@
+"""
+A connection to NATS, its errors told plainly; and a pull, which asks for messages before they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from asyncstream.errors import AsyncStreamError, MissingExtra, SourceError, describe_error
+from asyncstream.validation import refuse, text
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+__all__ = ("Pull", "checked_url", "connect", "naming", "place_of")
+
+_EXPIRES: Final = 30.0
+"""Seconds after which the server forgets what it was asked for, and is asked again."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks whether the connection is still there, while nothing comes."""
+
+
+def checked_url(url: object) -> str:
+    """The address of a server; what is wrong with it is a `PipelineError`."""
+    checked = text("url", url)
+    try:
+        import nats  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("NATS", "nats") from error
+    try:
+        parts = urlsplit(checked)
+        is_one = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise refuse("url", "the address of a NATS server", checked, "e.g. nats://localhost:4222")
+    return checked
+
+
+def place_of(url: str) -> str:
+    """The server as messages name it, without a password."""
+    parts = urlsplit(url)
+    return f"NATS at {parts.hostname}:{parts.port or 4222}"
+
+
+async def connect(url: str) -> Client:
+    """
+    A connection that is not made again when it breaks: what was under way is uncertain then, and a restart of
+    the job goes on from a checkpoint.
+    """
+    import nats
+
+    async def hush(error: Exception) -> None:
+        """What goes wrong is told where it is waited for."""
+
+    return await nats.connect(
+        url,
+        allow_reconnect=False,
+        max_reconnect_attempts=1,
+        reconnect_time_wait=0.1,
+        error_cb=hush,
+        name="asyncstream",
+    )
+
+
+@contextmanager
+def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
+    """What the client raises comes out as an error of this kind, with what was being done."""
+    from nats.errors import Error
+
+    try:
+        yield
+    except (Error, OSError, TimeoutError) as error:
+        raise kind(f"cannot {doing}: {describe_error(error)}") from error
+
+
+class Pull:
+    """
+    Messages of a consumer: the server sends as many as it is asked for, and is asked before they are needed.
+
+    Args:
+        connection: to the server.
+        prefix: of the subjects of JetStream's interface.
+        stream, consumer: their names.
+        batch: how many messages are taken at once at most; twice as many may be here.
+    """
+
+    def __init__(self, connection: Client, prefix: str, stream: str, consumer: str, batch: int) -> None:
+        self._connection = connection
+        self._next = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._batch = batch
+        self._messages: deque[Msg] = deque()
+        self._asked = 0  # of these requests, so many messages have not come yet
+        self._ended = False  # the server has said of a request that nothing more comes of it
+        self._broken = ""
+        self._changed = asyncio.Event()
+        self._inbox = ""
+
+    async def start(self) -> None:
+        self._inbox = self._connection.new_inbox()
+        await self._connection.subscribe(self._inbox, cb=self._arrived)
+
+    async def _arrived(self, message: Msg) -> None:
+        status = None if message.headers is None else message.headers.get("Status")
+        if message.reply or status is None:
+            self._asked -= 1
+            self._messages.append(message)
+            if len(self._messages) == 1:
+                self._changed.set()
+            return
+        if status in ("404", "408", "409"):
+            description = (message.headers or {}).get("Description", "")
+            if status == "409" and "Deleted" in description:
+                self._broken = f"the server says: {description}"
+            self._asked, self._ended = 0, True
+            self._changed.set()
+
+    async def _ask(self, waits: bool) -> None:
+        if self._asked > self._batch // 2:
+            return
+        count = self._batch if not self._asked else self._batch - self._asked
+        request: dict[str, Any] = {"batch": count, "no_wait": True}
+        if waits:
+            request = {"batch": count, "expires": int(_EXPIRES * 1e9)}
+        self._asked += count
+        self._ended = False
+        await self._connection.publish(self._next, json.dumps(request).encode(), self._inbox)
+
+    async def take(self, waits: bool) -> list[Msg]:
+        """
+        What there is, at most a batch.
+
+        Args:
+            waits: until there is something; otherwise none may have come.
+        """
+        while True:
+            await self._ask(waits)
+            if not self._messages:
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(_LOOK):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+            if self._messages:
+                return [self._messages.popleft() for _ in range(min(self._batch, len(self._messages)))]
+            if self._broken:
+                raise SourceError(self._broken)
+            if not self._connection.is_connected:
+                raise ConnectionError("the connection is broken")
+            if self._ended and not waits:
+                return []

@@ -1,0 +1,239 @@
+"""
+A stream of JetStream read through a durable consumer, which members of a group share.
+
+Theory of operation
+-------------------
+The server hands each message to one member and waits for its acknowledgement for a while (`ack_wait`); then
+it hands it out again. A message is acknowledged when no checkpoint is kept that does not hold it. Until then
+the server is told, well within that time, that work on it is in progress.
+
+A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges. So
+when the server hands out such a message again, after a crash or because it heard of nobody for too long, it
+is known, and not read a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.messages import Decode
+from asyncstream.connectors.nats.connection import naming
+from asyncstream.connectors.nats.source import NatsSource, number_of
+from asyncstream.errors import SourceError
+from asyncstream.validation import Duration, choice, duration_seconds, text
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import ConsumerInfo
+
+__all__ = ("NatsConsumerSource", "Numbers")
+
+T = TypeVar("T")
+
+_PART: Final = 500
+"""Messages that the server is told of in one go; then others have their turn in this process."""
+
+
+class Numbers:
+    """
+    A set of whole numbers, small where they follow each other.
+
+    Args:
+        ranges: first and last of each, in order.
+    """
+
+    def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
+        self._firsts = [first for first, _ in ranges]
+        self._lasts = [last for _, last in ranges]
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._firsts, number) - 1
+        return place >= 0 and number <= self._lasts[place]
+
+    def add(self, number: int) -> None:
+        """Add a number that is not in it."""
+        place = bisect_left(self._firsts, number)
+        joins_before = place > 0 and self._lasts[place - 1] == number - 1
+        joins_behind = place < len(self._firsts) and self._firsts[place] == number + 1
+        if joins_before and joins_behind:
+            self._lasts[place - 1] = self._lasts.pop(place)
+            del self._firsts[place]
+        elif joins_before:
+            self._lasts[place - 1] = number
+        elif joins_behind:
+            self._firsts[place] = number
+        else:
+            self._firsts.insert(place, number)
+            self._lasts.insert(place, number)
+
+    def ranges(self) -> list[list[int]]:
+        """First and last of each range, in order."""
+        return [list(pair) for pair in zip(self._firsts, self._lasts, strict=True)]
+
+
+class NatsConsumerSource(NatsSource[T]):
+    """
+    Reads a stream through a durable pull consumer; acknowledges a message when a checkpoint holds it.
+
+    A job that goes on after a crash neither misses a message nor reads one twice. Other jobs may read through
+    the same consumer: each message goes to one of them. What a job had that was away for longer than
+    `ack_wait` goes to others, and is read twice if it was in a checkpoint of that job. Without checkpoints,
+    messages are acknowledged when the next ones are read.
+
+    Args:
+        url, stream, decode, on_malformed, ends, batch: as for `NatsStreamSource`.
+        durable: the name of the consumer; made if it is not there. One that is there must be pulled from, and
+            its messages be acknowledged one by one; best without `max_ack_pending`, for all messages since
+            the oldest checkpoint that is kept are pending.
+        subject: of a consumer that is made: messages of these subjects only; None: all.
+        start: where a consumer that is made begins: at the "first" message, or with the "next" one.
+        ack_wait: of a consumer that is made: after which time the server hands out a message again: a
+            `timedelta` or seconds; more than a restart takes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        durable: str,
+        subject: str | None = None,
+        decode: Decode = "json",
+        start: Literal["first", "next"] = "first",
+        ack_wait: Duration = 60.0,
+        on_malformed: Literal["fail", "reject"] = "fail",
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None:
+        super().__init__(url, stream, decode, on_malformed, ends, batch)
+        self._durable = text("durable", durable)
+        self._subject = None if subject is None else text("subject", subject)
+        self._from_first = choice("start", start, ("first", "next")) == "first"
+        self._ack_wait = duration_seconds("ack_wait", ack_wait)
+        self._alive: asyncio.Task[None] | None = None
+        self._held: dict[int, str] = {}  # where to acknowledge it; "" until it is handed out again
+        self._numbers = Numbers()
+
+    async def open(self) -> None:
+        await super().open()
+        self._held, self._numbers = {}, Numbers()
+        with naming(SourceError, f"read {self._what}"):
+            wait = (await self._consumer()).config.ack_wait or self._ack_wait
+        self._alive = asyncio.ensure_future(self._keep_alive(self._opened(), wait))
+
+    async def _consumer(self) -> ConsumerInfo:
+        """The consumer, which is made if it is not there."""
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+        from nats.js.errors import NotFoundError
+
+        try:
+            found: ConsumerInfo = await self._js.consumer_info(self._stream, self._durable)
+        except NotFoundError:
+            config = ConsumerConfig(
+                durable_name=self._durable,
+                deliver_policy=DeliverPolicy.ALL if self._from_first else DeliverPolicy.NEW,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=self._ack_wait,
+                filter_subject=self._subject,
+                max_ack_pending=-1,
+            )
+            return await self._js.add_consumer(self._stream, config)
+        if found.config.ack_policy != AckPolicy.EXPLICIT or found.config.deliver_subject:
+            raise SourceError(
+                f"consumer {self._durable!r} of {self._what} is not one to pull from and to acknowledge "
+                "messages of one by one: give another name, or delete it"
+            )
+        return found
+
+    async def _begin(self) -> str:
+        return self._durable
+
+    async def _keep_alive(self, connection: Client, ack_wait: float) -> None:
+        """Tell the server that work is in progress on what is held."""
+        while connection.is_connected:
+            await asyncio.sleep(ack_wait / 3)
+            try:
+                await self._say(b"+WPI", list(self._held.values()))
+            except SourceError:  # the next read says it
+                return
+
+    async def _say(self, what: bytes, replies: Sequence[str]) -> None:
+        """Answer messages, and see that the server has heard it."""
+        connection = self._opened()
+        with naming(SourceError, f"acknowledge messages of {self._what}"):
+            for number, reply in enumerate(replies, 1):
+                if reply:
+                    await connection.publish(reply, what)
+                if number % _PART == 0:
+                    await asyncio.sleep(0)
+            await connection.flush()
+
+    # ------------------------------------------------------------------ reading
+
+    def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+        new: list[Msg] = []
+        for message in messages:
+            number = number_of(message)
+            if number in self._held:
+                self._held[number] = message.reply
+            else:
+                new.append(message)
+        return new
+
+    async def _is_through(self) -> bool:
+        found = await self._js.consumer_info(self._stream, self._durable)
+        here = sum(map(bool, self._held.values()))
+        return not found.num_pending and (found.num_ack_pending or 0) <= here
+
+    async def read(self) -> Any:
+        if self.writer is None and self._held:
+            await self.forget(self.position())
+        return await super().read()
+
+    def _taken(self, messages: Sequence[Msg]) -> None:
+        for message in messages:
+            number = number_of(message)
+            if number not in self._held:
+                self._numbers.add(number)
+            self._held[number] = message.reply
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self) -> list[list[int]]:
+        return self._numbers.ranges()
+
+    async def seek(self, position: list[list[int]]) -> None:
+        state = (await self._about()).state
+        if position and state.last_seq < position[-1][1]:
+            raise SourceError(
+                f"cannot go on behind message {position[-1][1]} of {self._what}: its last one is "
+                f"{state.last_seq}: is it the same stream?"
+            )
+        self._held = {number: "" for first, last in position for number in range(first, last + 1)}
+        self._numbers = Numbers(position)
+
+    async def forget(self, position: list[list[int]]) -> None:
+        done = Numbers(position)
+        heard = {number: reply for number, reply in self._held.items() if reply and number in done}
+        await self._say(b"+ACK", list(heard.values()))
+        gone = set(heard)
+        if len(heard) < len(self._held) and "" in self._held.values():
+            with naming(SourceError, f"read {self._what}"):
+                floor = (await self._js.consumer_info(self._stream, self._durable)).ack_floor
+            # acknowledged by the run before, and not handed out again
+            until = 0 if floor is None else floor.stream_seq
+            gone.update(number for number, reply in self._held.items() if not reply and number <= until)
+        if gone:
+            self._held = {number: reply for number, reply in self._held.items() if number not in gone}
+            self._numbers = Numbers()
+            for number in sorted(self._held):
+                self._numbers.add(number)
+
+    async def close(self) -> None:
+        await stopped(self._alive)
+        await super().close()

@@ -1,0 +1,108 @@
+"""
+Subjects of a stream of JetStream as a sink: messages with ids, of which the server keeps one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.nats.connection import checked_url, connect, naming, place_of
+from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+from asyncstream.validation import selector, text
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
+
+__all__ = ("NatsSink",)
+
+
+class NatsSink(Sink[Any]):
+    """
+    Publishes elements to a subject of a stream, and waits until the stream has them.
+
+    A job that goes on after a crash publishes again what it has since its last checkpoint. With `id` the
+    server leaves out a message whose id it remembers, so readers see each element once, as it comes. It does
+    so for the stream's `duplicate_window`, two minutes unless it was made with another: best longer than from
+    a checkpoint to the end of a restart.
+
+    Args:
+        url: the address of a server: `nats://user:password@host:4222`.
+        subject: where elements go; a stream must take it.
+        encode: what messages hold: "json", "bytes", "text", or a function that makes bytes of an element.
+        default: for JSON, makes of a value of your own type one that can be written.
+        id: what tells an element from others, and is the same when it is made again: a function of it, or the
+            name of a field. None: what is published again is there again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        subject: str,
+        *,
+        encode: Encode = "json",
+        default: Default | None = None,
+        id: Any = None,
+    ) -> None:
+        self._url = checked_url(url)
+        self._subject = text("subject", subject)
+        self._what = f"subject {subject!r} of {place_of(url)}"
+        self._encode = encoder(encode, default)
+        self._id = None if id is None else selector("id", id)
+        self._connection: Client | None = None
+        self._js: JetStreamContext | None = None
+        self._taken = 0
+
+    async def open(self) -> None:
+        from nats.js.errors import NotFoundError
+
+        with naming(SinkError, f"write to {self._what}"):
+            self._connection = await connect(self._url)
+            self._js = self._connection.jetstream()
+            try:
+                await self._js.find_stream_name_by_subject(self._subject)
+            except NotFoundError as error:
+                raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        await carried_through(self._publish([self._prepared(value) for value in values]))
+
+    def _prepared(self, value: Any) -> tuple[bytes, dict[str, str] | None]:
+        """What a message holds, and its headers."""
+        try:
+            return self._encode(value), None if self._id is None else {"Nats-Msg-Id": str(self._id(value))}
+        except Exception as error:
+            raise SinkError(why_unwritten(value, self._what, error)) from error
+
+    async def _publish(self, messages: list[tuple[bytes, dict[str, str] | None]]) -> None:
+        js = self._js
+        if js is None:
+            raise SinkError(f"the sink of {self._what} is not open")
+        with naming(SinkError, f"write to {self._what}"):
+            answers = [
+                await js.publish_async(self._subject, data, headers=headers) for data, headers in messages
+            ]
+            async with asyncio.timeout(_PATIENCE):
+                for answer in answers:
+                    await answer
+                    self._taken += 1
+
+    def taken(self) -> int:
+        return self._taken
+
+    async def close(self) -> None:
+        connection, self._connection, self._js = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+
+
+_PATIENCE = 30.0
+"""Seconds that the stream may take for a batch."""

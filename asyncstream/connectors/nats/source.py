@@ -1,0 +1,235 @@
+"""
+A stream of JetStream read as a log: by anybody who wants to, each job with a position of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import Fetching
+from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
+from asyncstream.connectors.nats.connection import Pull, checked_url, connect, naming, place_of
+from asyncstream.errors import SourceError
+from asyncstream.validation import choice, count, text
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+    from nats.js.api import StreamInfo
+
+__all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
+
+T = TypeVar("T")
+
+
+class NatsSource(Source[T], Generic[T]):
+    """
+    What sources of NATS share: the connection, and how messages become elements.
+
+    Args:
+        url, stream, decode, on_malformed, ends, batch: as for `NatsStreamSource`.
+    """
+
+    def __init__(
+        self, url: str, stream: str, decode: Decode, on_malformed: str, ends: bool, batch: int
+    ) -> None:
+        self._url = checked_url(url)
+        self._stream = text("stream", stream)
+        self._what = f"stream {stream!r} of {place_of(url)}"
+        self._decode = decoder(decode)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._ends = ends
+        self._batch = count("batch", batch)
+        self._connection: Client | None = None
+        self._pull: Pull | None = None
+        self._fetching: Fetching[Sequence[Msg]] = Fetching(self._fetch)
+        self._failure: SourceError | None = None
+
+    async def open(self) -> None:
+        self._failure = self._pull = None
+        with naming(SourceError, f"read {self._what}"):
+            self._connection = await connect(self._url)
+            await self._about()
+
+    def _opened(self) -> Client:
+        if self._connection is None:
+            raise SourceError(f"the source of {self._what} is not open")
+        return self._connection
+
+    @property
+    def _js(self) -> JetStreamContext:
+        return self._opened().jetstream()
+
+    async def _about(self) -> StreamInfo:
+        from nats.js.errors import NotFoundError
+
+        with naming(SourceError, f"read {self._what}"):
+            try:
+                return await self._js.stream_info(self._stream)
+            except NotFoundError as error:
+                raise SourceError(f"there is no {self._what}") from error
+
+    async def _begin(self) -> str:
+        """See to it that there is a consumer: its name."""
+        raise NotImplementedError
+
+    async def _fetch(self) -> Sequence[Msg]:
+        """More messages; waits for some; none at the end."""
+        with naming(SourceError, f"read {self._what}"):
+            while True:
+                if self._pull is None:
+                    name = await self._begin()
+                    pull = Pull(self._opened(), self._js._prefix, self._stream, name, self._batch)
+                    await pull.start()
+                    self._pull = pull
+                messages = await self._pull.take(waits=not self._ends)
+                if not messages and await self._is_through():
+                    return []
+                if new := self._new_of(messages):
+                    return new
+
+    async def _is_through(self) -> bool:
+        """Whether nothing more comes, if nothing has come."""
+        return True
+
+    def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+        """Those that are to be read."""
+        return messages
+
+    def _taken(self, messages: Sequence[Msg]) -> None:
+        """These are the pipeline's now: the position is behind them."""
+        raise NotImplementedError
+
+    async def read(self) -> SourceBatch[T] | None:
+        self._opened()
+        if self._failure is not None:
+            raise self._failure
+        messages = await self._fetching.next()
+        if not messages:
+            return None
+        values: list[Any] = []
+        timestamps: list[int] = []
+        rejected: list[RejectedMessage] = []
+        for place, message in enumerate(messages):
+            try:
+                value = self._decode(message.data)
+            except Exception as error:
+                id = f"{message.subject} {number_of(message)}"
+                unread = RejectedMessage(self._what, id, message.data, unreadable(error))
+                if self.rejects:
+                    rejected.append(unread)
+                    continue
+                self._failure = unread.error()
+                if not values:
+                    raise self._failure from error
+                messages = messages[:place]  # they are delivered first
+                break
+            values.append(value)
+            timestamps.append(time_ms_of(message))
+        self._taken(messages)
+        return SourceBatch(values, timestamps, rejected)
+
+    async def close(self) -> None:
+        await self._fetching.stop()
+        connection, self._connection, self._pull = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+
+
+class NatsStreamSource(NatsSource[T]):
+    """
+    Reads a stream from a position on; in a job with checkpoints it is the checkpoint's, so each message is
+    read once.
+
+    Nothing is acknowledged, and others may read the same stream. Messages must stay until they are read: a
+    stream that has lost some behind the position is refused. Timestamps are when the stream took a message.
+
+    Args:
+        url: the address of a server: `nats://user:password@host:4222`.
+        stream: the name of the stream, which must be there.
+        subject: read messages of these subjects only, with NATS's wildcards; None: of all.
+        decode: what messages hold: "json", "bytes", "text", or a function that makes an element of the bytes.
+        start: where to begin without a position: at the "first" message, or with the "next" one that comes.
+        on_malformed: what to do with a message that is no element: "fail" with `SourceError`, after all
+            before it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
+        if_trimmed: what to do if messages behind the position are gone, from the stream's beginning on:
+            "refuse", or "go_on" with those there are.
+        ends: end when there are no more messages, rather than wait for more.
+        batch: how many messages one read brings at most.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        subject: str | None = None,
+        decode: Decode = "json",
+        start: Literal["first", "next"] = "first",
+        on_malformed: Literal["fail", "reject"] = "fail",
+        if_trimmed: Literal["refuse", "go_on"] = "refuse",
+        ends: bool = False,
+        batch: int = 1000,
+    ) -> None:
+        super().__init__(url, stream, decode, on_malformed, ends, batch)
+        self._subject = None if subject is None else text("subject", subject)
+        self._from_first = choice("start", start, ("first", "next")) == "first"
+        self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
+        self._read = 0
+
+    async def open(self) -> None:
+        await super().open()
+        state = (await self._about()).state
+        self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
+
+    async def _begin(self) -> str:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self._read + 1,
+            ack_policy=AckPolicy.NONE,
+            filter_subject=self._subject,
+            inactive_threshold=60 * 60,  # of a job that is held for so long it is made again by a restart
+            mem_storage=True,
+        )
+        return (await self._js.add_consumer(self._stream, config)).name
+
+    def _taken(self, messages: Sequence[Msg]) -> None:
+        self._read = number_of(messages[-1])
+
+    def position(self) -> int:
+        return self._read
+
+    async def seek(self, position: int) -> None:
+        state = (await self._about()).state
+        if state.last_seq < position:
+            reason = f"its last one is {state.last_seq}: is it the same stream?"
+        elif self._refuses_gaps and state.first_seq > position + 1:
+            reason = f"those up to {state.first_seq - 1} are gone; if_trimmed='go_on' goes on with the others"
+        else:
+            self._read, self._pull = position, None
+            return
+        raise SourceError(f"cannot go on behind message {position} of {self._what}: {reason}")
+
+
+def number_of(message: Msg) -> int:
+    """The number of a message in its stream."""
+    return int(_tokens(message)[-4])
+
+
+def time_ms_of(message: Msg) -> int:
+    """When its stream took a message, milliseconds since the epoch."""
+    return int(_tokens(message)[-2]) // 1_000_000
+
+
+def _tokens(message: Msg) -> list[str]:
+    """
+    What the subject for the acknowledgement says: `$JS.ACK.[domain.account.]stream.consumer.delivered.`
+    `number in the stream.number for the consumer.time.pending[.token]`.
+    """
+    tokens = message.reply.split(".")
+    return tokens if len(tokens) < 12 else tokens[:11]

@@ -1,0 +1,262 @@
+"""JetStream in a pipeline: acknowledgements, redelivery, ids, and what errors say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from itertools import count, pairwise
+from typing import Any
+
+import nats
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.js import JetStreamContext
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
+from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
+from asyncstream.connectors.base import Source, Writer
+from asyncstream.connectors.nats.consumer import Numbers
+from asyncstream.lease import Holder, Lease
+from tests.servers.nats import NatsServer
+
+pytestmark = pytest.mark.broker
+
+names = map("stream{}".format, count())
+
+
+@pytest.fixture
+async def js(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
+    client = await nats.connect(nats_server.url)
+    yield client.jetstream()
+    await client.close()
+
+
+@pytest.fixture
+async def stream(js: JetStreamContext) -> str:
+    """The name of a stream with ten numbers in it."""
+    name = next(names)
+    await js.add_stream(name=name, subjects=[f"{name}.*"])
+    await add(js, name, range(1, 11))
+    return name
+
+
+async def add(js: JetStreamContext, stream: str, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        await js.publish(f"{stream}.{number % 2}", json.dumps(number).encode())
+
+
+def member(url: str, stream: str, lease: int = 1, **more: Any) -> NatsConsumerSource[int]:
+    source: NatsConsumerSource[int] = NatsConsumerSource(url, stream, durable="d", **more)
+    source.writer = Writer(Lease(lease, "here", Holder.here(0), 0), 3, "refuse")
+    return source
+
+
+async def numbers_of(source: Source[int], most: int = 1000) -> list[int]:
+    found: list[int] = []
+    while len(found) < most and (batch := await source.read()) is not None:
+        found += batch.values
+    return found
+
+
+async def pending(js: JetStreamContext, stream: str) -> int:
+    return (await js.consumer_info(stream, "d")).num_ack_pending or 0
+
+
+async def has_pending(js: JetStreamContext, stream: str, number: int) -> None:
+    """Until so many messages wait to be acknowledged: the server counts when it comes to it."""
+    async with asyncio.timeout(10):
+        while await pending(js, stream) != number:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_messages_are_acknowledged_when_a_checkpoint_holds_them(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = member(nats_server.url, stream, batch=4)
+    await source.open()
+    await source.read()
+    position = source.position()
+    assert len(position) == 1
+    await numbers_of(source, 10 - position[0][1])
+    assert await pending(js, stream) == 10
+    await source.forget(position)
+    await has_pending(js, stream, 10 - position[0][1])
+    await source.close()
+
+
+async def test_a_job_acknowledges_all_in_the_end(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    pipeline, seen = Pipeline("numbers"), list[int]()
+    source = NatsConsumerSource[int](nats_server.url, stream, durable="d", batch=3)
+    pipeline.source(source, name="in").to(seen.append, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.02, keep=1)):
+        async with asyncio.timeout(10):
+            while len(seen) < 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await has_pending(js, stream, 0)
+    assert seen == list(range(1, 11))
+
+
+async def test_without_checkpoints_what_was_read_before_is_acknowledged(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = NatsConsumerSource[int](nats_server.url, stream, durable="d", ends=True)
+    await source.open()
+    assert await numbers_of(source) == list(range(1, 11))
+    await has_pending(js, stream, 0)
+    await source.close()
+
+
+async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server: NatsServer) -> None:
+    slow, other = (member(nats_server.url, stream, ack_wait=0.4, ends=True) for _ in range(2))
+    for source in (slow, other):
+        await source.open()
+    assert await numbers_of(slow, 10) == list(range(1, 11))
+    waiting = asyncio.ensure_future(other.read())
+    await asyncio.sleep(1.0)  # longer than the server waits
+    assert not waiting.done()
+    await slow.forget(slow.position())
+    assert await waiting is None
+    for source in (slow, other):
+        await source.close()
+
+
+async def test_what_is_handed_out_again_is_read_once(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    first = member(nats_server.url, stream, ack_wait=0.3, batch=4)
+    await first.open()
+    seen = await numbers_of(first, 4)
+    position = first.position()
+    await numbers_of(first, 10 - len(seen))
+    await first.close()
+    again = member(nats_server.url, stream, lease=2, ends=True)
+    await again.open()
+    await again.seek(position)
+    assert sorted(seen + await numbers_of(again, 10 - len(seen))) == list(range(1, 11))
+    assert await again.read() is None
+    await again.forget(again.position())
+    assert again.position() == []
+    await has_pending(js, stream, 0)
+    await again.close()
+
+
+async def test_with_ids_a_repeat_is_not_doubled(js: JetStreamContext, nats_server: NatsServer) -> None:
+    name = next(names)
+    await js.add_stream(name=name, subjects=[name])
+    sink = NatsSink(nats_server.url, name, id="n")
+    await sink.open()
+    await sink.write([{"n": 1}, {"n": 2}], None)
+    await sink.write([{"n": 2}, {"n": 3}], None)
+    await sink.close()
+    assert (await js.stream_info(name)).state.messages == 3
+
+
+async def test_a_subject_of_many(stream: str, nats_server: NatsServer) -> None:
+    source = NatsStreamSource[int](nats_server.url, stream, subject=f"{stream}.0", ends=True)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [2, 4, 6, 8, 10]
+    assert batch.timestamps is not None
+    assert all(timestamp is not None and timestamp > 10**12 for timestamp in batch.timestamps)
+    await source.close()
+
+
+async def test_what_is_no_element_is_rejected_or_fails(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    await js.publish(f"{stream}.0", b"{")
+    source = NatsStreamSource[int](nats_server.url, stream, on_malformed="reject", ends=True)
+    strict = NatsStreamSource[int](nats_server.url, stream, ends=True)
+    for opened in (source, strict):
+        await opened.open()
+    batch = await source.read()
+    assert batch is not None
+    (rejected,) = batch.rejected
+    assert isinstance(rejected, RejectedMessage)
+    assert (rejected.id, rejected.value) == (f"{stream}.0 11", b"{")
+    assert await numbers_of(strict, 10) == list(range(1, 11))
+    with pytest.raises(SourceError, match=f"of NATS at .*, {stream}.0 11: it cannot be read"):
+        await strict.read()
+    for opened in (source, strict):
+        await opened.close()
+
+
+async def test_a_stream_that_was_trimmed_is_refused(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    await js.purge_stream(stream, keep=3)
+    source = NatsStreamSource[int](nats_server.url, stream, ends=True)
+    await source.open()
+    with pytest.raises(SourceError, match="those up to 7 are gone"):
+        await source.seek(5)
+    with pytest.raises(SourceError, match="is it the same stream"):
+        await source.seek(11)
+    await source.seek(7)
+    assert await numbers_of(source) == [8, 9, 10]
+    await source.close()
+
+
+async def test_wrong_settings_are_told_of(js: JetStreamContext, stream: str, nats_server: NatsServer) -> None:
+    away = "nats://somebody:secret@127.0.0.1:1"
+    await js.pull_subscribe(f"{stream}.0", "unlike", config=nats.js.api.ConsumerConfig(ack_policy=ALL))
+    for source, says in (
+        (
+            NatsStreamSource[int](nats_server.url, "lacking"),
+            "step 'in': there is no stream 'lacking'",
+        ),
+        (NatsStreamSource[int](away, stream), "step 'in': cannot read stream .* of NATS at 127.0.0.1:1"),
+        (
+            NatsConsumerSource[int](nats_server.url, stream, durable="unlike"),
+            "step 'in': consumer 'unlike' of",
+        ),
+    ):
+        pipeline = Pipeline("numbers")
+        pipeline.source(source, name="in").discard()
+        with pytest.raises(SourceError, match=says) as told:
+            await pipeline.run()
+        assert "secret" not in str(told.value)
+    for sink, says in (
+        (NatsSink(nats_server.url, "nowhere"), "step 'out': no stream takes subject 'nowhere'"),
+        (NatsSink(away, "nowhere"), "step 'out': cannot write to subject 'nowhere' of NATS at 127.0.0.1:1"),
+        (
+            NatsSink(nats_server.url, f"{stream}.0", encode="text"),
+            "step 'out': .*expected a text",
+        ),
+    ):
+        pipeline = Pipeline("numbers")
+        pipeline.source([1], name="in").to(sink, name="out")
+        with pytest.raises(SinkError, match=says):
+            await pipeline.run()
+
+
+ALL = nats.js.api.AckPolicy.ALL
+
+
+@given(st.lists(st.integers(1, 30), unique=True))
+def test_numbers_are_a_set(numbers: list[int]) -> None:
+    found = Numbers()
+    for number in numbers:
+        found.add(number)
+    assert [number for number in range(32) if number in found] == sorted(numbers)
+    ranges = found.ranges()
+    assert [number for first, last in ranges for number in range(first, last + 1)] == sorted(numbers)
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(ranges))
+    assert Numbers(ranges).ranges() == ranges
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"url": "nonsense"}, "url: expected the address of a NATS server"),
+        ({"decode": "xml"}, "decode: expected 'json', 'bytes', 'text' or a function"),
+        ({"start": "last"}, "start: expected one of 'first', 'next'"),
+    ],
+)
+def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        NatsStreamSource(**{"url": "nats://localhost", "stream": "in", **more})
