@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import Pipeline
-from asyncstream.guards import rate_limit
+from asyncstream.guards import LimitServer, SharedLimit, rate_limit
 from asyncstream.runtime.spark import enrich
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from tests.spark.cluster import columns, event_columns, stream
@@ -112,6 +112,24 @@ def test_rate_holds_over_all_partitions(spark: SparkSession, partitions: int) ->
         assert most_within(0.8, process) <= rate / tasks
     if len(times) <= tasks:
         assert most_within(0.8, [row.at for row in rows]) <= rate
+
+
+@pytest.mark.parametrize("where", ["sqlite", "driver"])
+def test_shared_rate_is_one_for_all_tasks_in_whatever_process(
+    spark: SparkSession, tmp_path: Path, where: str
+) -> None:
+    from pyspark.sql.types import DoubleType, LongType
+
+    async def call(row: Any) -> Any:
+        return {"id": row["id"], "at": time.monotonic()}
+
+    with LimitServer() as server:
+        url = server.url if where == "driver" else f"sqlite:///{tmp_path}/limits.db"
+        guarded: Any = rate_limit(call, rate=40, scope=SharedLimit(url))
+        schema = columns(id=LongType(), at=DoubleType())
+        rows = enrich(spark.range(0, 100, 1, 3), guarded, schema=schema, concurrency=100).collect()
+    assert sorted(row.id for row in rows) == list(range(100))
+    assert most_within(0.999, [row.at for row in rows]) <= 41
 
 
 def most_within(seconds: float, times: list[float]) -> int:

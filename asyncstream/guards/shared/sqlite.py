@@ -41,15 +41,32 @@ class SqliteRecords:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
         self._thread = DiskThread()
-        self._loop = asyncio.get_running_loop()
-        self._database: sqlite3.Connection | None = None  # of the thread
+        self._database = _Database(path, asyncio.get_running_loop())
+
+    def __del__(self) -> None:
+        self._thread.end()  # a guard that is used without being opened is not closed either
 
     async def update(self, name: str, change: Change[T]) -> T:
-        return await self._thread.do(partial(self._update, name, change))
+        return await self._thread.do(partial(self._database.update, name, change))
 
-    def _update(self, name: str, change: Change[T]) -> T:
+    async def close(self) -> None:
+        await self._thread.do(self._database.disconnect)
+
+
+class _Database:
+    """A connection, which belongs to the thread that does the work, and goes with it."""
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._path = path
+        self._loop = loop
+        self._connection: sqlite3.Connection | None = None
+
+    def __del__(self) -> None:
+        self.disconnect()
+
+    def update(self, name: str, change: Change[T]) -> T:
+        """As `Records.update`."""
         try:
             database = self._connected()
             database.execute("BEGIN IMMEDIATE")
@@ -67,24 +84,30 @@ class SqliteRecords:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
         except (sqlite3.Error, OSError, orjson.JSONDecodeError) as error:
-            self._disconnect()  # the file may have been replaced
+            self.disconnect()  # the file may have been replaced
             raise RecordsAway(f"{self._path}: {describe_error(error)}") from error
         return answer
 
+    def disconnect(self) -> None:
+        """Let go of the file; the next update takes it up again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def _connected(self) -> sqlite3.Connection:
-        if self._database is None:
-            database = sqlite3.connect(self._path, isolation_level=None, timeout=_PATIENCE)
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=NORMAL")
-            database.execute(_TABLE)
-            self._database = database
-        return self._database
-
-    def _disconnect(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            database.close()
-
-    async def close(self) -> None:
-        await self._thread.do(self._disconnect)
-        self._thread.end()
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path,
+                isolation_level=None,
+                timeout=_PATIENCE,
+                check_same_thread=False,  # it may go in another one, when no work has come
+            )
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(_TABLE)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection

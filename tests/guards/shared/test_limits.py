@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import pickle
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +134,19 @@ def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
     for _ in range(2):
         run_virtual(at_once([guard], 4))
     assert len(service.times) == 8
+
+
+def test_guard_that_is_not_closed_leaves_no_thread_behind(scope: SharedLimit) -> None:
+    async def main() -> None:
+        await rate_limit(Flaky(0), rate=3, scope=scope)(1)
+
+    before = threading.active_count()
+    run_virtual(main())
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)  # of a real thread
+    assert threading.active_count() == before
 
 
 def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
