@@ -53,7 +53,8 @@ Restart            nothing is late, all is new,    watermark, window ends and wh
 =================  ==============================  =================================  ========================
 
 Not taken over: windows kept in partitions on disk, and recovery by message ids; checkpoints of the whole
-pipeline do both.
+pipeline do both. So no source waits for elements that windows hold to be acknowledged, and none is asked how
+long it bears that.
 """
 
 import warnings
@@ -80,7 +81,6 @@ from asyncstream.windowing.policies.operator import (
 from asyncstream.windowing.policies.settings import (
     LATE,
     PolicySettings,
-    SourceTerms,
     policy_schema,
     policy_settings,
 )
@@ -102,7 +102,6 @@ __all__ = (
     "SKIPPED",
     "EXPIRED",
     "PolicySettings",
-    "SourceTerms",
     "PolicySpec",
     "policy_schema",
     "policy_settings",

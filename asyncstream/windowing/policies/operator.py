@@ -33,7 +33,6 @@ from asyncstream.windowing.policies.settings import (
     LATE,
     Extent,
     PolicySettings,
-    SourceTerms,
     policy_settings,
 )
 from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
@@ -85,7 +84,6 @@ def policy_window(
     stream_of: Callable[[Any], str] | None = None,
     idle_after: Duration | None = None,
     late: str = LATE,
-    source: SourceTerms | None = None,
 ) -> PolicyWindowOperator:
     """
     Windows after Storm: the last `length` of the stream, every `slide`, each a count or a duration.
@@ -105,10 +103,9 @@ def policy_window(
         stream_of: names the stream of an element; needed with `streams`.
         idle_after: do not wait for a stream that has been silent for this long.
         late: tag of the output for elements below the watermark.
-        source: what the source asks of those who hold its elements back.
 
     Raises:
-        PipelineError: if an argument is wrong, or the source could not live with such windows.
+        PipelineError: if an argument is wrong.
     """
     settings = policy_settings(
         length,
@@ -120,7 +117,6 @@ def policy_window(
         streams=streams,
         idle_after=idle_after,
         late=late,
-        source=source,
     )
     if (streams is None) != (stream_of is None):
         raise validation.refuse("stream_of", "a function exactly when streams are named", stream_of)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from asyncstream.errors import PipelineError
 from asyncstream.state.schema import Schema, described
 from asyncstream.validation import Duration, choice, count, duration_ms, refuse
 from asyncstream.windowing.policies.eviction import (
@@ -30,7 +29,7 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkTimeTriggerPolicy,
 )
 
-__all__ = ("LATE", "Extent", "PolicySettings", "SourceTerms", "policy_schema", "policy_settings")
+__all__ = ("LATE", "Extent", "PolicySettings", "policy_schema", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
@@ -40,32 +39,6 @@ ONLY_STREAM: Final = "input"
 
 LATE: Final = "late"
 """Tag of the output for late elements where the user names none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTerms:
-    """
-    What a source that wants its elements acknowledged asks of those who hold them back.
-
-    An element is acknowledged when it expires (when no later window can hold it), or, with
-    `acknowledge="checkpoint"`, when a checkpoint holds it.
-
-    Attributes:
-        ack_timeout: the source sends an element again that is not acknowledged within this; None: never.
-        max_pending: how many elements may be unacknowledged; None: any number.
-        acknowledge: when an element is acknowledged.
-        checkpoint_interval: time between two checkpoints; None: there are none.
-        resends: after a crash the source sends again what was not acknowledged, also elements that the
-            restored windows hold.
-        has_ids: those elements carry ids, by which they are known again.
-    """
-
-    ack_timeout: Duration | None = None
-    max_pending: int | None = None
-    acknowledge: Literal["expiry", "checkpoint"] = "expiry"
-    checkpoint_interval: Duration | None = None
-    resends: bool = False
-    has_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +101,6 @@ def policy_settings(
     idle_after: Duration | None = None,
     late: str = LATE,
     outputs: Collection[str] | None = None,
-    source: SourceTerms | None = None,
 ) -> PolicySettings:
     """
     Check the arguments of `policy_window`, which explains them.
@@ -137,7 +109,7 @@ def policy_settings(
         outputs: the tags of all outputs that have readers, if known: `late` must be one of them.
 
     Raises:
-        PipelineError: if an argument is wrong, or the source could not live with such windows.
+        PipelineError: if an argument is wrong.
     """
     length_count, length_ms = _extent("length", length)
     if tumbling and slide is not None:
@@ -154,8 +126,6 @@ def policy_settings(
     if not names or isinstance(streams, str) or len(set(names)) < len(names):
         raise refuse("streams", "at least one name, each once", streams)
     _check_late(late, outputs, event_time)
-    if source is not None:
-        _check_source(source, (length_ms or 0) + (slide_ms or 0), (length_count or 0) + (slide_count or 0))
     return PolicySettings(
         length_count,
         length_ms,
@@ -188,43 +158,6 @@ def _check_late(late: object, outputs: Collection[str] | None, event_time: bool)
         raise refuse("late", 'nothing with time="processing", where no element is late', late)
     if outputs is not None and late not in outputs:
         raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
-
-
-def _check_source(source: SourceTerms, held_ms: int, held_count: int) -> None:
-    """Whether the source bears with windows that hold an element for `held_ms`, or `held_count` of them."""
-    timeout_ms = None
-    if source.ack_timeout is not None:
-        timeout_ms = duration_ms("ack_timeout", source.ack_timeout, zero=True)
-    if source.resends and not source.has_ids:
-        raise PipelineError(
-            "a source that sends elements again after a crash needs ids on them (has_ids=True):"
-            " restored windows would count them twice"
-        )
-    if choice("acknowledge", source.acknowledge, ("expiry", "checkpoint")) == "checkpoint":
-        if timeout_ms is not None:
-            _check_checkpoints(source.checkpoint_interval, timeout_ms)
-        return
-    if timeout_ms is not None and held_ms > timeout_ms:
-        raise PipelineError(
-            f"length and slide together hold elements for {held_ms} ms, but the source sends them again"
-            f" after {timeout_ms} ms"
-        )
-    if source.max_pending is not None and held_count > count("max_pending", source.max_pending):
-        raise PipelineError(
-            f"length and slide together hold {held_count} elements, but the source gives out only"
-            f" {source.max_pending} at a time"
-        )
-
-
-def _check_checkpoints(interval: Duration | None, timeout_ms: int) -> None:
-    if interval is None:
-        raise refuse("checkpoint_interval", 'a duration with acknowledge="checkpoint"', None)
-    interval_ms = duration_ms("checkpoint_interval", interval)
-    if interval_ms > timeout_ms:
-        raise PipelineError(
-            f"checkpoints every {interval_ms} ms acknowledge too late for a source that sends again"
-            f" after {timeout_ms} ms"
-        )
 
 
 def policy_schema(settings: PolicySettings) -> Schema:

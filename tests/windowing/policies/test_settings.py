@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from asyncstream.errors import PipelineError
-from asyncstream.windowing.policies import SourceTerms, policy_settings, policy_window
+from asyncstream.windowing.policies import policy_settings, policy_window
 
 SECOND = timedelta(seconds=1)
 
@@ -54,39 +54,3 @@ def test_functions_must_be_plain_functions() -> None:
         policy_window(5, function=total)
     with pytest.raises(PipelineError, match="key_by: expected a function"):
         policy_window(5, key_by="name")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("length", "slide", "terms"),
-    [
-        (SECOND, SECOND, SourceTerms(ack_timeout=1.999)),
-        (SECOND, 5, SourceTerms(ack_timeout=0.999)),
-        (10, 5, SourceTerms(max_pending=14)),
-        (10, SECOND, SourceTerms(max_pending=9)),
-        (10, 5, SourceTerms(resends=True)),
-        (10, 5, SourceTerms(acknowledge="checkpoint", ack_timeout=1)),
-        (10, 5, SourceTerms(acknowledge="checkpoint", ack_timeout=1, checkpoint_interval=1.001)),
-    ],
-)
-def test_windows_that_hold_more_than_the_source_bears_are_refused(
-    length: Any, slide: Any, terms: SourceTerms
-) -> None:
-    with pytest.raises(PipelineError):
-        policy_window(length, slide, source=terms)
-
-
-@pytest.mark.parametrize(
-    ("length", "slide", "terms"),
-    [
-        (SECOND, SECOND, SourceTerms(ack_timeout=2)),
-        (SECOND, 5, SourceTerms(ack_timeout=1)),
-        (10, 5, SourceTerms(ack_timeout=0, max_pending=15)),
-        (10, 5, SourceTerms(resends=True, has_ids=True)),
-        (SECOND, SECOND, SourceTerms(acknowledge="checkpoint", ack_timeout=1, checkpoint_interval=1)),
-        (SECOND, SECOND, SourceTerms(acknowledge="checkpoint")),
-    ],
-)
-def test_windows_that_hold_exactly_what_the_source_bears_are_built(
-    length: Any, slide: Any, terms: SourceTerms
-) -> None:
-    policy_window(length, slide, source=terms)
