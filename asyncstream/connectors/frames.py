@@ -52,7 +52,8 @@ def is_frame(value: object) -> bool:
 class FrameSource(Source[T]):
     """
     Reads the rows of a frame as dicts: of Polars, pandas, pyarrow, DuckDB, or whatever else has
-    `__arrow_c_stream__`. `pipeline.source(frame)` makes one.
+    `__arrow_c_stream__`. `pipeline.source(frame)` makes one. The index of a pandas frame is a column, unless
+    it only numbers the rows.
 
     A position is a number of rows, and goes with the names of the columns and, of a frame that knows it, the
     number of all rows; a query is run again by a job that goes on, and must give the same rows in the same
@@ -205,6 +206,7 @@ class FrameSink(TransactionalSink[Any]):
         if schema is not None and not hasattr(schema, "empty_table"):
             raise refuse("schema", "a pyarrow.Schema", schema)
         self._schema = schema
+        Tables(None, schema, None)  # what it imports is not imported in the event loop
         self._run = ""
         self._tables: Tables | None = None
         self._table: Any = None

@@ -86,6 +86,7 @@ class Tables:
     def __init__(self, columns: Sequence[str] | None, schema: Any, default: Default | None) -> None:
         import pyarrow
 
+        pyarrow.array([])  # the first one imports pandas, if that is there, and not in the event loop then
         self._arrow = pyarrow
         self._columns = columns
         self._json = JsonWriter(default)

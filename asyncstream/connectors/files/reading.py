@@ -83,6 +83,7 @@ class FileSource(Source[T]):
             return self._guarded(self._read)
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._do(self._read_and_place))
+            self._reading.add_done_callback(_looked_at)
         await asyncio.wait({self._reading})
         reading, self._reading = self._reading, None
         batch, self._behind = reading.result()
@@ -133,3 +134,9 @@ class FileSource(Source[T]):
     @abstractmethod
     def _close(self) -> None:
         """Close what is open."""
+
+
+def _looked_at(reading: asyncio.Future[Any]) -> None:
+    """A read that was cancelled may fail after the source was closed: then nobody is to be told."""
+    if not reading.cancelled():
+        reading.exception()
