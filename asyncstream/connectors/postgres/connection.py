@@ -4,6 +4,7 @@ A connection to PostgreSQL: opened with the settings that sinks and sources coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
-__all__ = ("NATIVE", "Table", "checked_url", "columns_of", "connect", "no_table", "place_of", "why")
+__all__ = (
+    "NATIVE",
+    "Table",
+    "checked_url",
+    "columns_of",
+    "connect",
+    "make_like",
+    "no_table",
+    "place_of",
+    "why",
+)
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
 """Types that PostgreSQL has as they are, besides numbers and texts."""
@@ -64,9 +75,7 @@ async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     merged = {"connect_timeout": _PATIENCE, "application_name": "asyncstream", **given}
     merged["options"] = f"{options} {given.get('options', '')}".strip()
-    return await psycopg.AsyncConnection.connect(
-        conninfo.make_conninfo("", **merged), autocommit=True, prepare_threshold=None
-    )
+    return await psycopg.AsyncConnection.connect(conninfo.make_conninfo("", **merged), autocommit=True)
 
 
 async def columns_of(
@@ -79,6 +88,34 @@ async def columns_of(
     )
     cursor = await connection.execute(query, (table.as_string(connection),))
     return [name for (name,) in await cursor.fetchall()]
+
+
+async def make_like(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]],
+    new: sql.Identifier,
+    table: sql.Identifier,
+    columns: Sequence[str],
+    added: Sequence[str],
+    *,
+    is_temporary: bool = False,
+) -> None:
+    """
+    Make a table with some of the columns of another, with their types and checks, and some numbers.
+
+    Args:
+        new, table: the table that is made, and the other one.
+        columns: the columns that both have.
+        added: the names of the numbers.
+        is_temporary: it is gone with the connection.
+    """
+    from psycopg.sql import SQL, Identifier
+
+    create = SQL("CREATE {} TABLE {} (LIKE {} INCLUDING CONSTRAINTS)")
+    await connection.execute(create.format(SQL("TEMPORARY" if is_temporary else ""), new, table))
+    names = await columns_of(connection, new)
+    changes = [SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in columns]
+    changes += [SQL("ADD COLUMN {} bigint").format(Identifier(name)) for name in added]
+    await connection.execute(SQL("ALTER TABLE {} {}").format(new, SQL(", ").join(changes)))
 
 
 def no_table(what: str) -> SinkError:

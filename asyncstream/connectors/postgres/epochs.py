@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.postgres.connection import Table, columns_of, no_table
+from asyncstream.connectors.postgres.connection import Table, columns_of, make_like, no_table
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.errors import SinkError
 from asyncstream.lease import Lease
@@ -183,21 +183,15 @@ class Epochs:
 
     async def _make_staged(self, connection: Connection) -> None:
         """See to it that the table of staged rows, which is empty, has the columns of the table."""
-        from psycopg.sql import SQL, Identifier
-
         if await columns_of(connection, self._table.beside("staged")):
             if await self._described(connection, self._table.beside("staged")) == await self._described(
                 connection, self._table.identifier
             ):
                 return
             await self._do(connection, "DROP TABLE {staged}")
-        await self._do(connection, "CREATE TABLE {staged} (LIKE {table} INCLUDING CONSTRAINTS)")
-        names = await columns_of(connection, self._table.beside("staged"))
-        dropped = [
-            SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in self._columns
-        ]
-        added = [SQL("ADD COLUMN asyncstream_position bigint"), SQL("ADD COLUMN asyncstream_number bigint")]
-        await connection.execute(self._sql("ALTER TABLE {staged} ") + SQL(", ").join([*dropped, *added]))
+        added = ("asyncstream_position", "asyncstream_number")
+        staged = self._table.beside("staged")
+        await make_like(connection, staged, self._table.identifier, self._columns, added)
 
     async def _described(self, connection: Connection, table: Composable) -> list[tuple[Any, ...]]:
         """The columns that are written, with their types, as a table has them."""

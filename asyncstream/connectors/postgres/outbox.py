@@ -62,12 +62,19 @@ _SHARED: Final = 2
 """... so many of them for all tables of the schema."""
 
 _CLAIM: Final[LiteralString] = (
-    "WITH free AS MATERIALIZED (SELECT {id} AS id FROM {table} WHERE asyncstream_claim IS NULL "
-    "ORDER BY {id} LIMIT %s FOR UPDATE SKIP LOCKED), "
-    "numbered AS MATERIALIZED (SELECT id, nextval(%s) AS claim FROM (SELECT id FROM free ORDER BY id) AS f) "
+    "WITH free AS MATERIALIZED (SELECT ctid AS place, {id} AS id FROM {table} "
+    "WHERE asyncstream_claim IS NULL ORDER BY {id} LIMIT %s FOR UPDATE SKIP LOCKED), "
+    "numbered AS MATERIALIZED (SELECT place, id, "
+    "nextval(%s) AS claim FROM (SELECT place, id FROM free ORDER BY id) AS f) "
     "UPDATE {table} AS o SET asyncstream_consumer = %s, asyncstream_claim = n.claim FROM numbered AS n "
-    "WHERE o.{id} = n.id RETURNING o.*"
+    "WHERE o.ctid = n.place AND o.{id} = n.id RETURNING o.*"
 )
+
+_BY_PLACE: Final = (
+    "SELECT set_config(name, 'off', true) "
+    "FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS name"
+)
+"""For a transaction: of a table that is filled and emptied the planner knows little, and may read it all."""
 
 _TAKE_OVER: Final[LiteralString] = (
     "WITH dead AS (DELETE FROM {consumers} WHERE (source, name) IN (SELECT source, name FROM {consumers} "
@@ -285,6 +292,8 @@ class PostgresOutbox(Source[T]):
         return rows
 
     async def _claim(self, connection: Connection) -> list[dict[str, Any]]:
+        """Make rows this consumer's that are nobody's."""
+        await connection.execute(_BY_PLACE)
         rows = await self._rows(connection, _CLAIM, self._batch, self._claims(connection), self._consumer)
         return sorted(rows, key=lambda row: int(row[_OURS[1]]))
 

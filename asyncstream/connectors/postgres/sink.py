@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.lines import column_names
+from asyncstream.connectors.postgres.connection import make_like
 from asyncstream.connectors.postgres.epochs import Epochs
 from asyncstream.connectors.postgres.writing import TableWriter, copy, insert
 from asyncstream.connectors.rows import Default
@@ -20,7 +21,7 @@ from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
-    from psycopg.sql import Composed
+    from psycopg.sql import Composed, Identifier
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -161,26 +162,48 @@ class PostgresUpsertSink(Sink[Any]):
 
     async def open(self) -> None:
         await self._to.open()
+        await self._to.do(self._make_batch)
+
+    async def _make_batch(self, connection: Connection) -> None:
+        """A table for one batch: to copy rows and to insert them from there is the quickest way."""
+        table, columns = self._to.table.identifier, self._to.columns
+        await make_like(connection, self._batch, table, columns, ("asyncstream_number",), is_temporary=True)
+
+    @property
+    def _batch(self) -> Identifier:
+        from psycopg.sql import Identifier
+
+        return Identifier("pg_temp", "asyncstream_batch")
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
-        rows = [self._to.row(value) for value in values]
+        rows = [(number, *self._to.row(value)) for number, value in enumerate(values)]
 
         async def put(connection: Connection) -> None:
-            await insert(connection, self._to.insert(self._conflict()), rows)
-            self._taken = len(rows)
+            await copy(connection, self._sql("COPY {batch} (asyncstream_number, {columns}) FROM STDIN"), rows)
+            await connection.execute(
+                self._sql(
+                    "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {batch} "
+                    "ORDER BY {key}, asyncstream_number DESC ON CONFLICT ({key}) DO {update}"
+                )
+            )
+            await connection.execute(self._sql("TRUNCATE {batch}"))
 
-        await self._to.do(put)
+        await self._to.transaction(put)
+        self._taken = len(rows)
 
-    def _conflict(self) -> Composed:
+    def _sql(self, statement: LiteralString) -> Composed:
         from psycopg.sql import SQL, Identifier
 
         rest = [name for name in self._to.columns if name not in self._key]
-        key = SQL(", ").join(map(Identifier, self._key))
-        if not rest:
-            return SQL("ON CONFLICT ({key}) DO NOTHING").format(key=key)
         values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
-        return SQL("ON CONFLICT ({key}) DO UPDATE SET {values}").format(key=key, values=values)
+        return SQL(statement).format(
+            table=self._to.table.identifier,
+            batch=self._batch,
+            columns=SQL(", ").join(map(Identifier, self._to.columns)),
+            key=SQL(", ").join(map(Identifier, self._key)),
+            update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
+        )
 
     def taken(self) -> int:
         return self._taken
