@@ -49,11 +49,16 @@ def place_of(url: str) -> str:
 
 
 def connect(url: str) -> Client:
-    """A client, which connects with its first command."""
+    """
+    A client, which connects with its first command. What fails is not tried again: of a command that was sent
+    it is uncertain whether it was done, and a restart of the job goes on from a checkpoint.
+    """
     from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
 
     more: dict[str, Any] = {} if "socket_timeout" in url else {"socket_timeout": _PATIENCE}
-    return Redis.from_url(url, protocol=2, **more)
+    return Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), **more)
 
 
 @contextmanager
