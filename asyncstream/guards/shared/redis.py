@@ -12,7 +12,7 @@ from typing import Any, Final
 from asyncstream.errors import MissingExtra
 from asyncstream.guards.shared.compared import ANSWER_WITHIN, Compared
 
-__all__ = ("RedisRecords",)
+__all__ = ("RedisRecords", "need_redis")
 
 _SWAP: Final = """
 local found = redis.call('GET', KEYS[1])
@@ -37,12 +37,8 @@ class RedisRecords(Compared):
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            from redis import asyncio as redis
-            from redis.exceptions import RedisError
-        except ImportError as error:
-            raise MissingExtra("a limit in a Redis", "redis") from error
-        self.errors = (RedisError, OSError)
+        redis = need_redis()
+        self.errors = (redis.RedisError, OSError)
         self._client: Any = redis.Redis.from_url(
             url, socket_timeout=ANSWER_WITHIN, socket_connect_timeout=ANSWER_WITHIN
         )
@@ -59,6 +55,20 @@ class RedisRecords(Compared):
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def need_redis() -> Any:
+    """
+    The module `redis.asyncio`. Importing it takes long enough to do so before the first call.
+
+    Raises:
+        MissingExtra: if it is not installed.
+    """
+    try:
+        from redis import asyncio as redis
+    except ImportError as error:
+        raise MissingExtra("a limit in a Redis", "redis") from error
+    return redis
 
 
 def _key(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from asyncstream.guards.shared.records import Records
-from asyncstream.guards.shared.redis import RedisRecords
+from asyncstream.guards.shared.redis import RedisRecords, need_redis
 from asyncstream.guards.shared.server import ServedRecords, address_of
 from asyncstream.guards.shared.sqlite import SqliteRecords
 from asyncstream.validation import refuse, text
@@ -41,6 +41,9 @@ class SharedLimit:
             "limits://...": what a `LimitServer` gives as its `url`.
         name: tells this limit from others in the same store. Guards of one kind with the same name share one
             limit, which they must agree on.
+
+    Raises:
+        MissingExtra: for a Redis, if redis-py is not installed.
     """
 
     def __init__(self, url: str, *, name: str = "default") -> None:
@@ -51,6 +54,8 @@ class SharedLimit:
             address_of(url)
         elif parts.scheme not in _REDIS or not (parts.netloc or parts.path):
             raise refuse("url", "sqlite:///path, redis://host:port or the url of a LimitServer", _shown(url))
+        else:
+            need_redis()
         self.url = url
         self.name = text("name", name)
 

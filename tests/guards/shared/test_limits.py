@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream.errors import HttpError, PipelineError
+from asyncstream.errors import HttpError, MissingExtra, PipelineError
 from asyncstream.guards import (
     LimitServer,
     SharedConcurrency,
@@ -288,6 +289,12 @@ async def test_a_wrong_secret_is_not_served(server: LimitServer) -> None:
 def test_a_scope_shows_no_secrets() -> None:
     assert "secret" not in repr(SharedLimit("redis://:secret@cache:6379/0"))
     assert "secret" not in repr(SharedLimit("limits://secret@driver:7000"))
+
+
+def test_without_its_library_a_redis_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(MissingExtra, match=r"asyncstream\[redis\]"):
+        SharedLimit("redis://cache")
 
 
 def test_limiters_go_to_other_processes(scope: SharedLimit) -> None:
