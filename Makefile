@@ -3,6 +3,7 @@
 # make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
+# make docs    the site of docs/, in build/site, with warnings as errors
 # make pictures   those of the live page in docs/, made by its test in a headless Chromium
 
 PYTHONS := $(shell .ci/pythons)
@@ -10,7 +11,7 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-.PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest clean
+.PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -19,7 +20,7 @@ demo: setup
 
 # two at a time, the long ones first: each leaves the other a core, and its output comes when it is through
 test: lint
-	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types
+	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types docs
 
 quick: lint
 	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark and not web and not broker"
@@ -68,5 +69,8 @@ define venv
 	@touch $(1)/ready
 endef
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis

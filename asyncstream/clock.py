@@ -66,6 +66,9 @@ class ManualClock:
             await asyncio.sleep(1)  # of virtual time: the element has arrived
             clock.set_ms(61_000)
             await asyncio.sleep(1)  # timers up to 60.999 s have fired, and their results are written
+
+    Args:
+        now_ms: the time to begin with, milliseconds since the epoch.
     """
 
     def __init__(self, now_ms: int = 0) -> None:

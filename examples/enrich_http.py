@@ -7,6 +7,14 @@ The service below knows planes by their tail number. Now and then it is overload
 up in the middle of a sentence. Nothing of that is seen in the result; the report says how much there was.
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from __future__ import annotations
 
 import asyncio

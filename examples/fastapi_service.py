@@ -4,6 +4,14 @@ A FastAPI service around a pipeline: orders are accepted durably, rated, counted
     python -m examples.fastapi_service    # PORT, STATE, TOKEN by the environment; the live page is at /ops/
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream[web]"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 import asyncio
 import os
 from pathlib import Path

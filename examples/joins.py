@@ -5,6 +5,14 @@ in the same window.
     python examples/joins.py
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any

@@ -9,6 +9,14 @@ see every order once, and those of one partition in the order of their partition
 are no JSON go to `orders-rejected.jsonl`.
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream[kafka]"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,14 @@ Windows after Apache Storm: the last n elements every m, or the last t of time e
     python examples/policy_windows.py
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from datetime import timedelta
 
 from asyncstream import AscendingTimestamps, Pipeline

@@ -6,6 +6,14 @@ Calls that fail or take too long go their own way, and everything else goes on.
     python -m examples.quickstart
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,14 @@ Group the clicks of each visitor into visits: a pause of half an hour ends one.
     python examples/sessions.py
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from datetime import timedelta
 from operator import itemgetter
 

@@ -15,6 +15,14 @@ PySpark from pip brings a master and a worker too. With Java 17 on the path, eac
     spark-class org.apache.spark.deploy.worker.Worker --work-dir /tmp/spark-work spark://127.0.0.1:7077
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream[spark]"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,14 @@ Report a sensor that has said nothing for a minute: each reading sets an alarm, 
     python examples/timers.py
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from asyncstream import AscendingTimestamps, Pipeline
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
 from asyncstream.state import ValueDescriptor

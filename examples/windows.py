@@ -4,6 +4,14 @@ Count orders by the minute, correct the figures when one comes late, keep what c
     python examples/windows.py
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from asyncstream import BoundedOutOfOrderness, Pipeline
 from asyncstream.windowing import Count, Sum, TumblingWindows, WindowResult
 

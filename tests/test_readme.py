@@ -118,12 +118,14 @@ def test_command_is_one_that_exists(where: str, command: str) -> None:
 
 def named_paths() -> list[str]:
     """The files and folders of this repository that a document names in `code` or in links."""
-    quoted = [
-        code or link
-        for document in DOCUMENTS.values()
-        for code, link in re.findall(r"`([\w./-]+)`|\]\(([\w./-]+)\)", document)
-    ]
-    return sorted({path for path in quoted if path.startswith(PATHS_OF) or re.fullmatch(r"[\w-]+\.md", path)})
+    found = set()
+    for name, document in DOCUMENTS.items():
+        quoted = re.findall(r"`([\w./-]+)`", document)
+        found |= {path for path in quoted if path.startswith(PATHS_OF) or re.fullmatch(r"[\w-]+\.md", path)}
+        # a link is one from where the document is
+        links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", document)
+        found |= {os.path.normpath(Path(name).parent / link) for link in links}
+    return sorted(found)
 
 
 @pytest.mark.parametrize("path", named_paths())

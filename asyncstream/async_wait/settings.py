@@ -108,6 +108,8 @@ class AsyncWaitSettings:
 
     Attributes:
         function: a plain `async def` of one element, or an `AsyncFunction`.
+        order, concurrency, buffer, on_timeout, on_error, isolation, replay: as of `AsyncWaitOptions`.
+        copy_input, effect, journal: as of `AsyncWaitOptions`.
         timeout: seconds, or None.
         key_by: the key of an element; None unless the order is PER_KEY.
         flat: the function gives an iterable of results rather than one.

@@ -27,6 +27,8 @@ def match(
     For each step of the checkpoint whose state is wanted, its name in the pipeline.
 
     Args:
+        info: the checkpoint.
+        settings: those of the job: what is renamed and dropped.
         kinds: the steps of the pipeline, by name.
         is_right: whether a step of the right kind can use the state.
 
@@ -67,6 +69,8 @@ def fit(
     The state of one step, as the step of the pipeline can restore it.
 
     Args:
+        info: the checkpoint.
+        settings: those of the job: what is renamed, dropped and migrated.
         old: the step's name in the checkpoint.
         name: its name in the pipeline.
         state: what the checkpoint holds of it: a snapshot, or the `Kept` of one, which is given back if it

@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns the exit status: 0 if all went well; 1 if it did not, and stderr says why; 128 + the number of
     the signal that cut a run short.
+
+    Args:
+        arguments: the words behind the program's name; None: those of the process.
     """
     options = parser().parse_args(arguments)
     try:

@@ -29,6 +29,9 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
 
     Its fields are those of a `FailedCall`, with `error` as text, and `causes`, the errors behind it; `origin`
     only if the step keeps track of that.
+
+    Args:
+        call: an element of `.failed` or `.timed_out`.
     """
     causes: list[str] = []
     cause = call.error.__cause__
@@ -50,6 +53,9 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
 def from_dead_letter(letter: Mapping[str, Any]) -> Any:
     """
     The element that a dead letter is about.
+
+    Args:
+        letter: what `to_dead_letter` has made, as it came back from a file or a table.
 
     Raises:
         TypeError: if `letter` is none.

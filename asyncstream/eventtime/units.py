@@ -33,7 +33,12 @@ _UNITS: Final = (
 
 
 def other_unit(timestamp: int) -> str | None:
-    """What `timestamp` seems to be in, and what to do about it; None if it may well be milliseconds."""
+    """
+    What `timestamp` seems to be in, and what to do about it; None if it may well be milliseconds.
+
+    Args:
+        timestamp: what is given as milliseconds since the epoch.
+    """
     for unit, per_second, advice in _UNITS:
         seconds = timestamp // per_second
         if _FIRST <= seconds < _LAST:
@@ -43,7 +48,13 @@ def other_unit(timestamp: int) -> str | None:
 
 
 def warn_of_unit(step: str, timestamp: int) -> None:
-    """Log a warning if the first timestamp of a stream seems to be in another unit."""
+    """
+    Log a warning if the first timestamp of a stream seems to be in another unit.
+
+    Args:
+        step: the name of the step that has read it.
+        timestamp: what is given as milliseconds since the epoch.
+    """
     found = other_unit(timestamp)
     if found is not None:
         log.warning("step %r: the first timestamp, %s", step, found)
@@ -54,6 +65,7 @@ def check_timestamp(what: str, timestamp: int | None) -> int:
     The timestamp of an element, which must have one that can be placed in time.
 
     Args:
+        timestamp: milliseconds since the epoch, or None.
         what: needs it, in words.
 
     Raises:

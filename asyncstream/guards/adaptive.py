@@ -89,7 +89,8 @@ class AdaptiveLimit:
     How many calls may run at once; guards of several functions may share it.
 
     Args:
-        least, most: the limit stays between these; give `most` the step's concurrency.
+        least: the limit stays at or above this; at least 1.
+        most: the limit stays at or below this; give it the step's concurrency.
         start: the limit to begin with; by default the geometric middle.
         method: "aimd" or "gradient".
         latency: answers slower than this are a sign of overload; None: only errors are.
@@ -195,6 +196,13 @@ class AdaptiveConcurrency(Guard[In, Out]):
     for its next. Outside of one it is told of each failed attempt, but the waits count as latency.
 
     Args:
+        fn: the async function that it wraps.
+        least: as of `AdaptiveLimit`.
+        most: as of `AdaptiveLimit`.
+        start: as of `AdaptiveLimit`.
+        method: as of `AdaptiveLimit`.
+        latency: as of `AdaptiveLimit`.
+        decrease: as of `AdaptiveLimit`.
         limit: one shared with others, instead of one made of the rest of the arguments, which are those
             of `AdaptiveLimit`.
         scope: with whom the limit, and what is found out about it, is shared, in other processes and on other

@@ -57,6 +57,7 @@ class Batched(Guard[In, Out]):
     the step a concurrency of a few times `size`.
 
     Args:
+        fn: an async function of a list of elements, which returns as many answers.
         size: elements of a batch at most.
         wait: how long a batch stays open for more after its first element.
     """
@@ -148,5 +149,11 @@ def batched(
 
 
 def batched(fn: Any = None, /, **options: Any) -> Any:
-    """`Batched(fn, size=..., wait=...)`, or a decorator that makes one."""
+    """
+    `Batched(fn, size=..., wait=...)`, or a decorator that makes one.
+
+    Args:
+        fn: as of `Batched`; None: make a decorator.
+        options: `size` and `wait`, as of `Batched`.
+    """
     return (lambda fn: Batched(fn, **options)) if fn is None else Batched(fn, **options)

@@ -61,8 +61,8 @@ class Budget:
 
     Args:
         per: limits are for each such period, counted from the epoch: days are those of UTC. None: for all
-        time. scope: with whom it is shared; what has been spent then also outlives the process. Its name
-        tells it
+            time.
+        scope: with whom it is shared; what has been spent then also outlives the process. Its name tells it
             from other budgets in the same store. None: it is this process's, and begins anew with it.
         clock: tells the time of day.
         limits: by unit, of which there may be any: `usd=20`, `tokens=2_000_000`, `gpt_large_tokens=10_000`.

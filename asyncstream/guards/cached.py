@@ -62,6 +62,7 @@ class Cached(Guard[In, Out]):
     yet are made as often as it is asked for; put `single_flight` inside to make one of them, or say `lease`.
 
     Args:
+        fn: the async function that it wraps.
         ttl: how long an answer is fresh; None: as long as there is room.
         size: answers kept in memory at most; the least recently used one makes room. A store has a size of
             its own.

@@ -255,6 +255,14 @@ class CircuitBreaker(Guard[In, Out]):
     something inside ends its calls with an error: give the client a timeout.
 
     Args:
+        fn: the async function that it wraps.
+        failure_ratio: as of `Breaker`.
+        window: as of `Breaker`.
+        min_calls: as of `Breaker`.
+        failures: as of `Breaker`.
+        open_for: as of `Breaker`.
+        probes: as of `Breaker`.
+        on: as of `Breaker`.
         when_open: "wait": calls wait until the service is well again, and the stream pauses behind them;
             "refuse": they fail at once.
         breaker: one shared with others, instead of one made of the rest of the arguments, which are those

@@ -27,6 +27,7 @@ class ConcurrencyLimit(Guard[In, Out]):
     Runs no more than so many calls at once; the others wait, first come first served.
 
     Args:
+        fn: the async function that it wraps.
         most: how many calls.
         scope: with whom the limit is shared, in other processes and on other hosts.
         limit: one shared with other guards of this process, instead: an `AdaptiveLimit` or a

@@ -55,6 +55,9 @@ class Guard(AsyncFunction[In, Out]):
 
     A guard that does not need to wait does not suspend.
 
+    Args:
+        fn: the async function that it wraps.
+
     Attributes:
         inner: the function inside.
         counted: the names in `counters` of those that only ever grow; the others are gauges.

@@ -72,6 +72,7 @@ class Hedge(Guard[In, Out]):
     be done twice: reads, or calls with an idempotency key.
 
     Args:
+        fn: the async function that it wraps.
         after: when to call a second time: a percentile of the latencies of late, as "p95"; or a duration.
         at_most: how many second calls there may be for each call; above 0, at most 1.
     """

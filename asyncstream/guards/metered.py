@@ -36,6 +36,7 @@ class Metered(Guard[In, Out]):
     inside `retry`, so that each attempt is counted, and outside of `rate_limit`.
 
     Args:
+        fn: the async function that it wraps.
         cost: what a call is expected to cost: a number, numbers by unit, or a function of the element that
             gives either.
         budget: which.

@@ -221,7 +221,10 @@ class RateLimit(Guard[In, Out]):
     Starts calls no faster than a rate; those above it wait, first come first served.
 
     Args:
-        rate, per, burst: as of `RateLimiter`, for a rate of this guard alone.
+        fn: the async function that it wraps.
+        rate: as of `RateLimiter`, for a rate of this guard alone.
+        per: as of `RateLimiter`.
+        burst: as of `RateLimiter`.
         scope: with whom the rate is shared, in other processes and on other hosts, as `SharedRateLimiter`;
             then without `burst`.
         limiter: a rate shared with others, instead.

@@ -80,6 +80,7 @@ class Retry(Guard[In, Out]):
     this guard.
 
     Args:
+        fn: the async function that it wraps.
         attempts: calls at most, the first one included; None: as many as `timeout` allows.
         timeout: total time of all attempts and waits; None: as long as `attempts` allows.
         wait_initial: back-off after the first attempt.

@@ -42,6 +42,7 @@ class SingleFlight(Guard[In, Out]):
     All get the same result object, or the same error.
 
     Args:
+        fn: the async function that it wraps.
         key: function of the element that gives something hashable, or the name of a field, or several; by
             default the element itself.
     """

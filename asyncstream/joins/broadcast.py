@@ -253,6 +253,8 @@ class BroadcastSpec(KeyedFunctionSpec):
     Runs a function for each key of one stream, and for another whose elements are for all keys.
 
     Attributes:
+        function: the user's.
+        on_error: what becomes of an element on which it raises.
         key_by: gives the key of an element of the keyed input.
     """
 

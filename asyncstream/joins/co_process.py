@@ -115,6 +115,8 @@ class CoProcessSpec(KeyedFunctionSpec):
     Runs the user's own state machine for each key of several streams.
 
     Attributes:
+        function: the user's.
+        on_error: what becomes of an element on which it raises.
         key_of: for each input, what gives the key of an element.
     """
 

@@ -82,6 +82,10 @@ def change_log(changes: Changes | None, allowed: tuple[Changes, ...]) -> ChangeL
     """
     What `changes=` asks for; None: no change log.
 
+    Args:
+        changes: what the user has asked for.
+        allowed: what the step can give.
+
     Raises:
         PipelineError: if it is none of `allowed`.
     """

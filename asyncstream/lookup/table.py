@@ -87,8 +87,9 @@ class LookupTable(Generic[R]):
         Args:
             path: of the database, which is opened for each reading, to be read only.
             query: a SELECT.
-            key, every: as for `from_file`.
+            key: as for `from_file`.
             parameters: of the query.
+            every: as for `from_file`.
         """
         if not isinstance(path, str | Path):
             raise refuse("path", "a path", path)

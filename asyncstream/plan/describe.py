@@ -34,7 +34,12 @@ def as_text(graph: Graph, title: str, *, checkpoints: bool = False) -> str:
 
 
 def as_mermaid(graph: Graph) -> str:
-    """A Mermaid flowchart, one node for each step; side outputs are dotted arrows with their tag."""
+    """
+    A Mermaid flowchart, one node for each step; side outputs are dotted arrows with their tag.
+
+    Args:
+        graph: the steps of a pipeline.
+    """
     steps = list(graph)
     ids = {step.name: f"s{number}" for number, step in enumerate(steps)}
     lines = ["flowchart LR"]

@@ -61,7 +61,17 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class SourceStep:
-    """Elements enter here."""
+    """
+    Elements enter here.
+
+    Attributes:
+        name: unique in the graph.
+        source: where elements come from.
+        kind: the method that has added it, as it is shown.
+        inputs: none.
+        required: tags that must have a reader.
+        details: settings worth showing, by name.
+    """
 
     name: str
     source: Source[Any]
@@ -84,6 +94,8 @@ class OperatorStep:
     Elements are worked on here.
 
     Attributes:
+        name: unique in the graph.
+        kind: the method that has added it, as it is shown.
         inputs: what it reads, by port.
         spec: what it does; builds its operators, with a port for each input, and answers for them.
         details: settings worth showing, by name.
@@ -118,6 +130,11 @@ class SinkStep:
     Elements leave here.
 
     Attributes:
+        name: unique in the graph.
+        sink: where elements go.
+        inputs: what it reads.
+        kind: the method that has added it, as it is shown.
+        details: settings worth showing, by name.
         required: tags that must have a reader: "failed", if it is told what the sink refuses.
         on_error: what becomes of an element that the sink refuses.
     """

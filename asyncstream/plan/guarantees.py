@@ -50,7 +50,12 @@ _LEVELS: dict[tuple[bool, bool], Level] = {
 
 
 def guarantees(graph: Graph) -> list[Guarantee]:
-    """One for each source and each sink that it reaches, in the order of the steps."""
+    """
+    One for each source and each sink that it reaches, in the order of the steps.
+
+    Args:
+        graph: the steps of a pipeline.
+    """
     found = []
     for source in graph:
         if isinstance(source, SourceStep):

@@ -45,6 +45,9 @@ def detached(value: Any) -> Any:
 
     Plain containers are walked here, several times faster than `copy.deepcopy`, which does the rest.
     Exceptions are taken as immutable: many cannot be made again from their arguments.
+
+    Args:
+        value: containers, which are walked, or anything that can be copied.
     """
     kind = type(value)
     if kind in IMMUTABLE:
@@ -86,7 +89,12 @@ class Frozen(Generic[T]):
 
 
 def freeze(value: Any) -> Frozen[Any]:
-    """Hold `value` fast; it is used as a whole, so it should not be large."""
+    """
+    Hold `value` fast; it is used as a whole, so it should not be large.
+
+    Args:
+        value: anything that can be copied.
+    """
     data: io.BytesIO = _Bounded()
     try:
         _PlainPickler(data).dump(value)

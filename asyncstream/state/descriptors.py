@@ -109,6 +109,8 @@ class ValueDescriptor(StateDescriptor, Generic[T]):
     One value.
 
     Attributes:
+        name: tells the states of a function apart; unique within it.
+        ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
         default: what is read where nothing was written; shared by all keys, so not something mutable.
     """
 
@@ -117,12 +119,24 @@ class ValueDescriptor(StateDescriptor, Generic[T]):
 
 @dataclass(frozen=True)
 class ListDescriptor(StateDescriptor, Generic[T]):
-    """Values in the order in which they were added."""
+    """
+    Values in the order in which they were added.
+
+    Attributes:
+        name: tells the states of a function apart; unique within it.
+        ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
+    """
 
 
 @dataclass(frozen=True)
 class MapDescriptor(StateDescriptor, Generic[K, V]):
-    """A dictionary."""
+    """
+    A dictionary.
+
+    Attributes:
+        name: tells the states of a function apart; unique within it.
+        ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
+    """
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,8 @@ class ReducingDescriptor(StateDescriptor, Generic[T]):
     One value, into which each added one is folded.
 
     Attributes:
+        name: tells the states of a function apart; unique within it.
+        ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
         reduce: gives one value for two of the same type.
     """
 
@@ -143,6 +159,8 @@ class AggregatingDescriptor(StateDescriptor, Generic[In, Out]):
     An accumulator, read through the aggregation's `result`.
 
     Attributes:
+        name: tells the states of a function apart; unique within it.
+        ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
         aggregation: an `AggregateFunction` of `asyncstream.windowing`, or anything with its four methods.
     """
 

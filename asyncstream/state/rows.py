@@ -46,6 +46,9 @@ def plain_namespace(namespace: Any) -> Any:
     A namespace as the codec keeps it: a window, being a tuple with names, as the equal plain tuple.
 
     So, too, the list that stands for one where a tuple could not be kept.
+
+    Args:
+        namespace: None, a number, or a window.
     """
     return tuple(namespace) if isinstance(namespace, tuple | list) else namespace
 

@@ -112,7 +112,13 @@ class Change:
 
 
 def compare(was: Schema, now: Schema) -> Change:
-    """How `now` differs from `was`."""
+    """
+    How `now` differs from `was`.
+
+    Args:
+        was: what the checkpoint holds.
+        now: what the step remembers as it is now.
+    """
     conflicts = _differences(was.form, now.form)
     conflicts += _differences(
         {name: part for name, part in was.parts.items() if name in now.parts},
@@ -166,6 +172,10 @@ def described(value: object, depth: int = DEPTH) -> Any:
     object as its type with its attributes.
 
     An object may have a method `state_schema` that says it better.
+
+    Args:
+        value: the setting.
+        depth: how many levels of attributes are looked at.
     """
     if isinstance(value, Enum):
         return value.name

@@ -80,6 +80,7 @@ class Table:
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
         namespace_of: makes a namespace of what the codec gives back.
+        old: its oldest generation; None: in memory.
         derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
         has_older: there may be rows that are not young.
         merges: how many cuts were merged.

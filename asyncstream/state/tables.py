@@ -367,7 +367,12 @@ def _saved_rows(table: Table) -> list[Any]:
 
 
 def is_snapshot(state: object) -> bool:
-    """Whether this is a snapshot of tables, and not of a step without any, or of an earlier version."""
+    """
+    Whether this is a snapshot of tables, and not of a step without any, or of an earlier version.
+
+    Args:
+        state: what a checkpoint holds of a step.
+    """
     return isinstance(state, dict) and "tables" in state and "rules" in state
 
 
@@ -381,6 +386,7 @@ def divide_snapshot(
     A snapshot in parts, each with some of the keys.
 
     Args:
+        snapshot: of one step.
         share_of: which part the rows of a key belong to.
         shares: all parts that there are.
     """
@@ -407,7 +413,12 @@ def divide_snapshot(
 
 
 def unite_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
-    """The snapshot that has these parts, of which there is at least one."""
+    """
+    The snapshot that has these parts, of which there is at least one.
+
+    Args:
+        parts: snapshots of one step, which share no key.
+    """
     rules = {name: rule for part in parts for name, rule in part["rules"].items()}
     compound = list(dict.fromkeys(name for part in parts for name in part["compound"]))
     united: Snapshot = {"tables": {}, "cells": {}, "compound": compound, "rules": rules}

@@ -63,6 +63,9 @@ def exposition(*jobs: Measured) -> tuple[bytes, str]:
     """
     What a scrape of these jobs, and nothing else, is answered with: the body, and its content type.
 
+    Args:
+        jobs: one or several.
+
     Raises:
         MissingExtra: if prometheus_client is not installed.
     """

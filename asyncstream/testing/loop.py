@@ -135,6 +135,9 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """
     Run `main` on a fresh `VirtualTimeLoop` and return what it returns.
 
+    Args:
+        main: the coroutine to run, as of `asyncio.run`.
+
     Raises:
         InternalError: if every task waits and no timer is set.
     """

@@ -68,7 +68,13 @@ class FieldAggregate(AggregateFunction[Any, Out]):
 
 
 class Count(FieldAggregate[int]):
-    """How many elements; of a field: how many have it other than None."""
+    """
+    How many elements; of a field: how many have it other than None.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     order_free = True
 
@@ -88,7 +94,13 @@ class Count(FieldAggregate[int]):
 
 
 class Sum(FieldAggregate[Any]):
-    """The sum, of whatever can be added to others of its kind."""
+    """
+    The sum, of whatever can be added to others of its kind.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     order_free = True
 
@@ -117,7 +129,13 @@ class Sum(FieldAggregate[Any]):
 
 
 class Mean(FieldAggregate[Any]):
-    """The arithmetic mean."""
+    """
+    The arithmetic mean.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     order_free = True
 
@@ -170,19 +188,37 @@ class _Extreme(FieldAggregate[Any]):
 
 
 class Min(_Extreme):
-    """The smallest."""
+    """
+    The smallest.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     beats = staticmethod(operator.lt)
 
 
 class Max(_Extreme):
-    """The largest."""
+    """
+    The largest.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     beats = staticmethod(operator.gt)
 
 
 class First(FieldAggregate[Any]):
-    """The one that came first; of merged sessions, that of the earlier session."""
+    """
+    The one that came first; of merged sessions, that of the earlier session.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     joins_in_order = True
 
@@ -200,7 +236,13 @@ class First(FieldAggregate[Any]):
 
 
 class Last(FieldAggregate[Any]):
-    """The one that came last; of merged sessions, that of the later session."""
+    """
+    The one that came last; of merged sessions, that of the later session.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     joins_in_order = True
 
@@ -218,7 +260,13 @@ class Last(FieldAggregate[Any]):
 
 
 class Collect(FieldAggregate[list[Any]]):
-    """All of them in a list, in order of arrival; those of merged sessions one session after the other."""
+    """
+    All of them in a list, in order of arrival; those of merged sessions one session after the other.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     joins_in_order = True
 
@@ -248,7 +296,13 @@ class _OfSessions(Collect):
 
 
 class CountDistinct(FieldAggregate[int]):
-    """How many different ones, exactly: the window holds each of them once. They must be hashable."""
+    """
+    How many different ones, exactly: the window holds each of them once. They must be hashable.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
+    """
 
     order_free = True
 
@@ -274,6 +328,10 @@ class Quantile(FieldAggregate[float | None]):
     The number below which the given share of all numbers lies, to about a percent of rank: a KLL sketch.
 
     Memory does not grow with the window. The sketch draws lots, so two runs may differ within its error.
+
+    Args:
+        of: a function of the element, or the name of a field, that gives what to work on; None: the
+            element.
 
     Attributes:
         share: from 0 (the smallest) over 0.5 (the median) to 1 (the largest).

@@ -90,6 +90,11 @@ class TumblingWindows(_AlignedWindows):
     """
     One window after the other, each element in exactly one.
 
+    Args:
+        size: a `timedelta` or seconds; at least a millisecond.
+        offset: shifts the windows; as `size`, less than it, and may be negative.
+        time: "event" or "processing".
+
     Attributes:
         size_ms: length of a window.
         offset_ms: where the grid lies: windows start at multiples of the size plus this.
@@ -123,6 +128,12 @@ class SlidingWindows(_AlignedWindows):
     """
     A window of `size` starts every `slide`, so windows overlap, or leave holes if the slide is longer.
 
+    Args:
+        size: a `timedelta` or seconds; at least a millisecond.
+        slide: as `size`.
+        offset: shifts the windows; as `slide`, less than it, and may be negative.
+        time: "event" or "processing".
+
     Attributes:
         size_ms: length of a window.
         slide_ms: from the start of one window to that of the next.
@@ -146,6 +157,12 @@ class SlidingWindows(_AlignedWindows):
 class CumulativeWindows(_AlignedWindows):
     """
     Windows that start together and end a `step` apart, until one has the full `size`; then anew.
+
+    Args:
+        size: a `timedelta` or seconds; at least a millisecond. A multiple of `step`.
+        step: as `size`.
+        offset: shifts the windows; as `size`, less than it, and may be negative.
+        time: "event" or "processing".
 
     Attributes:
         size_ms: length of the longest window, a multiple of the step.
@@ -174,6 +191,10 @@ class SessionWindows(WindowAssigner):
     """
     Elements of a key less than `gap` apart, or exactly a gap apart, share a window.
 
+    Args:
+        gap: a `timedelta` or seconds; at least a millisecond.
+        time: "event" or "processing".
+
     Attributes:
         gap_ms: how long a key must be silent for its session to end.
     """
@@ -191,6 +212,9 @@ class SessionWindows(WindowAssigner):
 class DynamicSessionWindows(WindowAssigner):
     """
     Sessions whose gap each element brings with it.
+
+    Args:
+        time: "event" or "processing".
 
     Attributes:
         gap_of: gives an element's gap, a `timedelta` or seconds; at least a millisecond.

@@ -51,7 +51,13 @@ class Evictor:
 
 
 class CountEvictor(Evictor):
-    """Keeps the last `n` elements."""
+    """
+    Keeps the last `n` elements.
+
+    Args:
+        n: how many stay; at least 0.
+        when: whether elements leave "before" the function sees the window, or "after".
+    """
 
     def __init__(self, n: int, when: When = "before") -> None:
         super().__init__(when)
@@ -66,6 +72,10 @@ class TimeEvictor(Evictor):
     Keeps the elements less than `size` older than the newest.
 
     Elements without timestamps are all kept; that some have one and others not is an error.
+
+    Args:
+        size: a `timedelta` or seconds; at least a millisecond.
+        when: whether elements leave "before" the function sees the window, or "after".
     """
 
     def __init__(self, size: Duration, when: When = "before") -> None:
@@ -82,6 +92,9 @@ class TimeEvictor(Evictor):
 class DeltaEvictor(Evictor):
     """
     Keeps the elements less than `threshold` away from the last one.
+
+    Args:
+        when: whether elements leave "before" the function sees the window, or "after".
 
     Attributes:
         delta: called with an element and the last one, gives their distance.

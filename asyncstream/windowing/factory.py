@@ -24,7 +24,13 @@ _KINDS: Final[dict[Kept, type[WindowStep]]] = {
 
 
 def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
-    """The fastest operator that does what `plan` says; all give the same results."""
+    """
+    The fastest operator that does what `plan` says; all give the same results.
+
+    Args:
+        key_by: gives the key of an element.
+        plan: windows, trigger, evictor and function.
+    """
     return operator_class(plan)(key_by, plan)
 
 

@@ -39,7 +39,12 @@ class Merge(NamedTuple):
 
 
 class MergingWindowSet:
-    """The open windows of one key, each with its state window."""
+    """
+    The open windows of one key, each with its state window.
+
+    Args:
+        pairs: windows with their state windows, to go on from.
+    """
 
     __slots__ = ("_state_windows", "_windows")
 

@@ -62,6 +62,10 @@ class WindowOperator(TimedOperator, WindowStep):
     to the side output "late", or are counted as `late_dropped` if nobody reads that; those that fall between
     windows are counted as `outside_windows`.
     Snapshot holds: contents, timers, and the state of trigger and function.
+
+    Args:
+        key_by: gives the key of an element.
+        plan: windows, trigger, evictor and function.
     """
 
     keeps = "contents"

@@ -26,6 +26,9 @@ def window_schema(plan: WindowPlan) -> Schema:
 
     Of a trigger the form holds what kinds it is made of, since each kind keeps state of its own; its figures
     are settings. On a global window, though, trigger and evictor say what a window is.
+
+    Args:
+        plan: windows, trigger, evictor and function.
     """
     aggregate = plan.aggregate
     trigger, evictor = described(plan.effective_trigger), described(plan.evictor)

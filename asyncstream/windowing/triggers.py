@@ -209,7 +209,12 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires at every `n`-th element of a window. What is left at the window's end is not emitted."""
+    """
+    Fires at every `n`-th element of a window. What is left at the window's end is not emitted.
+
+    Args:
+        n: at least 1.
+    """
 
     can_merge = True
 
@@ -280,6 +285,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
     On a global window, whose end is the end of time, there is a tick to fire at once more when the final
     watermark comes; then the end of time itself is next.
+
+    Args:
+        interval: a `timedelta` or seconds; at least a millisecond.
     """
 
     def needs_each_element(self, event_time: bool) -> bool:
@@ -323,7 +331,12 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires at every multiple of `interval` that the clock passes while the window has an end to come."""
+    """
+    Fires at every multiple of `interval` that the clock passes while the window has an end to come.
+
+    Args:
+        interval: a `timedelta` or seconds; at least a millisecond.
+    """
 
     def needs_each_element(self, event_time: bool) -> bool:
         return False
@@ -385,7 +398,12 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Fires when `of` does, and forgets the contents each time: results do not accumulate."""
+    """
+    Fires when `of` does, and forgets the contents each time: results do not accumulate.
+
+    Args:
+        of: the trigger that decides.
+    """
 
     def __init__(self, of: Trigger) -> None:
         self.of = _trigger("of", of)
@@ -421,6 +439,9 @@ class PurgingTrigger(Trigger):
 class ProcessingTimeoutTrigger(Trigger):
     """
     Fires when `of` does, or once `interval` of processing time has passed without that.
+
+    Args:
+        interval: a `timedelta` or seconds; at least a millisecond.
 
     Attributes:
         of: the trigger that has its chance first.

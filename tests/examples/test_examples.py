@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,7 +85,24 @@ def test_policy_windows_are_of_a_number_or_of_a_time(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", ["policy_windows", "sessions", "timers", "windows"])
 def test_each_is_a_short_program_of_its_own(name: str) -> None:
     path = EXAMPLES / f"{name}.py"
-    assert len(path.read_text().splitlines()) < 40
+    program = re.sub(r"\n# /// script\n(?:#.*\n)+", "", path.read_text())
+    assert len(program.splitlines()) < 40
     run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=30, check=True)
     assert run.stdout
     assert not run.stderr
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_each_says_what_a_runner_of_scripts_must_install(path: Path) -> None:
+    """By PEP 723, as `uv run examples/windows.py` reads it; of the package as it is here."""
+    block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", path.read_text(), re.MULTILINE)
+    assert block is not None
+    told = tomllib.loads(re.sub(r"^# ?", "", block[1], flags=re.MULTILINE))
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
+    assert told["requires-python"] == project["requires-python"]
+    (needed,) = told["dependencies"]
+    name, extra = re.fullmatch(r"(\w+)(?:\[(\w+)\])?", needed).groups()  # type: ignore[union-attr]
+    assert name == project["name"]
+    assert extra is None or extra in project["optional-dependencies"]
+    source = told["tool"]["uv"]["sources"][name]
+    assert (path.parent / source["path"]).resolve() == EXAMPLES.parent.resolve()

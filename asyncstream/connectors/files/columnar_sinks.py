@@ -169,9 +169,14 @@ class ArrowIpcSink(_ColumnarSink):
     checkpoints to a folder of files.
 
     Args:
-        path: as for `ParquetSink`, and so are all others but these.
+        path: as for `ParquetSink`.
+        columns: as for `ParquetSink`.
+        schema: as for `ParquetSink`.
         row_group: how many rows are collected and written together, as a record batch.
         compression: of pyarrow: "lz4", "zstd" or "none".
+        default: as for `ParquetSink`.
+        existing: as for `ParquetSink`.
+        partition_by: as for `ParquetSink`.
 
     Raises:
         MissingExtra: if pyarrow is not installed.

@@ -139,11 +139,15 @@ class CsvFolderSink(_LineFolderSink):
     more.
 
     Args:
-        path: as for `JsonLinesFolderSink`, and so are `default`, `existing`, `partition_by`, `row_group` and
-            `compression`.
+        path: as for `JsonLinesFolderSink`.
         columns: the keys to write, in order, as for `CsvSink`. None: those of the files that are gone on
             with, or of the first element.
         delimiter: what stands between two fields; one character.
+        default: as for `JsonLinesFolderSink`.
+        existing: as for `JsonLinesFolderSink`.
+        partition_by: as for `JsonLinesFolderSink`.
+        row_group: as for `JsonLinesFolderSink`.
+        compression: as for `JsonLinesFolderSink`.
     """
 
     def __init__(

@@ -140,8 +140,11 @@ class PostgresUpsertSink(Sink[Any]):
     be seen before the next checkpoint.
 
     Args:
-        url, table, columns, default: as for `PostgresSink`.
+        url: as for `PostgresSink`.
+        table: as for `PostgresSink`.
+        columns: as for `PostgresSink`.
         key: the columns of a unique key of the table; among `columns`.
+        default: as for `PostgresSink`.
     """
 
     def __init__(

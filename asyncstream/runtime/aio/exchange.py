@@ -115,7 +115,10 @@ class Exchange:
         As `submit`, from any thread but the job's own: returns when the element is accepted.
 
         Args:
-            value, to, durable, id: as for `submit`.
+            value: as for `submit`.
+            to: as for `submit`.
+            durable: as for `submit`.
+            id: as for `submit`.
             timeout: how long to wait for room: a `timedelta` or seconds.
 
         Returns:
@@ -149,8 +152,11 @@ class Exchange:
         Submit an element and wait for its answer: the first one with its key to reach a `stream.answers()`.
 
         Args:
-            value, to, durable, id: as for `submit`. Of an element that was accepted before, by its `id`, only
-                an answer is heard that is still to come.
+            value: as for `submit`.
+            to: as for `submit`.
+            durable: as for `submit`.
+            id: as for `submit`. Of an element that was accepted before, by its `id`, only an answer is heard
+                that is still to come.
             timeout: how long to wait, all in all: a `timedelta` or seconds; None: as long as the job runs.
 
         Raises:

@@ -56,6 +56,7 @@ def enrich(
     `circuit_breaker`, `adaptive_concurrency`, and a limiter that is not asyncstream's.
 
     Args:
+        df: the rows, bounded or streaming.
         fn: an `async def` of one row, a dict, or an `AsyncFunction`; gives a dict, a NamedTuple, a dataclass
             or a Row. Maps in a row are dicts, too.
         schema: the columns of what `fn` gives, also as text: "id bigint, name string". A result must have
@@ -90,6 +91,15 @@ def enrich_apart(
 
     `on_error` and `on_timeout` are "route" unless something else is said. The rows of the last two have the
     columns of a `FailedCall`: value (the row), error (text), attempts, timestamp, first_ms, last_ms.
+
+    Args:
+        df: as of `enrich`.
+        fn: as of `enrich`.
+        schema: as of `enrich`.
+        flat: as of `enrich`.
+        name: as of `enrich`.
+        observe: as of `enrich`.
+        options: as of `enrich`.
     """
     options.setdefault("on_error", "route")
     if options.get("timeout") is not None:

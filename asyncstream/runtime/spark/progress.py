@@ -25,6 +25,10 @@ def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQue
 
     What a plan with `observe=` counts is part of the line, as far as it is not zero.
 
+    Args:
+        spark: the session whose queries are logged.
+        level: of the lines, as in `logging`.
+
     Returns:
         What to give to `spark.streams.removeListener` to end it.
     """

@@ -122,6 +122,9 @@ async def verify(checks: Iterable[Check]) -> None:
     """
     Run all checks, each in a temporary folder, for those who do not use pytest.
 
+    Args:
+        checks: as `source_contract`, `sink_contract` and `store_contract` give them.
+
     Raises:
         ContractBroken: with all that is not kept.
     """

@@ -58,14 +58,15 @@ class FaultPlan:
         lives: after so many lives nothing goes wrong any more, so that the pipeline can come to its end.
         crash_after: how long a life lasts, on average, until it is cut short.
         crash: chance that an access to the outside (read, write, append, capture, prepare, put, save, commit,
-            delete)
-            is the last thing a life does, before it, after it, or in the middle. stop: chance that a life
-            that would be cut short is stopped in an orderly way instead. drain: chance that the orderly way
-            is to drain it. Windows that are open then fire before their time. damage: chance that between two
-            lives a manifest or a part is lost or damaged in the store. failure: chance that an access
-            to the outside fails. pause: chance that one takes long. latency: how long one takes, on average.
-            long: how long one takes that takes long, at most. checkpoint_every: time between two requests for
-            a checkpoint, on average.
+            delete) is the last thing a life does, before it, after it, or in the middle.
+        stop: chance that a life that would be cut short is stopped in an orderly way instead.
+        drain: chance that the orderly way is to drain it. Windows that are open then fire before their time.
+        damage: chance that between two lives a manifest or a part is lost or damaged in the store.
+        failure: chance that an access to the outside fails.
+        pause: chance that one takes long.
+        latency: how long one takes, on average.
+        long: how long one takes that takes long, at most.
+        checkpoint_every: time between two requests for a checkpoint, on average.
     """
 
     lives: int = 8

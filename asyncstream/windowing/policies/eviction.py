@@ -132,7 +132,12 @@ class EvictionPolicy:
 
 
 class CountEviction(EvictionPolicy):
-    """The last `length` events to arrive; timestamps are not looked at."""
+    """
+    The last `length` events to arrive; timestamps are not looked at.
+
+    Args:
+        length: of a window, in elements; at least 1.
+    """
 
     reads_time = False
     compacts = True
@@ -171,6 +176,9 @@ class TimeEviction(EvictionPolicy):
     The events of the last `length_ms` milliseconds: start < timestamp <= end.
 
     Without a firing yet, the clock is the reference.
+
+    Args:
+        length_ms: of a window; at least 1.
     """
 
     compacts = True
@@ -208,6 +216,9 @@ class WatermarkTimeEviction(TimeEviction):
 
     Storm's policy also stops at the first event that is ahead of the end by more than the lag; see the
     table in the package for why this one does not.
+
+    Args:
+        length_ms: of a window; at least 1.
     """
 
     compacts = False
@@ -230,6 +241,9 @@ class WatermarkCountEviction(EvictionPolicy):
     `current` is how many events there are for this firing: those up to the window's end, or under a
     count slide those of the last firing and `slide_count` more. The oldest leave while `current` is
     above the length; then as many are processed as `current` says; the rest is kept.
+
+    Args:
+        length: of a window, in elements; at least 1.
     """
 
     def __init__(self, length: int) -> None:

@@ -136,6 +136,12 @@ class PolicyWindowOperator(Operator):
     Completes when: the input ends; what is open is fired first, also the rest below a count slide.
     Side outputs: `late` (or as named), `skipped`, `expired`.
     Snapshot holds: the elements held, the policies' counts, the watermark and each stream's newest timestamp.
+
+    Args:
+        settings: length, slide, and how time goes.
+        function: makes a result of a window; None: the window is the result.
+        key_by: gives the key of an element; None: all share their windows.
+        stream_of: gives the name of the stream that an element is of, for its watermark.
     """
 
     def __init__(

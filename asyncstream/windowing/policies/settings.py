@@ -106,6 +106,16 @@ def policy_settings(
     Check the arguments of `policy_window`, which explains them.
 
     Args:
+        length: as of `policy_window`.
+        slide: as of `policy_window`.
+        tumbling: as of `policy_window`.
+        time: as of `policy_window`.
+        lag: as of `policy_window`.
+        watermark_interval: as of `policy_window`.
+        streams: as of `policy_window`.
+        idle_after: as of `policy_window`.
+        late: as of `policy_window`.
+        source: what is known of the source that is read, if it is.
         outputs: the tags of all outputs that have readers, if known: `late` must be one of them.
 
     Raises:
@@ -161,7 +171,12 @@ def _check_late(late: object, outputs: Collection[str] | None, event_time: bool)
 
 
 def policy_schema(settings: PolicySettings) -> Schema:
-    """The schema of what policy windows remember: elements, counts, and each stream's watermark."""
+    """
+    The schema of what policy windows remember: elements, counts, and each stream's watermark.
+
+    Args:
+        settings: of the step.
+    """
     form = ("length_count", "length_ms", "slide_count", "slide_ms", "event_time", "streams")
     rest = ("lag_ms", "watermark_interval_ms", "idle_after_ms")
     return Schema(

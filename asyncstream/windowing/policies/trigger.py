@@ -74,7 +74,12 @@ class TriggerPolicy:
 
 
 class CountTriggerPolicy(TriggerPolicy):
-    """At every `slide`-th event since the last window, whatever ended that."""
+    """
+    At every `slide`-th event since the last window, whatever ended that.
+
+    Args:
+        slide: elements between two windows; at least 1.
+    """
 
     def __init__(self, slide: int) -> None:
         self._slide = slide
@@ -169,6 +174,10 @@ class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
 
     A window whose end lies in the past fires with the end that it was meant to have, so a timer that is
     late makes a window late, but not longer.
+
+    Args:
+        slide_ms: milliseconds between two window ends.
+        only_new: as of `WatermarkTimeTriggerPolicy`.
     """
 
     def advance(self, time_ms: int, queue: EventQueue) -> None:
@@ -191,6 +200,9 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
 
     The window ends at the highest timestamp counted so far. Events at or before the last end are not
     counted again; a rest below `slide` is, with the next watermark.
+
+    Args:
+        slide: elements between two windows; at least 1.
     """
 
     def __init__(self, slide: int) -> None:

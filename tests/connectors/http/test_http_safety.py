@@ -218,7 +218,7 @@ def test_answer_is_never_larger_than_it_may_be(way: str) -> None:
 @pytest.mark.parametrize(
     ("body", "encoding", "text"),
     [
-        (gzip.compress(b"[1]")[:-4], "gzip", "cut off"),
+        (gzip.compress(b"[1]", mtime=0)[:-4], "gzip", "cut off"),
         (b"no gzip", "gzip", "cannot be decompressed"),
         (b"[1]", "br", "compressed as 'br'"),
         (b"[1]", "gzip, gzip", "compressed as 'gzip, gzip'"),

@@ -41,6 +41,7 @@ def read_json_lines(
     The lines that are in the files now, as a bounded DataFrame.
 
     Args:
+        spark: the session.
         path: a folder, whose `*.jsonl` and `*.jsonl.gz` are read; a file; or a pattern such as
             `logs/*/events-*.jsonl`. Driver and workers must see it alike.
         schema: the columns, of types that JSON has values for. A value must be of its column's type; times
@@ -89,11 +90,16 @@ def stream_json_lines(
     better than a large one.
 
     Args:
-        path, schema, on_malformed, max_line_bytes: as for `read_json_lines`.
+        spark: the session.
+        path: as for `read_json_lines`.
+        schema: as for `read_json_lines`.
         time: the column that tells when an event happened, a number or a time; a line without it is
             malformed. None: files are read in the order of their names.
-        max_rows_per_trigger, max_bytes_per_trigger, max_files_per_trigger: what a micro-batch has at most, of
-            lines, of their bytes, and of files from which they come; at least one line. None: no limit.
+        on_malformed: as for `read_json_lines`.
+        max_line_bytes: as for `read_json_lines`.
+        max_rows_per_trigger: how many lines a micro-batch has at most, but one at least. None: no limit.
+        max_bytes_per_trigger: how many bytes of lines. None: no limit.
+        max_files_per_trigger: from how many files they come. None: no limit.
         partitions: how many tasks read a micro-batch, if it is large enough; Spark's setting
             `spark.sql.shuffle.partitions` by default. The first one reads the earliest rows.
 
@@ -123,6 +129,7 @@ def write_json_lines(
     Large results are better written by Spark's own `df.write.json`, which does not bring them together.
 
     Args:
+        df: the rows, bounded or streaming.
         path: the folder; made if it is not there. Driver and workers must see it alike. Each output needs
             one of its own.
         existing: what to do with JSON lines that another query or job has written there: "refuse" or
