@@ -3,8 +3,8 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
 
     ["call", value, timestamp]                  running or waiting: its call is to be made
     ["finished", value, timestamp, results]     its call has ended; it waits for its turn
-    [..., origin]                               either, where the step keeps track of where elements come from
     ["emitted", result, timestamp]              a result on its way out
+    [..., origin]                               each, where the step keeps track of where elements come from
     ["watermark", timestamp]  ["idle", bool]  ["end"]
     ["reached", timestamp]                      the last watermark that was emitted
     ["mark"]                                    is made, and left out: it is of this run
@@ -42,8 +42,8 @@ class Finished:
 
 class Known:
     """
-    In an inbox: the timestamp of an element of which more is known: where it comes from, or that it is
-    followed.
+    In an inbox: the timestamp of an element that is followed, and where it comes from. Of one that is not
+    followed, a pair of timestamp and origin stands there, where origins are kept track of.
     """
 
     __slots__ = ("journey", "origin", "timestamp")
@@ -61,7 +61,7 @@ UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Mark, Finished})
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 
-MARKED = UNCALLED | {Known}
+MARKED = UNCALLED | {Known, tuple}
 """All that stands there in place of one."""
 
 
@@ -69,7 +69,9 @@ def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin 
     """The entry for an inbox item, or for a promise with its outcome."""
     if isinstance(timestamp, Finished):
         return entry_of(value, timestamp.timestamp, timestamp.outcome, timestamp.origin)
-    if isinstance(timestamp, Known):  # a journey ends with its job
+    if isinstance(timestamp, tuple):
+        timestamp, origin = timestamp
+    elif isinstance(timestamp, Known):  # a journey ends with its job
         timestamp, origin = timestamp.timestamp, timestamp.origin
     if isinstance(outcome, Arrived):
         outcome = outcome.outcome
@@ -88,7 +90,7 @@ def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin 
         return ["finished", value, timestamp, [], *_known(origin)]
     results = list(outcome.results) if isinstance(outcome, Several) else [outcome]
     if value is _EMITTED:
-        return ["emitted", *results, timestamp]
+        return ["emitted", *results, timestamp, *_known(origin)]
     return ["finished", value, timestamp, results, *_known(origin)]
 
 
@@ -110,10 +112,10 @@ def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
             return None, IdleStatus(idle)
         case ["end"]:
             return None, EndOfInput()
-        case ["emitted", result, timestamp]:
-            return _EMITTED, Finished(Several([result]), timestamp)
+        case ["emitted", result, timestamp, *origin]:
+            return _EMITTED, Finished(Several([result]), timestamp, tuple(origin[0]) if origin else None)
         case ["finished", value, timestamp, results, *origin] if not call_all:
             return value, Finished(Several(results), timestamp, tuple(origin[0]) if origin else None)
         case ["call", value, timestamp, *origin] | ["finished", value, timestamp, _, *origin]:
-            return value, Known(timestamp, tuple(origin[0])) if origin else timestamp
+            return value, (timestamp, tuple(origin[0])) if origin else timestamp
     raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

@@ -57,7 +57,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from itertools import repeat
 from typing import Any
@@ -76,7 +76,16 @@ from asyncstream.async_wait.follow import call_followed
 from asyncstream.async_wait.journaled import Journaled
 from asyncstream.async_wait.key_serializer import KeySerializer
 from asyncstream.async_wait.looking import whereabouts
-from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Promise, Routed, Several
+from asyncstream.async_wait.promise import (
+    DROPPED,
+    PENDING,
+    SPECIAL,
+    Arrived,
+    Passage,
+    Promise,
+    Routed,
+    Several,
+)
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.async_wait.timing import CallTimes
@@ -94,7 +103,7 @@ from asyncstream.errors import CallTimeout, InternalError, UserFunctionError, de
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
-from asyncstream.operators.call_context import CURRENT, KEEP, CallContext, identified
+from asyncstream.operators.call_context import CURRENT, KEEP, identified
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
@@ -116,10 +125,6 @@ LARGEST_BURST = 256
 
 SOILED_LIMIT = 3
 """Workers lost to changed context variables before every call gets a task, and a context, of its own."""
-
-# Outcomes that are not simply one result.
-_SPECIAL = frozenset({Several, Routed, Arrived, Passage, type(DROPPED)})
-
 
 _CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput, Mark})
 
@@ -156,7 +161,8 @@ class AsyncWaitOperator(Intake):
         self._queue = settings.order.queue()
         self._room = settings.buffer_size  # 0 once settled or halted: nothing is taken any more
         self._held = 0  # elements taken from the inbox and not emitted
-        self._passed: tuple[list[Any], list[int | None]] = ([], [])
+        # the origins are as many where they are kept track of, and none elsewhere
+        self._passed: tuple[list[Any], list[int | None], list[Origin | None]] = ([], [], [])
         self._special = 0  # at least as many as outcomes in the queue that are not simply one result
         self._serializer = None if settings.key_by is None else KeySerializer(settings.key_by)
         self._workers: set[Worker] = set()
@@ -183,6 +189,7 @@ class AsyncWaitOperator(Intake):
         self._copies = False
         self._uncopied = False  # something could not be copied, which has been said
         self._journaled: Journaled | None = None
+        self._waits = False  # results wait until they are written down
         self._tracks = False  # each element's origin is kept with it, and told to its call
         self._on_timeout = settings.on_timeout
         if self._object is not None and settings.on_timeout == "fail" and has_timeout_hook(self._object):
@@ -200,6 +207,7 @@ class AsyncWaitOperator(Intake):
         self._tracks = context.tracks or self.settings.identity is not None
         if context.call_log is not None:
             self._journaled = Journaled(context.call_log, self._queue.finish, self._schedule_turn)
+            self._waits = self._journaled.waits
         if self.settings.isolation == "task":
             self._isolate()
         if self.settings.timeout is not None:
@@ -228,7 +236,7 @@ class AsyncWaitOperator(Intake):
         stamps: Iterable[Any] = repeat(None) if timestamps is None else timestamps
         if self._tracks:
             origins = timestamps.origins if isinstance(timestamps, Placed) else repeat(None)
-            stamps = map(Known, stamps, origins)
+            stamps = zip(stamps, origins, strict=False)
         self._inbox.extend(zip(values, stamps, strict=False))
         self._counts["elements_in"] += len(values)
         self._accepted(len(values))
@@ -263,10 +271,8 @@ class AsyncWaitOperator(Intake):
         journey = self._journeys.current
         if journey is not None and elements:  # the first of what has come of it goes on with it
             value, timestamp = self._inbox[-elements]
-            if timestamp.__class__ is Known:
-                timestamp.journey = journey
-            else:
-                self._inbox[-elements] = value, Known(timestamp, None, journey)
+            timestamp, origin = timestamp if timestamp.__class__ is tuple else (timestamp, None)
+            self._inbox[-elements] = value, Known(timestamp, origin, journey)
         if not self._turning:
             self._schedule_turn()
         self._hold_if_full()
@@ -286,7 +292,7 @@ class AsyncWaitOperator(Intake):
         patience = self.context.patience
         running = await end_tasks((worker.task for worker in self._workers), patience)
         if self._journaled is not None:
-            self._journaled.write()  # calls that ended when nothing was emitted any more
+            self._write(self._journaled)  # calls that ended when nothing was emitted any more
         if self._object is not None and self._holds:
             self._holds = False
             try:
@@ -350,7 +356,7 @@ class AsyncWaitOperator(Intake):
             if self._unstamped:
                 self._stamp()
             if self._journaled is not None:
-                self._journaled.write()
+                self._write(self._journaled)
             if self.emitting.is_open():
                 self._emit()
             self._release_if_drained()
@@ -361,13 +367,19 @@ class AsyncWaitOperator(Intake):
             return
         self._promote()
 
+    def _write(self, journaled: Journaled) -> None:
+        values, _, origins = self._passed
+        journaled.write(origins, values)
+
     def _emit(self) -> None:
-        values, timestamps = self._passed
+        values, timestamps, origins = self._passed
         if values:
             self._held -= len(values)
-            self._push(values.copy(), timestamps.copy())
-            values.clear()
-            timestamps.clear()
+            self._push(values.copy(), self._with(timestamps.copy(), origins.copy()))
+            for passed in self._passed:
+                passed.clear()
+            if self._journaled is not None:
+                self._journaled.emitted()
         ready = self._queue.take()
         if not ready:
             return
@@ -379,11 +391,10 @@ class AsyncWaitOperator(Intake):
                 timestamps = Placed(timestamps, [promise.origin for promise in ready])
             self._push([promise.outcome for promise in ready], timestamps)
             return
-        values, timestamps = [], []
-        origins: list[Origin | None] = []  # as many, where they are tracked
+        values, timestamps, origins = [], [], []
         for promise in ready:
             outcome = promise.outcome
-            if outcome.__class__ not in _SPECIAL:
+            if outcome.__class__ not in SPECIAL:
                 values.append(outcome)
                 timestamps.append(promise.timestamp)
                 if tracks:
@@ -467,13 +478,16 @@ class AsyncWaitOperator(Intake):
     async def _work(self, worker: Worker) -> None:
         # The one loop that runs per element: what can be a local is one.
         inbox, base, unstamped, finish = self._inbox, self._base, self._unstamped, self._queue.finish
-        (values, timestamps), ahead = self._passed, self._queue.ahead
+        (values, timestamps, origins), ahead = self._passed, self._queue.ahead
         flat, serializer = self.settings.flat, self._serializer
         ended = self._times.began.append
-        direct, cancelling = not flat and serializer is None, worker.task.cancelling
+        direct, cancelling = not flat and serializer is None and not self._waits, worker.task.cancelling
         add, in_order = self._queue.add, self.settings.order is OutputOrder.ORDERED
         suspends = False  # the call before this one did
         copies, tracks, journaled = self._copies, self._tracks, self._journaled
+        note = None if journaled is None or journaled.waits else journaled.ended.append
+        name, identifies = self.context.name, self.settings.identity is not None
+        awaited: Mapping[Origin, Any] = {} if journaled is None else journaled.known
         try:
             while True:
                 journey = None
@@ -483,12 +497,15 @@ class AsyncWaitOperator(Intake):
                         await self._park(worker)
                         continue
                     known = promise.timestamp
-                    if known.__class__ is Known:
+                    if known.__class__ is tuple:
+                        promise.timestamp, promise.origin = known
+                    elif known.__class__ is Known:
                         journey, promise.timestamp, promise.origin = (
                             known.journey,
                             known.timestamp,
                             known.origin,
                         )
+                    worker.origin = promise.origin
                     worker.entry = value, timestamp = promise.value, promise.timestamp
                 else:
                     if not inbox or self._held >= self._room:
@@ -497,14 +514,17 @@ class AsyncWaitOperator(Intake):
                     worker.entry = value, timestamp = inbox.popleft()
                     self._held += 1
                     if timestamp.__class__ in MARKED:
-                        if timestamp.__class__ is not Known:
+                        if timestamp.__class__ is tuple:
+                            timestamp, worker.origin = timestamp
+                        elif timestamp.__class__ is Known:
+                            journey, worker.origin, timestamp = (
+                                timestamp.journey,
+                                timestamp.origin,
+                                timestamp.timestamp,
+                            )
+                        else:
                             self._add_uncalled(value, timestamp)
                             continue
-                        journey, worker.origin, timestamp = (
-                            timestamp.journey,
-                            timestamp.origin,
-                            timestamp.timestamp,
-                        )
                         worker.entry = value, timestamp
                     elif tracks:
                         worker.origin = None
@@ -515,21 +535,23 @@ class AsyncWaitOperator(Intake):
                     unstamped.append(worker)
                     if suspends and serializer is None:
                         self._make_promise(worker)  # now, while all that it takes is at hand
-                if (tracks or journey is not None) and worker.promise is UNMADE:
-                    self._make_promise(worker)  # which keeps journey and origin with the result
+                if journey is not None and worker.promise is UNMADE:
+                    self._make_promise(worker)  # which keeps the journey with the result
                 if not self._turning:
                     self._schedule_turn()
                 try:
                     given = self._copy(value) if copies and value.__class__ not in IMMUTABLE else value
                     known = None
                     if tracks:
-                        promise = self._promise_of(worker)
-                        self._begin(promise)
+                        if identifies:
+                            self._identify(worker)
+                        CURRENT.set((name, worker.origin))
                         base = copy_context()  # the next call sets its own
-                        if journaled is not None:
-                            known = journaled.take(promise.origin)
+                        if awaited and journaled is not None:
+                            known = journaled.take(worker.origin)
                     if known is not None:
                         outcome = known
+                        self._promise_of(worker)  # for it is none that passes
                     elif journey is None:
                         outcome = await self._function(given)
                     else:
@@ -547,12 +569,16 @@ class AsyncWaitOperator(Intake):
                     if not ahead and (not in_order or unstamped[0] is worker):
                         values.append(outcome)
                         timestamps.append(timestamp)
+                        if tracks:
+                            origins.append(worker.origin)
                     else:
                         promise = Promise()
                         promise.value, promise.timestamp, promise.outcome = value, timestamp, outcome
-                        promise.started = None
+                        promise.started, promise.origin = None, worker.origin
                         add(promise)
                         finish(promise)
+                        if note is not None:
+                            note(promise)
                     worker.promise = None
                 else:
                     if made is UNMADE or made is None:
@@ -561,9 +587,11 @@ class AsyncWaitOperator(Intake):
                     began = promise.started
                     suspends = began is not None
                     if outcome is not PENDING and promise.outcome is PENDING:
-                        if journaled is None:
+                        if journaled is None or note is not None:
                             promise.outcome = outcome
                             finish(promise)
+                            if note is not None:
+                                note(promise)
                         else:
                             journaled.add(promise, outcome)
                         if began is not None:
@@ -586,11 +614,12 @@ class AsyncWaitOperator(Intake):
         finally:
             self._retire(worker)
 
-    def _begin(self, promise: Promise) -> None:
-        """Tell the call that begins which element it is for."""
-        if self.settings.identity is not None:
-            promise.origin = identified(self.settings.identity, self.context.pipeline, promise.value)
-        CURRENT.set(CallContext(self.context.name, promise.origin))
+    def _identify(self, worker: Worker) -> None:
+        """Have the element's origin be what the user says tells it from others."""
+        assert self.settings.identity is not None
+        worker.origin = identified(self.settings.identity, self.context.pipeline, worker.entry[0])
+        if isinstance(worker.promise, Promise):
+            worker.promise.origin = worker.origin
 
     def _copy(self, value: Any) -> Any:
         """What a call is given, to do with as it likes."""
@@ -825,7 +854,11 @@ class AsyncWaitOperator(Intake):
 
     def snapshot(self) -> Any:
         self._make_last_promise()
-        passed = (["emitted", result, timestamp] for result, timestamp in zip(*self._passed, strict=True))
+        values, timestamps, origins = self._passed
+        passed = (
+            ["emitted", result, timestamp, *([list(origin)] if origin else [])]
+            for result, timestamp, origin in zip(values, timestamps, origins or repeat(None), strict=False)
+        )
         unwritten = {} if self._journaled is None else self._journaled.outcomes
         kept: Iterable[tuple[Promise, Any]] = (
             (promise, unwritten.get(promise, promise.outcome)) for promise in self._queue

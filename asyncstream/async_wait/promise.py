@@ -15,7 +15,7 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
-__all__ = ("DROPPED", "PENDING", "Arrived", "Passage", "Promise", "Routed", "Several")
+__all__ = ("DROPPED", "PENDING", "SPECIAL", "Arrived", "Passage", "Promise", "Routed", "Several")
 
 
 class _State(Enum):
@@ -66,6 +66,10 @@ class Passage:
 
     def __init__(self, control: Control) -> None:
         self.control = control
+
+
+SPECIAL: Final = frozenset({Several, Routed, Arrived, Passage, _State})
+"""The classes of outcomes that are not simply one result."""
 
 
 class Promise:

@@ -78,13 +78,15 @@ class OperatorContext:
             says nothing about them.
         has_room: whether the operator may emit what the clock makes it emit; what it emits for an element or
             a watermark always may come. Without room it keeps what is due.
-        wake_with_room: asks the driver to call `advance_clock` once there is room. patience: seconds that the
-        user's code gets to end once it is cancelled or closed. keeps_checkpoints: what the operator remembers
-        is kept while it runs. journeys: tells of elements that are followed. pipeline: the pipeline's name.
-        tracks: it, or a step behind it, asks where elements come from. call_log: where its finished calls are
-        written down; None: nowhere. checkpoint: asks for a checkpoint of all that is so now, and has the
-        function that it is given told whether
-            that is safe; None: none are kept.
+        wake_with_room: asks the driver to call `advance_clock` once there is room.
+        patience: seconds that the user's code gets to end once it is cancelled or closed.
+        keeps_checkpoints: what the operator remembers is kept while it runs.
+        journeys: tells of elements that are followed.
+        pipeline: the pipeline's name.
+        tracks: it, or a step behind it, asks where elements come from.
+        call_log: where its finished calls are written down; None: nowhere.
+        checkpoint: asks for a checkpoint of all that is so now, and has the function that it is given told
+            whether that is safe; None: none are kept.
     """
 
     name: str = "operator"

@@ -60,8 +60,11 @@ class CallContext:
         return f"CallContext(step={self.step!r}, origin={self.origin!r})"
 
 
-CURRENT: Final[ContextVar[CallContext | None]] = ContextVar("asyncstream_call", default=None)
-"""That of the running code; None: it is part of no call that keeps track of its element."""
+CURRENT: Final[ContextVar[tuple[str, Origin | None] | None]] = ContextVar("asyncstream_call", default=None)
+"""
+Step and origin of the call that the running code is part of; None: it is part of no call that keeps track of
+its element. A `CallContext` is made of them when one is asked for, which most calls never do.
+"""
 
 
 KEEP: Final[ContextVar[Callable[[], None] | None]] = ContextVar("asyncstream_keep", default=None)
@@ -82,13 +85,13 @@ def call_context() -> CallContext:
             "elements come from; give the step effect=True, e.g. .async_map(charge, effect=True). A call for "
             "several elements (batched) has none"
         )
-    return current
+    return CallContext(*current)
 
 
 def current_key() -> str | None:
     """The idempotency key of the call that the running code is part of; None: there is none."""
     current = CURRENT.get()
-    return None if current is None or current.origin is None else current.idempotency_key
+    return None if current is None or current[1] is None else CallContext(*current).idempotency_key
 
 
 @contextmanager

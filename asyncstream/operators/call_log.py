@@ -4,7 +4,7 @@ What an async step asks of a journal of finished calls; the journal itself is ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asyncstream.operators.origins import Origin
@@ -22,10 +22,14 @@ class CallLog(Protocol):
 
     waits: bool
 
-    def take(self, origin: Origin) -> list[Any] | None:
+    @property
+    def known(self) -> Mapping[Origin, Sequence[Any]]:
+        """What ended in an earlier life and was not taken yet; always the same object."""
+
+    def take(self, origin: Origin) -> Sequence[Any] | None:
         """The results of the call for an element, if it ended in an earlier life; given once."""
 
-    def append(self, ended: Sequence[tuple[Origin, list[Any]]]) -> None:
+    def append(self, ended: Sequence[tuple[Origin, Sequence[Any]]]) -> None:
         """
         Write down calls that have ended. What is written survives the end of the process.
 

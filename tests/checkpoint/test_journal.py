@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream import CheckpointError, Checkpoints, DirectoryStore, MemoryStore, PipelineError, SqliteStore
-from asyncstream.checkpoint.journal import Journal, StepJournal, frame, frames
+from asyncstream.checkpoint.journal import Journal, StepJournal, ended_in, frame, frames, grouped
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.codec import codec
 from asyncstream.operators.fingerprint import fingerprint
@@ -214,3 +214,21 @@ def test_functions_are_told_apart_by_their_code() -> None:
     ]
     assert len(set(same)) == 1
     assert len({*same, *others}) == 7
+
+
+parts = st.one_of(st.integers(0, 3), st.sampled_from(["root", "way"]))
+origins = st.tuples(st.just("root"), st.integers(0, 99)) | st.tuples(
+    st.just("root"), st.integers(0, 9), parts
+)
+
+
+@given(
+    st.dictionaries(
+        origins, st.lists(st.integers() | st.none() | st.lists(st.integers()), max_size=3), min_size=1
+    )
+)
+def test_a_group_of_calls_is_read_as_it_was_written(calls: dict[Any, list[Any]]) -> None:
+    groups = [codec("json").decode(codec("json").encode(group)) for group in grouped(list(calls.items()))]
+
+    assert {origin: list(results) for group in groups for origin, results in ended_in(group)} == calls
+    assert len(groups) == len(set(map(len, calls)))

@@ -14,7 +14,7 @@ import pytest
 
 from asyncstream import Pipeline, call_context
 from asyncstream.async_wait.journaled import Journaled, _results
-from asyncstream.checkpoint.journal import Journal, StepJournal, frames
+from asyncstream.checkpoint.journal import Journal, StepJournal, ended_in, frames
 from asyncstream.codec import codec
 from asyncstream.testing.simulation import (
     FaultPlan,
@@ -98,8 +98,8 @@ def _written(life: Life) -> set[int]:
     for name, data in life.world.journal.items():
         if newest is not None and int(name.split("-")[1]) >= newest:
             for payload in frames(data, name):
-                _, _, ended = codec("json").decode(payload)
-                found |= {results[0] for _, results in ended}
+                _, _, *group = codec("json").decode(payload)
+                found |= {results[0] for _, results in ended_in(group)}
     return found
 
 
@@ -120,15 +120,18 @@ def nothing_is_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_go_on_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
-    def write(journaled: Journaled, in_time: Any = Journaled.write) -> None:
-        ended, journaled._ended = journaled._ended, []
-        journaled._let_go(ended)
-        asyncio.get_running_loop().call_soon(append, journaled, ended)
+    def write(journaled: Journaled, origins: Any, results: Any) -> None:
+        ended = journaled.ended.copy()
+        journaled.ended.clear()
+        if journaled.waits:
+            journaled._let_go(ended)
+        passed = list(zip(origins, zip(results, strict=True), strict=True))
+        asyncio.get_running_loop().call_soon(append, journaled, ended, passed)
 
-    def append(journaled: Journaled, ended: Any) -> None:
+    def append(journaled: Journaled, ended: Any, passed: Any) -> None:
         kept = [(promise.origin, _results(promise.outcome) or []) for promise in ended]
-        if kept:
-            journaled._log.append(kept)
+        if kept or passed:
+            journaled._log.append(kept + passed)
 
     patch.setattr(Journaled, "write", write)
 
