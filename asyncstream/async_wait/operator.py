@@ -104,6 +104,7 @@ from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.call_context import CURRENT, KEEP, identified
+from asyncstream.operators.call_log import retry_of
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
@@ -488,6 +489,7 @@ class AsyncWaitOperator(Intake):
         note = None if journaled is None or journaled.waits else journaled.ended.append
         name, identifies = self.context.name, self.settings.identity is not None
         awaited: Mapping[Origin, Any] = {} if journaled is None else journaled.known
+        log, retries = self.context.call_log, retry_of(self.settings.function)
         try:
             while True:
                 journey = None
@@ -545,7 +547,7 @@ class AsyncWaitOperator(Intake):
                     if tracks:
                         if identifies:
                             self._identify(worker)
-                        CURRENT.set((name, worker.origin))
+                        CURRENT.set((name, worker.origin, log, retries))
                         base = copy_context()  # the next call sets its own
                         if awaited and journaled is not None:
                             known = journaled.take(worker.origin)

@@ -17,7 +17,8 @@ written again behind it.
 
     file      frames, one after the other
     frame     magic 4 bytes, length of the payload 4, its digest 16, payload
-    payload   by the codec: [step, fingerprint of its function, origins, are single, results]
+    payload   by the codec: [step, fingerprint of its function, origins, are single, results],
+              or [step, fingerprint, origins, False, failed attempts, "retried"]
 
 Origins, which are alike, are written by columns: a list for each of their parts, or the part itself where it
 is the same in all. Where each call gave one result, the results stand there themselves, else in a list for
@@ -43,6 +44,7 @@ from typing import Any, Final
 from asyncstream.checkpoint.journal_files import JournalFiles
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.operators.call_log import Failures
 from asyncstream.operators.origins import Origin
 
 __all__ = ("Journal", "StepJournal", "ended_in", "frame", "frames", "grouped")
@@ -146,7 +148,7 @@ class Journal:
         self._files = files
         self._codec = codec
         self._key = key
-        self._failed = failed
+        self.failed = failed
         self._lease = 0
         self._name = _name_of(0, 0)
         self._steps: dict[str, StepJournal] = {}
@@ -179,22 +181,27 @@ class Journal:
                 continue
             what = f"the journal {name} in {self._files}"
             for payload in frames(await self._files.read(name), what, self._key):
-                step, fingerprint, ended = self._decoded(payload, what)
+                step, fingerprint, calls, kind = self._decoded(payload, what)
                 known = self._steps.get(step)
-                if known is not None and known.fingerprint == fingerprint:
-                    known.remember(ended)
+                if known is None or known.fingerprint != fingerprint:
+                    continue
+                if kind:
+                    known.remember_retries(calls)
+                else:
+                    known.remember(calls)
 
-    def _decoded(self, payload: bytes, what: str) -> tuple[str, str, list[Ended]]:
+    def _decoded(self, payload: bytes, what: str) -> tuple[str, str, list[Ended], list[str]]:
         try:
-            step, fingerprint, *group = self._codec.decode(payload)
-            return step, fingerprint, ended_in(group)
+            step, fingerprint, columns, are_single, given, *kind = self._codec.decode(payload)
+            return step, fingerprint, ended_in((columns, are_single, given)), kind
         except Exception as error:  # of a class that is there no more
             raise CheckpointError(f"{what} cannot be read: {describe_error(error)}") from error
 
-    def append(self, step: StepJournal, ended: Sequence[Ended]) -> None:
-        """Write down calls of a step that have ended; raises `CheckpointError`."""
+    def append(self, step: StepJournal, ended: Sequence[Ended], *kind: str) -> None:
+        """Write down calls of a step that have ended, or are "retried"; raises `CheckpointError`."""
         try:
-            groups = [self._codec.encode([step.name, step.fingerprint, *group]) for group in grouped(ended)]
+            marks = [step.name, step.fingerprint]
+            groups = [self._codec.encode([*marks, *group, *kind]) for group in grouped(ended)]
             self._files.append(self._name, b"".join(frame(payload, self._key) for payload in groups))
         except Exception as error:  # of the disk, or of a value that cannot be kept
             raise CheckpointError(
@@ -232,7 +239,7 @@ class Journal:
         except Exception as error:
             failure = CheckpointError(f"the journal cannot be brought to the disk: {describe_error(error)}")
             failure.__cause__ = error
-            self._failed(failure)
+            self.failed(failure)
         finally:
             self._syncing = None
 
@@ -261,6 +268,9 @@ class StepJournal:
         self._journal = journal
         self._known: dict[Origin, Sequence[Any]] = {}
         self._taken: set[Origin] = set()  # what is written already, in a file of an earlier life
+        self._failures: dict[Origin, Failures] = {}  # of an earlier life, not asked for yet
+        self._retried: dict[Origin, Failures] = {}  # of calls that have not ended
+        self._noted: set[Origin] = set()  # of these, what is not written down yet
         self._idle = 0  # checkpoints since something was taken
 
     @property
@@ -287,14 +297,54 @@ class StepJournal:
     def when_safe(self, then: Callable[[], None]) -> None:
         self._journal.when_safe(then)
 
+    # ------------------------------------------------------------------ attempts
+
+    def remember_retries(self, calls: Sequence[Ended]) -> None:
+        """Calls that were being retried in an earlier life; the last that is said of one counts."""
+        for origin, failures in calls:
+            self._failures[origin] = Failures(*failures)
+
+    def failures(self, origin: Origin) -> Failures | None:
+        found = self._failures.pop(origin, None) if self._failures else None
+        if found is not None:
+            self._idle = 0
+            self._retried[origin] = found
+        return found
+
+    def note(self, origin: Origin, failures: Failures) -> None:
+        self._retried[origin] = failures
+        if not self._noted:  # the others that fail in this pass of the loop are written with it
+            asyncio.get_running_loop().call_soon(self._write_noted)
+        self._noted.add(origin)
+
+    def end_retries(self, origin: Origin) -> None:
+        self._retried.pop(origin, None)
+
+    def _write_noted(self) -> None:
+        noted = {origin: self._retried[origin] for origin in self._noted if origin in self._retried}
+        self._noted.clear()
+        try:
+            self._write_retries(noted)
+        except CheckpointError as error:
+            self._journal.failed(error)
+
+    def _write_retries(self, failures: Mapping[Origin, Failures]) -> None:
+        if failures:
+            self._journal.append(self, list(failures.items()), "retried")
+
     def carry_over(self) -> None:
-        """A checkpoint holds what was taken; the rest is kept on, unless asking seems to be over."""
+        """
+        A checkpoint holds what was taken, and calls that are being retried, but not how often they were; the
+        rest is kept on, unless asking seems to be over.
+        """
         self._taken.clear()
         self._idle += 1
-        if self._known and self._idle <= PATIENCE:
-            self._journal.append(self, list(self._known.items()))
-        else:
+        if self._idle > PATIENCE:
             self._known.clear()
+            self._failures.clear()
+        if self._known:
+            self._journal.append(self, list(self._known.items()))
+        self._write_retries(self._failures | self._retried)
 
 
 def _name_of(checkpoint: int, lease: int) -> str:

@@ -3,6 +3,9 @@ Retry: call again after a failure that may pass, later and later, until it works
 
 The whole state of a retry (attempt, back-off, deadline) is local to the `invoke` of one element, so two
 elements that wait at the same time do not disturb each other. The vocabulary is stamina's.
+
+In a step with a journal, the outermost retry writes down each attempt that failed. After a crash the call
+goes on with the next one, when that would have been due; the time in between does not count.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from asyncstream.errors import RetriesExhausted, describe_error
 from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.metrics import ATTEMPTS, Distribution
+from asyncstream.operators.call_context import kept_call
+from asyncstream.operators.call_log import Failures
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
 __all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
@@ -105,6 +110,8 @@ class Retry(Guard[In, Out]):
     """
 
     counted = ("retries", "recovered", "retries_exhausted")
+    keeps_attempts = True
+    """For `operators.call_log`: attempts go on over a crash."""
 
     def __init__(
         self,
@@ -157,50 +164,67 @@ class Retry(Guard[In, Out]):
         key = None if self._idempotency_key is None else self._idempotency_key(value)
         backoff = self._wait_initial
         number = 1
-        while True:
-            # most calls are a first attempt without a key, which is what the default says
-            marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
-            failure: Any
-            try:
-                result = await self._call(value)
-            except Exception as error:
-                asked = self._asks(error)
-                if asked is False:
-                    self._count_attempts(number)
-                    if number > 1:
-                        _note_attempts(error, number)
-                    raise
-                wait = self._wait(error, asked, backoff)
-                if self._is_last(number, began, wait):
-                    raise RetriesExhausted(number, error) from error
-                failure = error
-            else:
-                if self._on_result is None or not self._on_result(result):
-                    if number == 1:
-                        self._at_once += 1
-                    else:
+        call = kept_call(self)
+        try:
+            if call is not None and (before := call.failures()) is not None:
+                number = before.attempts + 1
+                if self._attempts is not None:
+                    number = min(number, self._attempts)
+                backoff = min(self._wait_max, before.backoff)
+                await asyncio.sleep((before.next_ms - self._clock.now_ms()) / 1000)
+                attempt_began = self._time()
+                began = attempt_began - before.seconds
+            while True:
+                # most calls are a first attempt without a key, which is what the default says
+                marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
+                failure: Any
+                try:
+                    result = await self._call(value)
+                except Exception as error:
+                    asked = self._asks(error)
+                    if asked is False:
                         self._count_attempts(number)
-                        self._recovered += 1
-                    return result
-                wait = self._wait(result, True, backoff)
-                if self._is_last(number, began, wait):
-                    raise RetriesExhausted(number, None)
-                failure = result
-            finally:
-                if marked is not None:
-                    _attempt.reset(marked)
-            if log.isEnabledFor(logging.DEBUG):
-                said = describe_error(failure) if isinstance(failure, Exception) else "its result was refused"
-                fields = {"attempt": number, "wait_seconds": wait}
-                log.debug("attempt %d: %s; the next in %.3g s", number, said, wait, extra=fields)
-            for tell in self.on_failure:
-                tell(failure, attempt_began)
-            del failure  # an error refers to this frame
-            await asyncio.sleep(wait)
-            attempt_began = self._time()
-            self._retries += 1
-            backoff = min(self._wait_max, backoff * self._wait_exp_base)
-            number += 1
+                        if number > 1:
+                            _note_attempts(error, number)
+                        raise
+                    wait = self._wait(error, asked, backoff)
+                    if self._is_last(number, began, wait):
+                        raise RetriesExhausted(number, error) from error
+                    failure = error
+                else:
+                    if self._on_result is None or not self._on_result(result):
+                        if number == 1:
+                            self._at_once += 1
+                        else:
+                            self._count_attempts(number)
+                            self._recovered += 1
+                        return result
+                    wait = self._wait(result, True, backoff)
+                    if self._is_last(number, began, wait):
+                        raise RetriesExhausted(number, None)
+                    failure = result
+                finally:
+                    if marked is not None:
+                        _attempt.reset(marked)
+                if log.isEnabledFor(logging.DEBUG):
+                    is_error = isinstance(failure, Exception)
+                    said = describe_error(failure) if is_error else "its result was refused"
+                    fields = {"attempt": number, "wait_seconds": wait}
+                    log.debug("attempt %d: %s; the next in %.3g s", number, said, wait, extra=fields)
+                for tell in self.on_failure:
+                    tell(failure, attempt_began)
+                del failure  # an error refers to this frame
+                backoff = min(self._wait_max, backoff * self._wait_exp_base)
+                if call is not None:
+                    next_ms = self._clock.now_ms() + round(wait * 1000)
+                    call.note(Failures(number, self._time() + wait - began, backoff, next_ms))
+                await asyncio.sleep(wait)
+                attempt_began = self._time()
+                self._retries += 1
+                number += 1
+        finally:
+            if call is not None:
+                call.end_retries()
 
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""

@@ -14,12 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.errors import PipelineError
+from asyncstream.operators.call_log import CallLog, Failures
 from asyncstream.operators.origins import Origin, digest
 
-__all__ = ("CURRENT", "KEEP", "CallContext", "call_context", "current_key", "identified", "on_behalf_of_none")
+__all__ = (
+    "CURRENT",
+    "KEEP",
+    "Call",
+    "CallContext",
+    "KeptCall",
+    "call_context",
+    "current_key",
+    "identified",
+    "kept_call",
+    "on_behalf_of_none",
+)
 
 
 class CallContext:
@@ -60,10 +72,13 @@ class CallContext:
         return f"CallContext(step={self.step!r}, origin={self.origin!r})"
 
 
-CURRENT: Final[ContextVar[tuple[str, Origin | None] | None]] = ContextVar("asyncstream_call", default=None)
+Call: TypeAlias = tuple[str, Origin | None, CallLog | None, object]
+"""A call: step, origin, where its attempts are kept, and by which retry."""
+
+CURRENT: Final[ContextVar[Call | None]] = ContextVar("asyncstream_call", default=None)
 """
-Step and origin of the call that the running code is part of; None: it is part of no call that keeps track of
-its element. A `CallContext` is made of them when one is asked for, which most calls never do.
+The call that the running code is part of; None: it is part of no call that keeps track of its element. A
+`CallContext` is made when one is asked for, which most calls never do.
 """
 
 
@@ -85,13 +100,40 @@ def call_context() -> CallContext:
             "elements come from; give the step effect=True, e.g. .async_map(charge, effect=True). A call for "
             "several elements (batched) has none"
         )
-    return CallContext(*current)
+    return CallContext(*current[:2])
 
 
 def current_key() -> str | None:
     """The idempotency key of the call that the running code is part of; None: there is none."""
     current = CURRENT.get()
-    return None if current is None or current[1] is None else CallContext(*current).idempotency_key
+    return None if current is None or current[1] is None else CallContext(*current[:2]).idempotency_key
+
+
+class KeptCall(NamedTuple):
+    """A call whose attempts are kept over a crash, for the retry that makes them."""
+
+    log: CallLog
+    origin: Origin
+
+    def failures(self) -> Failures | None:
+        """The attempts of an earlier life."""
+        return self.log.failures(self.origin)
+
+    def note(self, failures: Failures) -> None:
+        """An attempt has failed, and another follows."""
+        self.log.note(self.origin, failures)
+
+    def end_retries(self) -> None:
+        """No attempt follows."""
+        self.log.end_retries(self.origin)
+
+
+def kept_call(retry: object) -> KeptCall | None:
+    """The call that the running code is part of, if its attempts are kept, and by this retry."""
+    current = CURRENT.get()
+    if current is None or current[3] is not retry or current[2] is None or current[1] is None:
+        return None
+    return KeptCall(current[2], current[1])
 
 
 @contextmanager

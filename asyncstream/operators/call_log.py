@@ -1,15 +1,34 @@
 """
-What an async step asks of a journal of finished calls; the journal itself is kept with the checkpoints.
+What an async step, and the retry around its function, ask of a journal of calls; the journal itself is kept
+with the checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.origins import Origin
 
-__all__ = ("CallLog",)
+__all__ = ("CallLog", "Failures", "retry_of")
+
+
+class Failures(NamedTuple):
+    """
+    What has become of a call that is being retried.
+
+    Attributes:
+        attempts: how many failed.
+        seconds: what they and the waits between them took, the one that follows included.
+        backoff: how long the wait after the next attempt is to be, in seconds, before jitter.
+        next_ms: when the next attempt is due, milliseconds since the epoch.
+    """
+
+    attempts: int
+    seconds: float
+    backoff: float
+    next_ms: int
 
 
 class CallLog(Protocol):
@@ -37,5 +56,24 @@ class CallLog(Protocol):
             CheckpointError: if they cannot be.
         """
 
+    def failures(self, origin: Origin) -> Failures | None:
+        """The attempts of a call that was being retried when an earlier life ended; given once."""
+
+    def note(self, origin: Origin, failures: Failures) -> None:
+        """An attempt has failed, and another follows; survives the end of the process a moment later."""
+
+    def end_retries(self, origin: Origin) -> None:
+        """No attempt follows: the call has ended, or was given up."""
+
     def when_safe(self, then: Callable[[], None]) -> None:
         """Call `then` when what has been written is on the disk, and survives the machine."""
+
+
+def retry_of(function: object) -> object:
+    """The outermost part of an async function that retries, whose attempts are kept; None: there is none."""
+    while isinstance(function, AsyncFunction):
+        if getattr(function, "keeps_attempts", False):
+            return function
+        guards = getattr(function, "guards", None)  # as an HttpLookup has
+        function = getattr(function, "inner", None) if guards is None else guards
+    return None

@@ -19,6 +19,7 @@ from asyncstream import (
     PipelineError,
     UserFunctionError,
 )
+from asyncstream.guards import retry
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -148,6 +149,41 @@ def size_of_journal(folder: Path, most_files: int) -> int:
     files = list(folder.glob("calls-*"))
     assert len(files) <= most_files
     return sum(file.stat().st_size for file in files)
+
+
+class LoopClock:
+    """Goes with the event loop's time."""
+
+    def now_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1000)
+
+
+@pytest.mark.parametrize("every", [1000, 3])
+async def test_a_retry_goes_on_after_a_crash_where_it_was(tmp_path: Path, every: int) -> None:
+    clock = LoopClock()
+    began = asyncio.get_running_loop().time()
+    times: list[float] = []
+
+    async def charge(value: int) -> int:
+        if value == 7:
+            times.append(asyncio.get_running_loop().time() - began)
+            raise ConnectionError
+        return value
+
+    def life() -> Pipeline:
+        waits: Any = {"wait_initial": 10, "wait_max": 60, "wait_jitter": 0}
+        patient = retry(charge, attempts=5, timeout=None, clock=clock, **waits)
+        return charging(range(10), patient, results, "unordered", on_error="skip")
+
+    results: list[int] = []
+    for seconds in (4.0, 16.0):  # in the first wait, and in the second
+        await crashed(life(), kept_in(tmp_path, every=every), seconds)
+    async with life().start(checkpoints=kept_in(tmp_path, every=every)) as job:
+        await job.wait()
+        assert job.metrics()["charge"]["skipped"] == 1
+
+    assert [round(time) for time in times] == [0, 10, 30, 70, 130]
+    assert set(results) == set(range(10)) - {7}
 
 
 async def test_the_journal_is_no_longer_than_what_happens_between_checkpoints(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import CheckpointError, Checkpoints, DirectoryStore, MemoryStore, PipelineError, SqliteStore
@@ -222,6 +222,7 @@ origins = st.tuples(st.just("root"), st.integers(0, 99)) | st.tuples(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         origins, st.lists(st.integers() | st.none() | st.lists(st.integers()), max_size=3), min_size=1
