@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncstream import PipelineError, call_context
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.runtime.spark import enrich, enrich_column
+from tests.crash.till import Till
 from tests.spark.cluster import columns, frame, stream
 
 if TYPE_CHECKING:
@@ -62,6 +66,50 @@ def test_a_micro_batch_that_is_run_again_has_the_keys_that_it_had(
     assert [len({key for _, key in batch}) for batch in seen] == [3, 3, 3]
     assert seen[1] == seen[2], "planned anew, it goes on from Spark's checkpoint"
     assert {key for _, key in seen[0]}.isdisjoint(key for _, key in seen[1])
+
+
+class Fatal(HttpLookup):
+    """Charges, and for some rows has its worker killed when the charge is made and the answer not given."""
+
+    marks: Path
+    fatal: frozenset[int]
+
+    async def invoke(self, value: dict[str, Any]) -> Any:
+        answer = await super().invoke(value)
+        if value["v"] in self.fatal:
+            try:
+                (self.marks / str(value["v"])).touch(exist_ok=False)
+            except FileExistsError:  # it was killed for this one
+                return answer
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+@pytest.mark.timeout(300)
+def test_a_service_that_knows_keys_does_its_work_once_though_workers_are_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [{"key": "a", "ts": 0, "v": number} for number in range(200)]
+    with Till() as till:
+        charge = Fatal(till.url + "/charge/{v}", method="POST", merge=lambda row, receipt: row | receipt)
+        charge.marks, charge.fatal = tmp_path, frozenset({30, 70, 150})  # of two tasks, one of them twice
+        fields = columns_of_receipts()
+        out = enrich(frame(spark, rows), charge, schema=fields, effect=True, concurrency=10).collect()
+
+        assert sorted(row.v for row in out) == list(range(200))
+        assert {row.v: row.receipt for row in out} == {
+            number: till.charged[keys[0]] for number, keys in till.calls.items()
+        }
+        assert len(till.charged) == 200, "as many effects as elements"
+        assert all(len(set(keys)) == 1 for keys in till.calls.values())
+        assert till.count() > 200, "calls were made again"
+        assert len(list(tmp_path.iterdir())) == 3
+
+
+def columns_of_receipts() -> StructType:
+    from pyspark.sql.types import LongType
+
+    return columns(v=LongType(), receipt=LongType())
 
 
 def test_a_column_does_not_tell_its_rows_apart(spark: SparkSession) -> None:
