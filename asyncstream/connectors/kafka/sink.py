@@ -34,6 +34,9 @@ _OURS = frozenset(
     }
 )
 
+_TURN = 100
+"""Elements after which others have their turn: handing one to the client mostly does not wait."""
+
 _ADMIN = frozenset(
     {
         "api_version",
@@ -117,6 +120,24 @@ class KafkaWriter:
         options = {name: self._options[name] for name in known}
         with telling(self.what, SinkError):
             return AIOKafkaAdminClient(bootstrap_servers=self._servers, **options)
+
+    async def send_all(
+        self,
+        producer: AIOKafkaProducer,
+        values: Sequence[Any],
+        timestamps: Timestamps,
+        sent: list[asyncio.Future[Any]],
+    ) -> None:
+        """
+        Hand elements to the client.
+
+        Args:
+            sent: gets a future for each that was handed over, done when the broker has it.
+        """
+        for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
+            sent.append(await self.send(producer, value, timestamp))
+            if not len(sent) % _TURN:
+                await asyncio.sleep(0)
 
     async def send(
         self, producer: AIOKafkaProducer, value: Any, timestamp: int | None
@@ -214,11 +235,11 @@ class KafkaSink(Sink[Any]):
         writer, producer = self._writer, self._producer
         if producer is None:
             raise SinkError(f"the sink of {writer.topic!r} is not open")
-        self._sent = sent = []
+        sent: list[asyncio.Future[Any]] = []
+        self._sent = sent
         try:
             with telling(writer.what, SinkError):
-                for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
-                    sent.append(await writer.send(producer, value, timestamp))
+                await writer.send_all(producer, values, timestamps, sent)
         finally:
             # also those before one that failed: the job is told how many the broker has
             if sent:

@@ -41,7 +41,6 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
@@ -164,6 +163,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._has_epochs = False
         self._has_row = False
         self._taken = 0
+        self._sent_before: int | None = None  # by the transaction, when the write under way began
 
     # ------------------------------------------------------------------ the row
 
@@ -308,15 +308,16 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                 await self._write_whole(slot, values, timestamps)
                 return
             _settle(slot.sent)
-            for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
-                slot.sent.append(await self._writer.send(slot.producer, value, timestamp))
-                self._taken += 1
+            self._sent_before = len(slot.sent)
+            try:
+                await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
+            finally:
+                self._taken, self._sent_before = self.taken(), None
 
     async def _write_whole(self, slot: _Slot, values: Sequence[Any], timestamps: Timestamps) -> None:
         """Write these as a transaction of their own; all of them, or none."""
         try:
-            for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
-                slot.sent.append(await self._writer.send(slot.producer, value, timestamp))
+            await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
             await self._send_all(slot)
         except BaseException:
             await _to_its_end(slot.producer.abort_transaction())
@@ -357,7 +358,9 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             _settle(slot.sent)
 
     def taken(self) -> int:
-        return self._taken
+        if self._current is None or self._sent_before is None:
+            return self._taken
+        return len(self._current.sent) - self._sent_before
 
     # ------------------------------------------------------------------ epochs
 

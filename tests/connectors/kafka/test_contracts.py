@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,6 +24,8 @@ class Server:
     """The one that the checks go to: they are made before it is started."""
 
     kafka: Kafka
+    topics: ClassVar[set[str]] = set()
+    """Those that are known to be there."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +64,16 @@ async def read(folder: Path) -> list[Any]:
 
 
 def made(folder: Path) -> str:
-    async def make() -> None:
-        if topic_of(folder) not in await Server.kafka.topics():
-            await Server.kafka.topic(1, topic_of(folder))
+    topic = topic_of(folder)
 
-    apart(make)
-    return topic_of(folder)
+    async def make() -> None:
+        if topic not in await Server.kafka.topics():
+            await Server.kafka.topic(1, topic)
+
+    if topic not in Server.topics:
+        apart(make)
+        Server.topics.add(topic)
+    return topic
 
 
 def transactional(folder: Path) -> KafkaTransactionalSink:
@@ -91,6 +97,14 @@ async def test_sink(check: Check, tmp_path: Path) -> None:
     await check(tmp_path)
 
 
-@pytest.mark.parametrize("check", sink_contract(transactional, read, ROWS, rewinds=False), ids=str)
+TRANSACTIONAL = [
+    check
+    for check in sink_contract(transactional, read, ROWS, rewinds=False)
+    # half a minute on a busy machine; test_kill has processes end in calls, at moments of chance
+    if check.name != "crashes_within_calls_lose_and_double_nothing"
+]
+
+
+@pytest.mark.parametrize("check", TRANSACTIONAL, ids=str)
 async def test_transactional_sink(check: Check, tmp_path: Path) -> None:
     await check(tmp_path)

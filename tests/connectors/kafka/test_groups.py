@@ -22,7 +22,7 @@ from tests.servers.kafka import Kafka
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PARTITIONS = 3
-QUICK = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 10_000}
+QUICK = {"session_timeout_ms": 2500, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 10_000}
 
 
 def numbers(count: int) -> list[bytes | None]:
