@@ -10,6 +10,14 @@ FOLDER is where flights.parquet is, made if it is not there, and where the resul
 is left out. A URL such as "s3://bucket/flights" would do for the source and the sink (extra [fsspec]).
 """
 
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["asyncstream[polars]"]
+#
+# [tool.uv.sources]
+# asyncstream = { path = "..", editable = true }
+# ///
+
 from __future__ import annotations
 
 import asyncio
