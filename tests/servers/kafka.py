@@ -151,8 +151,10 @@ def group_server(folder: Path) -> Kafka:
 
 def _served(server: Kafka) -> Iterator[Kafka]:
     server.start()
-    yield server
-    server.stop()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,10 @@ def running_nats() -> Iterator[NatsServer]:
         options = ("-a", HOST, "-js", "-sd", f"{folder}/streams")
         server = NatsServer(lambda port: [binary, "-p", str(port), *options], Path(folder))
         server.start()
-        yield server
-        server.stop()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -98,8 +98,10 @@ def running_postgres() -> Iterator[PostgresServer]:
             user=USER,
         )
         server.start()
-        yield server
-        server.kill()
+        try:
+            yield server
+        finally:
+            server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -41,8 +41,10 @@ def running_redis() -> Iterator[RedisServer]:
         options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder)
         server = RedisServer(lambda port: [binary, "--port", str(port), *options], Path(folder))
         server.start()
-        yield server
-        server.stop()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(scope="session")
