@@ -7,8 +7,8 @@ of their registration, so that a replay meets them in the same order.
 
 Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
 millisecond. So a queue is a table (`state.table`) whose namespaces are timestamps and whose rows are a
-*bucket*, the
-(key, namespace) of each timer in the order of registration; and a heap of the timestamps. What always holds:
+*bucket*, the (key, namespace) of each timer in the order of registration; and a heap of the timestamps. What
+always holds:
 
 * a timestamp that has a bucket is in the heap;
 * what is in the heap besides is *stale*: its bucket is gone, since taking a number out of the middle of a

@@ -13,9 +13,8 @@ its key, and asks for another as soon as it is parked, which holds what `submit`
 is killed, the next one has
 
 * a job that is not in a checkpoint: it was never submitted, and its elements come again from the source;
-* a job that is kept: it may have been submitted, and nobody knows. It is submitted with the same key, by
-which
-  the provider, or `submit`, knows it again;
+* a job that is kept: it may have been submitted or not. It is submitted with the same key, by which the
+  provider, or `submit`, knows it again;
 * a job that is parked: it is asked for.
 
 Without checkpoints a job is submitted when it is formed.
@@ -25,8 +24,7 @@ What is always true
 * Each element that was accepted and has not left is a promise in the queue, which keeps the order. It is
   gathering, in one job, or finished.
 * A job has one task from when it is formed until it is gone, or the step ends; what was not finished is in
-the
-  snapshot. At most `jobs` have one; further elements wait, gathered.
+  the snapshot. At most `jobs` have one; further elements wait, gathered.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class KafkaSource(Source[Any]):
         start: where to begin without a checkpoint: "earliest" or "latest".
         stop_at_end: end when all is read that was there when the source was opened.
         on_malformed: what to do with a bad record: "fail" with `SourceError`, after all elements before it
-            were
-            delivered, or "reject": it goes to the source's `rejected` output as a `RejectedRecord`.
+            were delivered, or "reject": it goes to the source's `rejected` output as a `RejectedRecord`.
         isolation: "read_committed" leaves out what transactions have not committed; or "read_uncommitted".
         batch: how many records one read brings at most.
         client: options of `aiokafka.AIOKafkaConsumer`, such as `security_protocol`, `ssl_context`,

@@ -46,8 +46,7 @@ def sink_contract(
         fenced: it is shared by processes, and refuses a job that another has followed.
         in_order: readers see elements in the order in which they were written.
         rewinds: it can take out what is committed. A sink that cannot goes on from the newest checkpoint
-            only,
-            and needs no fence: a job that was followed can commit nothing but what that one says.
+            only, and needs no fence: a job that was followed can commit nothing but what that one says.
 
     Raises:
         PipelineError: if there are too few elements.

@@ -8,9 +8,8 @@ all.
 
 A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
 finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
-and an entry is
-taken out before it is used: whatever Spark runs twice, gives up, or sends to another worker finds another
-token, or nothing, and reads the log.
+and an entry is taken out before it is used: whatever Spark runs twice, gives up, or sends to another worker
+finds another token, or nothing, and reads the log.
 """
 
 from __future__ import annotations

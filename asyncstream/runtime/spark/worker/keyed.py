@@ -2,10 +2,9 @@
 Keyed steps of a stream: the operators of a key group, between two micro-batches kept in Spark's state.
 
 A state call from Python costs 30 to 110 µs, so what Spark keeps is not the state of a key but that of a whole
-**key
-group**: a log of what changed in the tables of the stage's operators (`group_log`), and a head that says what
-they are and holds what is small. A micro-batch reads the head, and writes it and what it has changed; only
-the earliest timer is registered with Spark.
+**key group**: a log of what changed in the tables of the stage's operators (`group_log`), and a head that
+says what they are and holds what is small. A micro-batch reads the head, and writes it and what it has
+changed; only the earliest timer is registered with Spark.
 
 One micro-batch, for one group, in the order in which the embedded engine would see it::
 
