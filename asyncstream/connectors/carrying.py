@@ -1,7 +1,7 @@
 """
 Calls to a server that are brought to their end though who asked for them was cancelled.
 
-A request that has left cannot be called back: whoever stops to wait for the answer does not know what the
+A request that has left cannot be called back: a caller that stops to wait for the answer cannot know what the
 server has done. So what is under way goes on in a task of its own, to be looked at later.
 """
 
@@ -75,7 +75,7 @@ class Fetching(Generic[T]):
         return task.result()
 
     async def stop(self) -> None:
-        """Let go of a request under way. What it has brought and nobody has taken is lost."""
+        """Let go of a request under way. What it has brought and was not taken is lost."""
         task, self._task = self._task, None
         await stopped(task)
 

@@ -59,7 +59,7 @@ class WindowOperator(TimedOperator, WindowStep):
     Emits when the trigger fires, with the window's last millisecond as timestamp. Passes a watermark on
     after the results that it caused. Completes with its input, and fires the processing-time windows that
     are open then; in event time the final watermark has done so. Elements too late for all their windows go
-    to the side output "late", or are counted as `late_dropped` if nobody reads that; those that fall between
+    to the side output "late", or are counted as `late_dropped` if that has no reader; those that fall between
     windows are counted as `outside_windows`.
     Snapshot holds: contents, timers, and the state of trigger and function.
 

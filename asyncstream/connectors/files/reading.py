@@ -1,7 +1,7 @@
 """
 What sources of files have in common: from a disk they read in the event loop, from elsewhere in a thread.
 
-A batch from a local disk takes less time than handing it to a thread and back, and a read that nobody can
+A batch from a local disk takes less time than handing it to a thread and back, and a read that cannot
 interrupt need not be undone when it is cancelled. What comes over a network is read in one thread. A read
 that is cancelled leaves the thread what it does; the next one takes what has come of it, and until then the
 position is the one before.
@@ -137,6 +137,6 @@ class FileSource(Source[T]):
 
 
 def _looked_at(reading: asyncio.Future[Any]) -> None:
-    """A read that was cancelled may fail after the source was closed: then nobody is to be told."""
+    """A read that was cancelled may fail after the source was closed: that error is not reported."""
     if not reading.cancelled():
         reading.exception()

@@ -130,7 +130,7 @@ class SseSource(ConnectedSource[Any]):
         url: http or https.
         decode: "json": elements are the decoded data; "text": the data; a function of the `ServerSentEvent`;
             None: the event itself. What cannot be decoded is malformed.
-        replays: the server keeps its events and heeds `Last-Event-ID`. False: what comes while nobody listens
+        replays: the server keeps its events and heeds `Last-Event-ID`. False: what comes while not connected
             is lost, and the pipeline says so in its guarantees.
         on_end: what the end of an answer is: "reconnect", as the standard has it, or "end" of input.
         idle_timeout: how long without a byte (a `timedelta` or seconds) until the connection counts as

@@ -42,7 +42,7 @@ class WebSocketSource(ConnectedSource[Any]):
 
     A WebSocket has no place to go on from. A service that numbers its messages, and can be asked for those
     behind a number, has one: `cursor=` finds it in an element, and `subscribe=` asks for what is behind it.
-    Without the two, what comes while nobody listens is lost, and the pipeline says so in its guarantees.
+    Without the two, what comes while not connected is lost, and the pipeline says so in its guarantees.
 
     Args:
         url: ws, wss, http or https.

@@ -1,7 +1,7 @@
 """
 Membership of a consumer group: which partitions are whose is for the broker to say, and changes at run time.
 
-When members come or go, all partitions are taken from everybody, and dealt out again. Who gets one reads on
+When members come or go, all partitions are taken from all members, and dealt out again. Who gets one reads on
 from the offset that is committed for it. So before a member lets go of its partitions it brings to an end
 what it has read of them (`Handover`): nothing more is given out, calls that are under way end, a checkpoint
 is taken, and what was acknowledged is committed. What does not end in time is read again by another, as what

@@ -5,7 +5,7 @@ Theory of operation
 -------------------
 What is written between two checkpoints is one transaction, which `read_committed` readers see as a whole or
 not at all. Kafka knows no prepared transactions, but what it does know is enough: a transaction stays open
-when its producer dies, until the broker's patience ends (`transaction_timeout`), and whoever has its
+when its producer dies, until the broker's patience ends (`transaction_timeout`), and the next with its
 producer's id and epoch may end it. So `prepare` sends everything, waits until the brokers have it, and puts
 id and epoch into the position; `commit` ends the transaction, and so does `recover` in the place of a process
 that has died.
@@ -20,7 +20,7 @@ while checkpoints fail.
               │ begins                             │ the process dies
               └─ process dies: recover aborts      └─ recover commits it, or aborts it, as the checkpoint says
 
-Each transaction also writes a *row*: the committed offset of a consumer group that nobody consumes by, named
+Each transaction also writes a *row*: the committed offset of a consumer group without consumers, named
 after the transactional id. Its offset is the number of the transaction, counted from 1, its metadata whose
 the topic is (`writer.lease`). As it is part of the transaction, it tells what is committed, whatever a crash
 has left unsaid. So a recovery finds the number N of the last transaction that is committed, and knows:
@@ -250,7 +250,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._has_row = True
 
     async def _make_slot(self, number: int) -> _Slot:
-        """Begin to use a slot: whatever is open there is aborted, and whoever used it is refused."""
+        """Begin to use a slot: what is open there is aborted, and its last user is refused."""
         producer = self._writer.producer(
             transactional_id=f"{self._id}-{number}", transaction_timeout_ms=self._timeout_ms
         )
@@ -292,7 +292,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             await _disconnected(producer)
 
     async def _claim(self, released: bool) -> None:
-        """Write down whose the topic is, or that it is nobody's any more."""
+        """Write down whose the topic is, or that it is free."""
         slot = self._slots[self._free[0]]
         await slot.producer.begin_transaction()
         await self._write_row(slot, self._committed, released)
@@ -432,7 +432,7 @@ def _settle(sent: list[asyncio.Future[Any]]) -> None:
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
-    """What becomes of a record that nobody waits for any more."""
+    """Mark the outcome of an abandoned record as seen."""
     if not future.cancelled():
         future.exception()
 

@@ -8,7 +8,7 @@ it hands it out again. A message is acknowledged when no checkpoint is kept that
 the server is told, well within that time, that work on it is in progress.
 
 A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges. So
-when the server hands out such a message again, after a crash or because it heard of nobody for too long, it
+when the server hands out such a message again, after a crash or because no consumer was heard of in time, it
 is known, and not read a second time.
 """
 

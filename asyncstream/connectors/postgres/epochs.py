@@ -9,11 +9,11 @@ default, and one that is forgotten keeps its locks and keeps the database from b
 
 To go back, see `standing`, takes no log of rows: PostgreSQL notes in each row which transaction has inserted
 it (`xmin`). `asyncstream_commits` holds the transaction of each position and how many rows it has inserted.
-If fewer are found, somebody has changed them since, and the sink refuses.
+If fewer are found, they were changed since, and the sink refuses.
 
 Whose table it is stands in `asyncstream_sinks`. All that makes something safe looks at it first and locks it.
 A copy into the staged rows does not: what a process still copies that was stopped, and followed by another,
-has the position of an epoch that is nobody's. The follower begins with a later one (`since`), and moves no
+has the position of an epoch without an owner. The follower begins with a later one (`since`), and moves no
 rows from before it.
 """
 

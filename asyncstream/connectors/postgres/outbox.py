@@ -3,7 +3,7 @@ A table of PostgreSQL as a queue: the rows that transactions of a service leave 
 
 Theory of operation
 -------------------
-A row belongs to nobody, then to one consumer, and is deleted in the end::
+A row is free, then belongs to one consumer, and is deleted in the end::
 
     INSERT by the service ──claim──> a consumer's, with a number ──a checkpoint covers it──> deleted
 
@@ -292,7 +292,7 @@ class PostgresOutbox(Source[T]):
         return rows
 
     async def _claim(self, connection: Connection) -> list[dict[str, Any]]:
-        """Make rows this consumer's that are nobody's."""
+        """Make free rows this consumer's."""
         await connection.execute(_BY_PLACE)
         rows = await self._rows(connection, _CLAIM, self._batch, self._claims(connection), self._consumer)
         return sorted(rows, key=lambda row: int(row[_OURS[1]]))
@@ -323,7 +323,7 @@ class PostgresOutbox(Source[T]):
                 pass
 
     async def _keep_alive(self) -> None:
-        """Be heard of also while nobody reads."""
+        """Be heard of also between two reads."""
         while True:
             await asyncio.sleep(self._dead_after / 4)
             try:

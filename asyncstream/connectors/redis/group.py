@@ -127,7 +127,7 @@ class RedisGroupSource(RedisSource[T]):
         self._alive = asyncio.ensure_future(self._keep_alive(redis))
 
     async def _keep_alive(self, redis: Client) -> None:
-        """Be heard of also while nobody reads."""
+        """Be heard of also between two reads."""
         while True:
             await asyncio.sleep(self._dead_ms / 4000)
             try:

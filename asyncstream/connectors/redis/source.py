@@ -1,5 +1,5 @@
 """
-A stream of Redis read as a log: by anybody who wants to, each job with a position of its own.
+A stream of Redis read as a log: by any number of jobs, each with a position of its own.
 """
 
 from __future__ import annotations

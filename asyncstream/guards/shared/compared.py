@@ -1,8 +1,8 @@
 """
 Records in a store that can put a value in the place of another, and no more: compare and set.
 
-Whoever has looked at a record computes what it is to be, and sets it only if it is still what was looked at;
-else he looks again. One of those who try at the same moment succeeds, so there is always progress; how many
+A process reads a record, computes what it is to be, and sets it only if it is still what was looked at;
+else it reads again. One of those that try at the same moment succeeds, so there is always progress; how many
 times the others try is bounded by how many there are.
 """
 

@@ -209,7 +209,7 @@ class SharedConcurrency:
         self._peak = max(self._peak, self.in_flight)
 
     def _admit(self) -> None:
-        """Let in whoever may start."""
+        """Start the calls that may start."""
         while self._queue:
             place = self._queue[0]
             if not place.done():

@@ -1,9 +1,9 @@
 """
-The rule of places that several share: never more calls run at once than a limit says, whoever makes them.
+The rule of places that several share: never more calls run at once than a limit says, in all processes.
 
 The record says how many places each holder has, how many it wants, and until when it must have shown itself
 again. A holder that shows itself is given what it wants, of what the others do not have. When some have less
-than they want, nobody is given more than an equal part, and a place that comes free goes to whoever has
+than they want, none is given more than an equal part, and a place that comes free goes to the one that has
 waited for longest without any: a holder with calls that run is told to start no others instead of those that
 end, until it is down to its part.
 

@@ -47,7 +47,7 @@ class _Lease:
     Weight that may be used for a while.
 
     Attributes:
-        left: weight that nobody has been granted.
+        left: weight that has not been granted.
         granted: weight of calls that have been let in and have not begun.
         used: (when, weight) of those that have begun since the last exchange.
         until: when it runs out, in loop time.
@@ -192,7 +192,7 @@ class SharedRateLimiter:
             lease.used.append((now, amount))
 
     def _admit(self) -> None:
-        """Let in whoever may start."""
+        """Start the calls that may start."""
         lease = self._lease
         while self._queue:
             amount, place = self._queue[0]

@@ -1,12 +1,12 @@
 """
 The rule of a rate that several share: in no stretch of `per` seconds do calls start whose weights add up to
-more than `rate`, whoever makes them.
+more than `rate`, in all processes together.
 
 The record holds the weights that were *used* within the last period, each with the latest moment at which
 that may have been, and the *leases*: weight that a holder may use until a moment, and has not reported as
 used. What is neither is free. A holder reports what it has used, and when, with each thing it asks for, so
 weight comes back exactly one period after its use. A lease that runs out without word from its holder counts
-as used when it ran out, for the holder may have used it up to then; and nobody uses anything of a lease that
+as used when it ran out, for the holder may have used it up to then; and nothing is used of a lease that
 has run out. So a holder that dies costs the others what it held unused, for the short time of its lease more
 than a period.
 

@@ -2,7 +2,7 @@
 What guards ask of a place where processes share what they know.
 
 A *record* is a small value of plain JSON under a name. It is changed as a whole: a function is given what
-there is, and the store's time, and gives what there is to be from then on. Nobody else's change comes in
+there is, and the store's time, and gives what there is to be from then on. No other change comes in
 between. The function has no other effect, for it may be called again.
 
 So the rules of a rate, of places, of a budget are plain functions of a record and a time (`shared.rates`,

@@ -2,7 +2,7 @@
 Records in the memory of one process, which serves them to others: for where there is no store that all can
 reach, as on a cluster whose driver alone is known to every worker.
 
-A connection begins with the server's challenge, which whoever knows the secret can answer; the secret itself
+A connection begins with the server's challenge, to be answered by means of the secret, which itself
 is never sent. Then each line asks one thing, and is answered by one line, all of them JSON::
 
     {"look": name}               ->  {"value": text or null, "now": seconds}

@@ -6,7 +6,7 @@ is never made twice. The time is that of the event loop, which on one machine is
 never jumps, and begins anew when the machine does, which the rules expect (what is from the future is
 forgotten).
 
-What is written survives the process, not always the machine: nobody waits for the disk.
+What is written survives the process, not always the machine: no caller waits for the disk.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ One sequence of windows over one sequence of events: an eviction and a trigger p
 
 After Storm's WindowManager. Events are held in order of arrival. Whenever the trigger policy says that a
 window ends, the eviction policy parts the events held; those that expire are told to `on_expiry`, then
-the window, if it has any events, to `on_window`. An event that expires may be let go by whoever keeps it
+the window, if it has any events, to `on_window`. An event that expires may be let go by its keeper
 elsewhere; its `window` number tells whether it has ever been in a window.
 """
 
