@@ -22,10 +22,11 @@ import sqlite3
 from typing import Final
 
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.sqlite.database import quoted
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.lease import Lease
 
-__all__ = ("Staging", "quoted")
+__all__ = ("Staging",)
 
 _SINKS: Final = "asyncstream_sinks"
 """The table in which every sink of a database writes down how far it has moved its rows, and for whom."""
@@ -39,11 +40,6 @@ _VOIDS: Final = "asyncstream_voids"
 
 _UNDO: Final = ("asyncstream_step", "asyncstream_position", "asyncstream_row", "asyncstream_was")
 """The columns of an undo, before those of the table."""
-
-
-def quoted(name: str) -> str:
-    """The name of a table or a column, as SQL wants it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Staging:

@@ -1,0 +1,8 @@
+"""
+SQLite: a table as a source, read in the order of its rows, and as a sink.
+"""
+
+from asyncstream.connectors.sqlite.sink import SqliteSink
+from asyncstream.connectors.sqlite.source import SqliteSource
+
+__all__ = ("SqliteSink", "SqliteSource")

@@ -1,0 +1,136 @@
+"""
+A connection to an SQLite database that does not hold up the event loop, and how it is named.
+
+The database works in threads, one call at a time, so the event loop does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from asyncstream.validation import refuse
+
+__all__ = ("PATIENCE", "AnyPath", "Database", "database_path", "quoted")
+
+T = TypeVar("T")
+
+AnyPath = str | os.PathLike[str]
+
+PATIENCE = 30.0
+"""Seconds to wait while another connection writes."""
+
+_LOOK = 0.2
+"""Seconds between two looks whether a transaction that waits for another connection has been called off."""
+
+
+def quoted(name: str) -> str:
+    """The name of a table or a column, as SQL wants it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def database_path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise refuse("path", "the path of a database file", path)
+    return str(os.fspath(path))
+
+
+class Database:
+    """A connection that any thread may use, one at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(
+            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+        )
+
+    async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a thread. It goes on to its end there if the caller is cancelled."""
+        return await asyncio.to_thread(self._do, work)
+
+    async def commit(self, work: Callable[[sqlite3.Connection], T], safe: bool) -> tuple[T, bool]:
+        """
+        Do `work` in a thread, as a transaction.
+
+        If the caller is cancelled it is either called off, and leaves nothing behind, or it has begun to
+        commit: then it is waited for.
+
+        Args:
+            work: what to do.
+            safe: it is to be on the disk when this returns.
+
+        Returns:
+            What `work` gives; and whether the caller was cancelled too late.
+        """
+        fate = _Fate()
+
+        def whole(connection: sqlite3.Connection) -> T:
+            connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
+            self._begin(connection, fate)
+            try:
+                result = work(connection)
+                if not fate.decide("commit"):
+                    raise sqlite3.OperationalError("called off")
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        doing = asyncio.ensure_future(self.do(whole))
+        was_cancelled = False
+        while not doing.done():
+            try:
+                await asyncio.wait({doing})
+            except asyncio.CancelledError:
+                if fate.decide("call off"):
+                    doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                    raise
+                was_cancelled = True
+        return doing.result(), was_cancelled
+
+    def _begin(self, connection: sqlite3.Connection, fate: _Fate) -> None:
+        """Begin to write when no other connection does any more, unless it is called off before."""
+        until = time.monotonic() + PATIENCE
+        connection.execute(f"PRAGMA busy_timeout={int(_LOOK * 1000)}")
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not is_busy or fate.is_off() or time.monotonic() > until:
+                        raise
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            return work(self._connection)
+
+    async def close(self) -> None:
+        await self.do(lambda connection: connection.close())
+
+
+class _Fate:
+    """Whether a transaction commits or is called off: whichever is asked for first, in whatever thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._decided = ""
+
+    def decide(self, what: str) -> bool:
+        """Whether it is this, from now on."""
+        with self._lock:
+            self._decided = self._decided or what
+            return self._decided == what
+
+    def is_off(self) -> bool:
+        return self._decided == "call off"

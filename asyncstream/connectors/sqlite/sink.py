@@ -1,0 +1,210 @@
+"""
+A table of an SQLite database as a sink. What it does with checkpoints is in `staging`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from operator import itemgetter
+from typing import Any, Literal, TypeVar
+
+from asyncstream.aside import aside
+from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.lines import column_names
+from asyncstream.connectors.looking import looking_at
+from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
+from asyncstream.connectors.sqlite.database import PATIENCE, AnyPath, Database, database_path, quoted
+from asyncstream.connectors.sqlite.staging import Staging
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.validation import choice, text
+
+__all__ = ("SqliteSink",)
+
+T = TypeVar("T")
+
+_NATIVE = frozenset({bytes, bytearray, memoryview})
+"""Types that SQLite stores as they are, besides numbers and texts."""
+
+
+class SqliteSink(TransactionalSink[Any]):
+    """
+    Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
+    once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
+
+    Args:
+        path: the database file; made if it is not there.
+        table: the table; made with these columns, of no type, if it is not there.
+        columns: the keys to write. An element must have all of them; others are left out. Of a window's
+            result: `key`, `start`, `end`, the names of its aggregates.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
+        on_conflict: what to do with a row that breaks a constraint of the table, its primary key say: "fail",
+            "ignore" the new row, or "replace" the old one.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        table: str,
+        *,
+        columns: Sequence[str],
+        default: Default | None = None,
+        on_conflict: Literal["fail", "ignore", "replace"] = "fail",
+    ) -> None:
+        self._path = database_path(path)
+        self._table = text("table", table)
+        self._columns = names = column_names(columns)
+        self._rows = RowWriter(names, default, _NATIVE)
+        self._insert = "INSERT"
+        if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":
+            self._insert += f" OR {on_conflict.upper()}"
+        what = f"table {table!r} of {self._path}"
+        self._staging = Staging(what, table, names, self._insert)
+        self._database: Database | None = None
+        self._has_epochs = False
+        self._taken = 0
+        self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
+
+    async def open(self) -> None:
+        self._has_epochs = False
+        await self._connect(self._make)
+
+    async def fence(self) -> None:
+        writer = self.writer
+        if writer is None:
+            return
+
+        def put_up() -> None:
+            if not os.path.exists(self._path):
+                return
+            with closing(sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                self._staging.fence(connection, writer)
+                connection.execute("COMMIT")
+
+        try:
+            await aside(put_up)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot write to {self._path}: {describe_error(error)}") from error
+
+    async def can_recover(self, position: int | None) -> None:
+        def look() -> None:
+            # what is not there yet is as good as empty
+            path = self._path if os.path.exists(self._path) else ":memory:"
+            with closing(looking_at(path, timeout=PATIENCE)) as connection:
+                self._staging.check(connection, position, self.writer)
+
+        try:
+            await aside(look)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot read {self._path}: {describe_error(error)}") from error
+
+    async def recover(self, position: int | None) -> None:
+        self._has_epochs = True
+        self._staging.begin()
+        self._prepared.clear()
+
+        def work(connection: sqlite3.Connection) -> None:
+            self._make(connection)
+            self._staging.recover(connection, position, self.writer)
+
+        await self._connect(work)
+
+    async def _connect(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        try:
+            self._database = Database(self._path)
+            await self._database.do(self._set_up)
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot open {self._path}: {describe_error(error)}") from error
+        await self._transaction(work)
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        # nothing that is made safe from now on lies behind what an earlier process may have failed to write
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self._has_epochs and "REPLACE" in self._insert:
+            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        rows = [self._row(value) for value in values]
+        insert, table = self._insert, quoted(self._table)
+        if self._has_epochs:
+            insert, table = "INSERT", self._staging.table
+        places = ", ".join("?" * len(self._columns))
+        statement = f"{insert} INTO {table} ({self._names()}) VALUES ({places})"
+        # staged rows need not reach the disk before they are prepared
+        self._taken = 0
+        try:
+            await self._transaction(
+                lambda connection: connection.executemany(statement, rows),
+                safe=not self._has_epochs,
+                taken=len(rows),
+            )
+        except OverflowError as error:  # SQLite's integers have 64 bits
+            widest = max(zip(map(_widest, rows), values, strict=True), key=itemgetter(0))[1]
+            raise SinkError(why_unwritten(widest, f"table {self._table!r}", error)) from error
+
+    def taken(self) -> int:
+        return self._taken
+
+    def _row(self, value: Any) -> list[Any]:
+        try:
+            return self._rows.row(value)
+        except Exception as error:
+            raise SinkError(why_unwritten(value, f"table {self._table!r}", error)) from error
+
+    async def prepare(self, epoch: int) -> int:
+        position = await self._transaction(self._staging.position)
+        self._prepared[epoch] = position
+        return position
+
+    async def commit(self, epoch: int) -> None:
+        position = self._prepared[epoch]
+        await self._transaction(lambda connection: self._staging.commit(connection, position))
+        self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
+
+    async def close(self) -> None:
+        if self._database is not None and self._has_epochs:
+            with suppress(SinkError):  # the table was taken over, or cannot be written: that was said before
+                await self._transaction(self._staging.release)
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+    async def _transaction(
+        self, work: Callable[[sqlite3.Connection], T], *, safe: bool = True, taken: int = 0
+    ) -> T:
+        if self._database is None:
+            raise SinkError(f"the sink of {self._path} is not open")
+
+        def whole(connection: sqlite3.Connection) -> T:
+            if self._has_epochs:
+                self._staging.check_ours(connection)
+            return work(connection)
+
+        try:
+            result, was_cancelled = await self._database.commit(whole, safe)
+        except sqlite3.Error as error:
+            # what the disk did not take may be gone, and with it what was written since without being synced
+            is_io = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+            raise (SinkBroken if is_io else SinkError)(
+                f"cannot write to table {self._table!r} of {self._path}: {describe_error(error)}"
+            ) from error
+        self._taken = taken
+        if was_cancelled:
+            raise asyncio.CancelledError
+        return result
+
+    def _names(self) -> str:
+        return ", ".join(map(quoted, self._columns))
+
+
+def _widest(row: Sequence[Any]) -> int:
+    return max((abs(cell) for cell in row if type(cell) is int), default=0)
