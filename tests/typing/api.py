@@ -230,6 +230,7 @@ def sources(
     assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])
     assert_type(pipeline.source(SqliteSource("a", "t", model=Seat)), SourceStream[Seat])
+    assert_type(pipeline.source(SqliteSource("a", "t", by="at", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(receive), SourceStream[Flight])
     assert_type(pipeline.source(MemoryStreamSource(receive, batch=5)), SourceStream[Flight])
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])

@@ -1,5 +1,5 @@
 """
-SQLite: a table as a source, read in the order of its rows, and as a sink.
+SQLite: a table as a source, read in the order of its rows or of a column, and as a sink.
 """
 
 from asyncstream.connectors.sqlite.sink import SqliteSink

@@ -1,19 +1,22 @@
 """
-A table of an SQLite database as a source, read in an order that its rows keep.
+A table of an SQLite database as a source, read in an order that its rows keep: see `order`.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final, TypeVar, overload
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.models import Unfit, reader
-from asyncstream.connectors.sqlite.database import PATIENCE, AnyPath, Database, database_path, quoted
+from asyncstream.connectors.sqlite.database import PATIENCE, AnyPath, Database, database_path
+from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import count, text
 
@@ -23,21 +26,27 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-_BEFORE_ALL: Final = -(2**63)
-"""Smaller than the `rowid` of any row but the very smallest there can be."""
-
-
 class SqliteSource(Source[T]):
     """
-    Reads the rows of a table as dicts, in the order of their `rowid`, up to the last one there is.
+    Reads the rows of a table as dicts, in the order of their `rowid` or of a column, up to the last one there
+    is. Rows that are added meanwhile are read too.
 
-    Rows that are added meanwhile are read too. A position is a `rowid`, so rows must not be changed or get
-    smaller ones. A table that has never had the row of a position is refused: it is another one, or was
-    emptied and numbers its rows from 1 again (`AUTOINCREMENT` would not).
+    By `rowid`, a position is one, so rows must not be changed or get smaller ones. A table that has never had
+    the row of a position is refused: it is another one, or was emptied and numbers its rows from 1 again
+    (`AUTOINCREMENT` would not).
+
+    By a column whose values grow, such as a counter or the time of a change, which need not be unique, a
+    position is the last value with the rows that were given of it. A row whose value grows is read again, as
+    it is then. Rows that come later with a smaller value than the last one are *not seen*: so of transactions
+    that overlap, the one that took the smaller value should not commit last. Where a `rowid` is used again
+    for the same value, that row is taken for the one before. A table without a value as large as that of the
+    position is refused, as is one with a NULL in the column. Without an index that begins with the column a
+    read looks at all rows; a warning says so.
 
     Args:
         path: the database file.
-        table: the table; not one made `WITHOUT ROWID`.
+        table: the table; one made `WITHOUT ROWID` only by a column.
+        by: the column in whose order to read; None: by `rowid`. Texts are in the order of their bytes.
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
             `connectors.models`. A row that is none is a `SourceError`, after all before it were delivered.
         batch: how many rows one read brings at most.
@@ -45,107 +54,97 @@ class SqliteSource(Source[T]):
 
     @overload
     def __init__(
-        self: SqliteSource[dict[str, Any]], path: AnyPath, table: str, *, batch: int = 1000
+        self: SqliteSource[dict[str, Any]],
+        path: AnyPath,
+        table: str,
+        *,
+        by: str | None = None,
+        batch: int = 1000,
     ) -> None: ...
     @overload
     def __init__(
-        self: SqliteSource[U], path: AnyPath, table: str, *, model: type[U], batch: int = 1000
+        self: SqliteSource[U],
+        path: AnyPath,
+        table: str,
+        *,
+        by: str | None = None,
+        model: type[U],
+        batch: int = 1000,
     ) -> None: ...
-    def __init__(self, path: AnyPath, table: str, *, model: Any = None, batch: int = 1000) -> None:
+    def __init__(
+        self, path: AnyPath, table: str, *, by: str | None = None, model: Any = None, batch: int = 1000
+    ) -> None:
         self._path = database_path(path)
         self._model = None if model is None else reader(model, has_bools=False)
-        self._table = text("table", table)
+        text("table", table)
+        self._order: RowOrder = (
+            ByRowid(table, self._path) if by is None else ByColumn(table, self._path, text("by", by))
+        )
         self._batch = count("batch", batch)
         self._database: Database | None = None
-        self._row = 0
 
     async def open(self) -> None:
-        self._row = _BEFORE_ALL
-        if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
-            raise SourceError(f"cannot read {self._path}: there is no such file")
+        self._check_is_there()
         self._database = Database(self._path)
+        await self._do(self._order.open)
 
     async def read(self) -> SourceBatch[T] | None:
-        if self._database is None:
-            raise SourceError(f"the source of {self._path} is not open")
-        query = f"SELECT rowid, * FROM {quoted(self._table)} WHERE rowid > ? ORDER BY rowid LIMIT ?"
-        bounds = (self._row, self._batch)
-
-        def select(connection: sqlite3.Connection) -> tuple[list[str], list[Any]]:
-            cursor = connection.execute(query, bounds)
-            return [column[0] for column in cursor.description[1:]], cursor.fetchall()
-
-        try:
-            columns, rows = await self._database.do(select)
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
+        columns, rows = await self._do(partial(self._order.select, most=self._batch))
         if not rows:
             return None
         values: list[Any] = []
-        for number, *cells in rows:
-            value: Any = dict(zip(columns, cells, strict=True))
+        width = self._order.width
+        for row in rows:
+            value: Any = dict(zip(columns, row[width:], strict=True))
             if self._model is not None:
                 try:
                     value = self._model(value)
                 except Unfit as error:
                     if values:  # they are delivered first; the next read finds it again
                         break
-                    place = f"row {number} of table {self._table!r} of {self._path}"
-                    raise SourceError(f"{place}: {error}") from error
+                    raise SourceError(f"{self._order.label(row)} of {self._order.what}: {error}") from error
             values.append(value)
-            self._row = number
+        self._order.pass_by(rows[: len(values)])
         return SourceBatch(values)
 
-    def position(self) -> int:
-        return self._row
+    def position(self) -> Any:
+        return self._order.position()
 
-    async def can_seek(self, position: int) -> None:
-        def look() -> int:
+    async def can_seek(self, position: Any) -> None:
+        def look() -> None:
             with closing(looking_at(self._path, timeout=PATIENCE)) as connection:
-                return self._largest(connection)
+                self._order.check(connection, position)
 
-        if not os.path.exists(self._path):  # noqa: ASYNC240 - as quick as opening it, which would make it
-            raise SourceError(f"cannot read {self._path}: there is no such file")
+        self._check_is_there()
         try:
-            self._check(position, await aside(look))
+            await aside(look)
         except sqlite3.Error as error:
             raise self._unreadable(error) from error
 
-    async def seek(self, position: int) -> None:
+    async def seek(self, position: Any) -> None:
+        await self._do(partial(self._order.check, position=position))
+        self._order.seek(position)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], U]) -> U:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
         try:
-            self._check(position, await self._database.do(self._largest))
+            return await self._database.do(work)
         except sqlite3.Error as error:
             raise self._unreadable(error) from error
-        self._row = position
 
-    def _largest(self, connection: sqlite3.Connection) -> int:
-        """The largest `rowid` that the table is known to have had."""
-        rows = connection.execute(f"SELECT max(rowid) FROM {quoted(self._table)}").fetchall()
-        counts = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"
-        if connection.execute(counts).fetchone() is not None:
-            query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
-            rows += connection.execute(query, (self._table,)).fetchall()
-        return max((row[0] for row in rows if row[0] is not None), default=_BEFORE_ALL)
-
-    def _check(self, position: int, largest: int) -> None:
-        if largest < position:
-            known = "no row" if largest == _BEFORE_ALL else f"none behind {largest}"
-            place = f"row {position} of table {self._table!r} of {self._path}"
-            raise SourceError(
-                f"cannot go on behind {place}: it has {known}. "
-                "Put the database back that was read, or begin at its start by another name for the source "
-                "or restore='none'"
-            )
+    def _check_is_there(self) -> None:
+        if not os.path.exists(self._path):  # as quick as opening it, which would make it
+            raise SourceError(f"cannot read {self._path}: there is no such file")
 
     def _unreadable(self, error: sqlite3.Error) -> SourceError:
         text = describe_error(error)
         if "no such column: rowid" in text:
             text = (
-                "it was made WITHOUT ROWID, so its rows have no order to go on in; read a copy without that"
+                "it was made WITHOUT ROWID, so its rows have no order to go on in; say by= which column "
+                "gives them one"
             )
-        return SourceError(f"cannot read table {self._table!r} of {self._path}: {text}")
+        return SourceError(f"cannot read {self._order.what}: {text}")
 
     async def close(self) -> None:
         database, self._database = self._database, None

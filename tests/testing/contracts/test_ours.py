@@ -44,6 +44,7 @@ from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.testing import Check, sink_contract, source_contract, store_contract
 
 ROWS: list[dict[str, Any]] = [{"n": number, "text": f"line {number}"} for number in range(40)]
+ROWS_BY_TIME = [{**row, "at": f"09:{row['n'] // 4:02d}"} for row in ROWS]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
@@ -64,6 +65,14 @@ def write_table(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "in.sqlite")) as database, database:
         database.execute("CREATE TABLE t (n, text)")
         database.executemany("INSERT INTO t VALUES (:n, :text)", ROWS)
+
+
+def write_table_by_time(folder: Path) -> None:
+    """Rows that were written in another order, four of each time."""
+    with closing(sqlite3.connect(folder / "in.sqlite")) as database, database:
+        database.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, text, at NOT NULL)")
+        database.execute("CREATE INDEX t_at ON t (at)")
+        database.executemany("INSERT INTO t VALUES (:n, :text, :at)", reversed(ROWS_BY_TIME))
 
 
 def write_parquet(folder: Path) -> None:
@@ -129,6 +138,11 @@ SOURCES: dict[str, list[Check]] = {
     ),
     "sqlite": source_contract(
         lambda folder: SqliteSource(folder / "in.sqlite", "t", batch=7), ROWS, prepare=write_table
+    ),
+    "sqlite, by a column": source_contract(
+        lambda folder: SqliteSource(folder / "in.sqlite", "t", by="at", batch=7),
+        ROWS_BY_TIME,
+        prepare=write_table_by_time,
     ),
     "parquet": source_contract(lambda folder: ParquetSource(folder, batch=7), ROWS, prepare=write_parquet),
     "files": source_contract(files, ROWS, prepare=write_files, split_of=lambda row: row["n"] % 4),
