@@ -19,18 +19,19 @@ Read from the outside in, this is the sensible order:
 `batched` turns the function itself from one of lists into one of elements. What is inside of it (a retry,
 a limit) counts batches, what is outside counts elements: `cached(batched(retry(fetch_many)))`.
 
-With `scope=SharedLimit(...)`, a rate and a limit of calls at once are those of all processes that are given
-the same: on one host, on several, in the tasks of a Spark job.
+With `scope=SharedLimit(...)`, a rate, a limit of calls at once and a breaker are those of all processes that
+are given the same: on one host, on several, in the tasks of a Spark job.
 
 `in_threads` makes an async function of a plain one that blocks: `retry(in_threads(ask, threads=20))`.
 """
 
 from asyncstream.guards.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
 from asyncstream.guards.batched import Batched, batched
+from asyncstream.guards.breaker import Breaker, CircuitState
 from asyncstream.guards.budget import Budget
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.cached import Cached, cached
-from asyncstream.guards.circuit_breaker import Breaker, CircuitBreaker, CircuitState, circuit_breaker
+from asyncstream.guards.circuit_breaker import CircuitBreaker, circuit_breaker
 from asyncstream.guards.concurrency import ConcurrencyLimit, concurrency_limit
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.guards.hedge import Hedge, hedge
@@ -40,6 +41,7 @@ from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter, rate_
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.retry import Attempt, Retry, current_attempt, retry
 from asyncstream.guards.shared import LimitServer, SharedLimit
+from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.guards.shared.concurrency import SharedConcurrency
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.single_flight import SingleFlight, single_flight
@@ -68,6 +70,7 @@ __all__ = (
     "RateLimiter",
     "RedisCache",
     "Retry",
+    "SharedBreaker",
     "SharedConcurrency",
     "SharedLimit",
     "SharedRateLimiter",

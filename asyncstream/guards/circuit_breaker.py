@@ -1,250 +1,28 @@
 """
 Circuit breaker: stop calling a service that fails, and try it again after a while.
 
-States. *Closed*: calls go through and their outcomes are counted, in slices of a sliding window. Too many
-failures open it. *Open*: no call goes through, until `open_for` has passed. *Half open*: as many calls
-as `probes` go through. When all of them have succeeded it closes; the first that fails opens it again.
-
-Each change of state begins a new period (`_period`), and an outcome counts only in the period in which
-its call began: a straggler from before the breaker opened says nothing about the service now.
-
-While it is not closed, calls wait (the stream pauses behind them) or are refused, as chosen. Those that
-wait stand in a queue, and the one at its head is the probe.
+What is counted, and what follows from it, is the business of a `Breaker`; with a scope, of one that all
+processes share.
 """
 
 from __future__ import annotations
 
-import asyncio
-from asyncio import get_running_loop
-from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
-from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
-from asyncstream.guards.outcomes import is_programming_error, is_retryable
+from asyncstream.guards.breaker import Breaker
+from asyncstream.guards.guard import Call, Guard, usable_as_decorator
+from asyncstream.guards.outcomes import is_retryable
+from asyncstream.guards.shared import SharedLimit
+from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.operators.whereabouts import LIMITED
-from asyncstream.validation import Duration, choice, count, duration_seconds, refuse
+from asyncstream.validation import Duration, choice, refuse
 
-__all__ = ("Breaker", "CircuitBreaker", "CircuitState", "circuit_breaker")
+__all__ = ("CircuitBreaker", "circuit_breaker")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-SLICES = 10
-"""Into how many slices the window is cut: it slides in steps of a tenth."""
-
-
-class CircuitState(Enum):
-    """Where a circuit breaker stands; the value is what metrics show."""
-
-    CLOSED = 0
-    HALF_OPEN = 1
-    OPEN = 2
-
-
-class Breaker:
-    """
-    What is known of the health of a service; guards of several functions may share it.
-
-    Args:
-        failure_ratio: opens when at least this part of the calls within the window failed; None: never.
-        window: how far back calls count for the ratio.
-        min_calls: fewer calls than this within the window give no ratio.
-        failures: opens when this many calls in a row failed; None: never.
-        open_for: how long no call goes through.
-        probes: how many calls try the service after that.
-        on: whether an error says that the service fails; by default any that does not say
-            `retryable = False` of itself, as the answer to a wrong request does, and is no TypeError and the
-            like, which says nothing about a service.
-    """
-
-    def __init__(
-        self,
-        *,
-        failure_ratio: float | None = 0.5,
-        window: Duration = 10.0,
-        min_calls: int = 10,
-        failures: int | None = None,
-        open_for: Duration = 10.0,
-        probes: int = 1,
-        on: Callable[[Exception], bool] = is_retryable,
-    ) -> None:
-        if failure_ratio is None and failures is None:
-            raise refuse("circuit_breaker", "failure_ratio= or failures=", None)
-        if failure_ratio is not None and not 0 < failure_ratio <= 1:
-            raise refuse("failure_ratio", "a number above 0 and at most 1", failure_ratio)
-        self._failure_ratio = failure_ratio
-        self._slice_length = duration_seconds("window", window) / SLICES
-        self._min_calls = count("min_calls", min_calls)
-        self._failures = None if failures is None else count("failures", failures)
-        self._open_for = duration_seconds("open_for", open_for)
-        self._probes = count("probes", probes)
-        self._on = on
-        self.is_closed = True
-        """Whether calls go through freely."""
-        self.period = 0
-        """How often the state has changed: calls that begin and end in different ones do not count."""
-        self._row = 0
-        self._slices: deque[list[int]] = deque(([0, 0] for _ in range(SLICES)), maxlen=SLICES)
-        """[calls, failures] of each slice of the window, the oldest first."""
-        self._slice_ends = 0.0
-        self._open_until = 0.0
-        self._time: Callable[[], float] = loop_time
-        self._probes_started = 0
-        self._probes_succeeded = 0
-        self._queue: deque[asyncio.Future[int]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self.opened = 0
-        """How many times it has opened."""
-        self.waited = 0
-        """How many calls had to wait."""
-        self.refused = 0
-        """How many calls were refused."""
-
-    @property
-    def state(self) -> CircuitState:
-        """Where the breaker stands now."""
-        if self.is_closed:
-            return CircuitState.CLOSED
-        return CircuitState.OPEN if self.remaining() > 0 else CircuitState.HALF_OPEN
-
-    def remaining(self) -> float:
-        """Seconds until a call may go through; 0 unless the breaker is open."""
-        if self.is_closed:
-            return 0.0
-        remaining = self._open_until - self._time()
-        return remaining if remaining > EARLY else 0.0
-
-    def try_enter(self) -> bool:
-        """Whether a call may begin now; if so, it belongs to the present period."""
-        if self.is_closed:
-            return True
-        # the event loop may be another than the one in which it opened, even with a clock of its own
-        self._time = get_running_loop().time
-        self._open_until = min(self._open_until, self._time() + self._open_for)
-        if self._queue or self._probes_started >= self._probes or self.remaining() > 0:
-            return False
-        self._probes_started += 1
-        return True
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return sum(not place.done() for place in self._queue)
-
-    async def enter(self) -> int:
-        """Begin a call as soon as that is allowed; gives the period that it belongs to."""
-        if self.try_enter():
-            return self.period
-        self.waited += 1
-        place: asyncio.Future[int] = get_running_loop().create_future()
-        self._queue.append(place)
-        self._set_timer()
-        try:
-            return await place
-        except asyncio.CancelledError:
-            if not place.cancelled():  # let in and cancelled in one pass of the loop
-                self.abandoned(place.result())
-            while self._queue and self._queue[0].done():
-                self._queue.popleft()
-            if not self._queue and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            raise
-
-    def succeeded(self, period: int, now: float) -> None:
-        """A call that began in this period has succeeded now, at this time of the event loop."""
-        if period != self.period:
-            return
-        if self.is_closed:
-            self._row = 0
-            if now >= self._slice_ends:
-                self._slide(now)
-            self._slices[-1][0] += 1
-            return
-        self._probes_succeeded += 1
-        if self._probes_succeeded == self._probes:
-            self._close()
-
-    def failed(self, period: int, now: float, error: Exception) -> None:
-        """A call that began in this period has raised `error` now."""
-        try:
-            is_failure = self._on(error)
-        except BaseException:
-            self.abandoned(period)  # or the place of this call would stay taken
-            raise
-        if not is_failure and is_programming_error(error):
-            self.abandoned(period)
-        elif not is_failure:
-            self.succeeded(period, now)
-        elif period == self.period and (not self.is_closed or self._is_too_much(now)):
-            self._open(now)
-
-    def abandoned(self, period: int) -> None:
-        """A call that began in this period has ended in a way that says nothing about the service."""
-        if period == self.period and not self.is_closed:
-            self._probes_started -= 1
-            self._set_timer()
-
-    def _is_too_much(self, now: float) -> bool:
-        """Count one more failure; whether the breaker must open."""
-        self._row += 1
-        if now >= self._slice_ends:
-            self._slide(now)
-        current = self._slices[-1]
-        current[0] += 1
-        current[1] += 1
-        if self._failures is not None and self._row >= self._failures:
-            return True
-        if self._failure_ratio is None:
-            return False
-        calls = sum(calls for calls, _ in self._slices)
-        failures = sum(failures for _, failures in self._slices)
-        return calls >= self._min_calls and failures >= self._failure_ratio * calls
-
-    def _slide(self, now: float) -> None:
-        """Move the window on to the slice that is now."""
-        late = now - self._slice_ends
-        # after a rest as long as the window all slices are new
-        for _ in range(min(SLICES, int(late // self._slice_length) + 1)):
-            self._slices.append([0, 0])
-        self._slice_ends = now + self._slice_length - late % self._slice_length
-
-    def _open(self, now: float) -> None:
-        self._time = get_running_loop().time
-        self._open_until = now + self._open_for
-        self.is_closed = False
-        self.period += 1
-        self._probes_started = self._probes_succeeded = 0
-        self._slices.extend([0, 0] for _ in range(SLICES))
-        self.opened += 1
-        self._set_timer()
-
-    def _close(self) -> None:
-        self.is_closed = True
-        self.period += 1
-        self._row = 0
-        while self._queue:
-            place = self._queue.popleft()
-            if not place.done():
-                place.set_result(self.period)
-
-    def _set_timer(self) -> None:
-        """Set the timer at which waiting calls may go on."""
-        if self._timer is None and self._queue and self._probes_started < self._probes:
-            loop = get_running_loop()
-            self._timer = loop.call_at(self._open_until, self._let_probes_in)
-
-    def _let_probes_in(self) -> None:
-        self._timer = None
-        if not self.is_closed and self.remaining() == 0:
-            while self._queue and self._probes_started < self._probes:
-                place = self._queue.popleft()
-                if not place.done():
-                    self._probes_started += 1
-                    place.set_result(self.period)
-        self._set_timer()
 
 
 class CircuitBreaker(Guard[In, Out]):
@@ -265,6 +43,7 @@ class CircuitBreaker(Guard[In, Out]):
         on: as of `Breaker`.
         when_open: "wait": calls wait until the service is well again, and the stream pauses behind them;
             "refuse": they fail at once.
+        scope: with whom the breaker is shared, in other processes and on other hosts, as `SharedBreaker`.
         breaker: one shared with others, instead of one made of the rest of the arguments, which are those
             of `Breaker`.
 
@@ -279,6 +58,7 @@ class CircuitBreaker(Guard[In, Out]):
         fn: Call[In, Out],
         *,
         when_open: Literal["wait", "refuse"] = "wait",
+        scope: SharedLimit | None = None,
         breaker: Breaker | None = None,
         failure_ratio: float | None = 0.5,
         window: Duration = 10.0,
@@ -290,15 +70,34 @@ class CircuitBreaker(Guard[In, Out]):
     ) -> None:
         super().__init__(fn)
         self._refuses = choice("when_open", when_open, ("wait", "refuse")) == "refuse"
-        self.breaker = breaker or Breaker(
-            failure_ratio=failure_ratio,
-            window=window,
-            min_calls=min_calls,
-            failures=failures,
-            open_for=open_for,
-            probes=probes,
-            on=on,
-        )
+        if scope is not None and breaker is not None:
+            raise refuse("circuit_breaker", "either scope= or breaker=", (scope, breaker))
+        if breaker is None and scope is None:
+            breaker = Breaker(
+                failure_ratio=failure_ratio,
+                window=window,
+                min_calls=min_calls,
+                failures=failures,
+                open_for=open_for,
+                probes=probes,
+                on=on,
+            )
+        elif scope is not None:
+            breaker = SharedBreaker(
+                scope=scope,
+                failure_ratio=failure_ratio,
+                window=window,
+                min_calls=min_calls,
+                failures=failures,
+                open_for=open_for,
+                probes=probes,
+                on=on,
+            )
+        if not isinstance(breaker, Breaker):
+            raise refuse("breaker", "a Breaker", breaker)
+        self.breaker = breaker
+        if isinstance(breaker, SharedBreaker):
+            self.shares = breaker
 
     async def invoke(self, value: In) -> Out:
         breaker = self.breaker
@@ -318,19 +117,24 @@ class CircuitBreaker(Guard[In, Out]):
         breaker = self.breaker
         if not self._refuses:
             return await breaker.enter()
-        if breaker.try_enter():
-            return breaker.period
+        period = await breaker.enter_at_once()
+        if period is not None:
+            return period
         breaker.refused += 1
         raise CircuitOpen(breaker.remaining())
 
     def counters(self) -> dict[str, int]:
-        return {
-            "circuit_state": self.breaker.state.value,
-            "circuit_opened": self.breaker.opened,
-            "circuit_waited": self.breaker.waited,
-            "circuit_refused": self.breaker.refused,
-            LIMITED: self.breaker.waiting(),
+        breaker = self.breaker
+        found = {
+            "circuit_state": breaker.state.value,
+            "circuit_opened": breaker.opened,
+            "circuit_waited": breaker.waited,
+            "circuit_refused": breaker.refused,
+            LIMITED: breaker.waiting(),
         }
+        if isinstance(breaker, SharedBreaker):
+            found["limit_store_away"] = int(breaker.away)
+        return found
 
 
 circuit_breaker = usable_as_decorator(CircuitBreaker)

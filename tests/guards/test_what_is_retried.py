@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream.guards import Breaker, circuit_breaker, retry
-from asyncstream.guards.circuit_breaker import CircuitState
+from asyncstream.guards.breaker import CircuitState
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS
 from asyncstream.operators.failures import attempts_of
 from tests.guards.services import Flaky

@@ -95,14 +95,17 @@ from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactio
 from asyncstream.elements import Timestamps
 from asyncstream.guards import (
     Budget,
+    Guard,
     LimitServer,
     RedisCache,
+    SharedBreaker,
     SharedConcurrency,
     SharedLimit,
     SharedRateLimiter,
     SqliteCache,
     adaptive_concurrency,
     cached,
+    circuit_breaker,
     concurrency_limit,
     hedge,
     in_threads,
@@ -333,6 +336,8 @@ def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(rate_limit(plane_of, rate=100, scope=scope)), AsyncResults[Plane])
     assert_type(flights.async_map(concurrency_limit(plane_of, most=20, scope=scope)), AsyncResults[Plane])
     assert_type(flights.async_map(adaptive_concurrency(plane_of, scope=scope)), AsyncResults[Plane])
+    assert_type(flights.async_map(circuit_breaker(plane_of, scope=scope)), AsyncResults[Plane])
+    assert_type(circuit_breaker(plane_of, breaker=SharedBreaker(scope=scope)), Guard[Flight, Plane])
     shared: tuple[object, ...] = (SharedRateLimiter(5, scope=scope), SharedConcurrency(5, scope=scope))
     assert_type((LimitServer(host="127.0.0.1").url, shared), tuple[str, tuple[object, ...]])
     assert_type(flights.async_map(plane_of, effect=True, journal="fsync"), AsyncResults[Plane])

@@ -5,8 +5,9 @@ A *record* is a small value of plain JSON under a name. It is changed as a whole
 there is, and the store's time, and gives what there is to be from then on. No other change comes in
 between. The function has no other effect, for it may be called again.
 
-So the rules of a rate, of places, of a budget are plain functions of a record and a time (`shared.rates`,
-`shared.places`), written once and tested in straight lines, whichever store keeps the record.
+So the rules of a rate, of places, of a budget, of a breaker are plain functions of a record and a time
+(`shared.rates`, `shared.places`), written once and tested in straight lines, whichever store keeps the
+record.
 """
 
 from __future__ import annotations

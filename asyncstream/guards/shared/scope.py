@@ -33,7 +33,8 @@ class SharedLimit:
 
     While the store is away, a process keeps to what it has leased last, and then its calls wait until the
     store is back: they never run without a limit. That is said in the log once, and `limit_store_away` is 1
-    in the metrics of the step.
+    in the metrics of the step. A circuit breaker is no limit: without the store each process goes by
+    what it has counted itself.
 
     Args:
         url: "sqlite:///limits.db" (relative) or "sqlite:////var/lib/limits.db": a database for the processes

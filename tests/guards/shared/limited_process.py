@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
-from asyncstream.guards import SharedLimit, concurrency_limit, rate_limit
+from asyncstream.guards import SharedLimit, circuit_breaker, concurrency_limit, rate_limit
 
-__all__ = ("hold_places", "use_rate")
+__all__ = ("FAILS", "HANGS", "call_often", "hold_places", "use_rate")
 
 CALLERS = 30
+
+FAILS, HANGS = 1, 2
+"""What calls of a service do, if not 0."""
 
 
 def use_rate(url: str, rate: int, begin: Any, seconds: float, starts: Any) -> None:
@@ -55,5 +59,31 @@ def hold_places(url: str, most: int, begin: Any) -> None:
     async def main() -> None:
         guard = concurrency_limit(call, most=most, scope=SharedLimit(url))
         await asyncio.gather(*(guard(number) for number in range(most)))
+
+    asyncio.run(main())
+
+
+def call_often(url: str, number: int, mode: Any, begin: Any, calls: Any) -> None:
+    """
+    Call a service every 20 ms, for half a minute, through a breaker. Each call says (number, when, mode), and
+    does as the mode says.
+    """
+    begin.wait(60)
+
+    async def call(value: int) -> None:
+        found = mode.value
+        calls.put((number, time.monotonic(), found))
+        if found == HANGS:
+            await asyncio.sleep(600)
+        if found == FAILS:
+            raise OSError("down")
+
+    async def main() -> None:
+        guard = circuit_breaker(call, min_calls=30, window=2.0, open_for=1.0, scope=SharedLimit(url))
+        async with asyncio.timeout(30), guard:
+            while True:
+                with suppress(OSError):
+                    await guard(0)
+                await asyncio.sleep(0.02)
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncstream.guards import SharedConcurrency, SharedLimit
-from tests.guards.shared.limited_process import hold_places, use_rate
+from tests.guards.shared.limited_process import FAILS, HANGS, call_often, hold_places, use_rate
 
 pytestmark = pytest.mark.slow
 
@@ -87,3 +87,46 @@ def test_places_of_a_killed_process_are_free_within_a_second(tmp_path: Path, sta
         return time.monotonic() - killed
 
     assert asyncio.run(main()) < 1
+
+
+def test_a_breaker_opens_for_all_and_a_killed_probe_goes_to_another(tmp_path: Path, start: Any) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    context = start.context
+    begin, calls, mode = context.Barrier(4), context.SimpleQueue(), context.Value("i", 0)
+    processes = [start(call_often, url, number, mode, begin, calls) for number in range(3)]
+
+    def next_call(seconds: float) -> tuple[int, float, int] | None:
+        until = time.monotonic() + seconds
+        while calls.empty():
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.005)
+        found: tuple[int, float, int] = calls.get()
+        return found
+
+    begin.wait(60)
+    time.sleep(0.5)
+    mode.value = FAILS
+    last = {}
+    while (call := next_call(0.6)) is not None:
+        last[call[0]] = call[1]
+    assert len(last) == 3
+    assert max(last.values()) - min(last.values()) < 0.25 + 0.4  # and what the machine is late
+
+    mode.value = HANGS
+    probe = next_call(10)
+    assert probe is not None
+    assert probe[1] - min(last.values()) >= 0.95
+    assert next_call(1.2) is None  # there is one, for longer than a lease
+    processes[probe[0]].kill()
+    killed = time.monotonic()
+    mode.value = 0
+    second = next_call(10)
+    assert second is not None
+    assert second[0] != probe[0]
+    assert second[1] - killed < 1.5
+    found: set[int] = set()
+    while len(found) < 2:  # those that are left make calls again
+        call = next_call(5)
+        assert call is not None
+        found.add(call[0])

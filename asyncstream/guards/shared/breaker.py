@@ -1,0 +1,400 @@
+"""
+A circuit breaker that processes share: what it is by the rule of `shared.circuits`, and how a process keeps
+to it.
+
+Theory. What a process knows of the record is good for `TELL` seconds: so long calls go through without a word
+to the store, and are counted. Then it tells how they ended, and hears how things stand. When there is nothing
+to tell, what it knows grows *stale*, and the next call asks first. So no call begins by what was known longer
+ago than that, and an idle process costs the store nothing.
+
+The process counts for itself too, as a `Breaker`. When its own calls fail too often it tells at once, and its
+calls wait for the answer: the record decides whether that is too much for all.
+
+While the breaker is open a process asks when a call waits and the time has come, and may be given the probe,
+which it has to renew. If another has it, it asks again every `POLL` seconds.
+
+While the store is away the process is a `Breaker` of its own, by what it has counted: closed or open as it
+was last known to be. What it had to tell is dropped (it has perhaps been heard), and when the store is back
+the record decides again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from asyncio import get_running_loop
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal
+
+from asyncstream.guards.breaker import SLICES, Breaker
+from asyncstream.guards.guard import EARLY, Background
+from asyncstream.guards.outcomes import is_retryable
+from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared.circuits import (
+    HEARTBEAT,
+    Block,
+    CircuitAnswer,
+    CircuitRequest,
+    CircuitRule,
+    exchange,
+)
+from asyncstream.validation import Duration, duration_seconds, refuse
+
+__all__ = ("SharedBreaker",)
+
+log = logging.getLogger("asyncstream.limits")
+
+TELL: Final = 0.25
+"""Seconds between two exchanges while calls end; a tenth of the window if that is shorter."""
+
+POLL: Final = 0.1
+"""Seconds between two looks while another process probes."""
+
+SOONEST: Final = 0.01
+"""Seconds between two exchanges, at least, while nothing has changed."""
+
+RETRY: Final = 0.1
+"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
+
+
+class SharedBreaker(Breaker):
+    """
+    One breaker of all who share it, in any process.
+
+    The outcomes of all count together. It opens for all when it opens: processes that make calls hear of it
+    within 0.25 s (a tenth of the window, if that is shorter) and the time that the store takes to answer,
+    which is two seconds at most; one that has made no calls meanwhile asks before the next. After `open_for`
+    one process at a time tries the service, with one call; `probes` such calls must succeed, one after the
+    other, and then it closes for all. A process that is killed while it tries holds the others up for 0.75 s.
+
+    While the store is away, each process goes on by what it has counted itself, as a `Breaker` does: a
+    breaker that was open stays so until its time is up and a call of this process has succeeded, one that was
+    closed opens when enough of the calls of this process fail. This is said in the log once, and
+    `limit_store_away` is 1.
+
+    Args:
+        scope: with whom it is shared.
+        failure_ratio: as of `Breaker`.
+        window: as of `Breaker`.
+        min_calls: as of `Breaker`, of all processes together.
+        failures: as of `Breaker`: in a row of one process, or of all in the order in which they tell.
+        open_for: as of `Breaker`.
+        probes: as of `Breaker`; one at a time.
+        on: as of `Breaker`.
+
+    Attributes:
+        away: whether the store is away.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: SharedLimit,
+        failure_ratio: float | None = 0.5,
+        window: Duration = 10.0,
+        min_calls: int = 10,
+        failures: int | None = None,
+        open_for: Duration = 10.0,
+        probes: int = 1,
+        on: Callable[[Exception], bool] = is_retryable,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "scope": scope,
+            "failure_ratio": failure_ratio,
+            "window": window,
+            "min_calls": min_calls,
+            "failures": failures,
+            "open_for": open_for,
+            "probes": probes,
+            "on": on,
+        }
+        super().__init__(**{name: value for name, value in self._options.items() if name != "scope"})
+        if not isinstance(scope, SharedLimit):
+            raise refuse("scope", "a SharedLimit", scope)
+        self.scope = scope
+        seconds = duration_seconds("window", window)
+        ratio = None if failure_ratio is None else float(failure_ratio)
+        self.rule = CircuitRule(ratio, seconds, min_calls, failures, self._open_for, probes)
+        self.away = False
+        self.is_closed = False  # the first call asks
+        self._tell_every = max(min(TELL, seconds / SLICES), SOONEST)
+        self._process = secrets.token_hex(8)
+        self._shared_period = 0
+        """The number of the period in the record."""
+        self._block = Block()
+        self._is_tripped = False
+        """The own calls fail too often, and the store has not been told."""
+        self._probe: Literal["running", "succeeded", "failed", "abandoned"] | None = None
+        self._hasty: deque[asyncio.Future[int | None]] = deque()
+        """Calls that wait for the store's answer, and for no more."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._records: Records | None = None
+        self._background = Background()
+        self._exchanging = False
+        self._wake: asyncio.Event | None = None
+        self._told = self._again = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._options
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def try_enter(self) -> bool:
+        if self.is_closed:
+            return True
+        return self.away and super().try_enter()
+
+    async def enter_at_once(self) -> int | None:
+        if self.try_enter():
+            return self.period
+        loop = get_running_loop()
+        others_probe = self._is_open and (self._probe is not None or loop.time() < self._again)
+        if self.away:
+            self._serve()
+            return None
+        if others_probe or self.remaining() > 0:
+            return None
+        place: asyncio.Future[int | None] = loop.create_future()
+        self._hasty.append(place)
+        self._serve()
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+                period = place.result()
+                if period is not None:
+                    self.abandoned(period)
+            raise
+
+    def succeeded(self, period: int, now: float) -> None:
+        if period != self.period:
+            return
+        if self._is_open and not self.away:
+            self._end_probe("succeeded")
+            return
+        if not self._is_open:
+            self._block.succeeded()
+            self._tell()
+        super().succeeded(period, now)
+
+    def abandoned(self, period: int) -> None:
+        if self.away:
+            super().abandoned(period)
+        elif period == self.period and self._is_open:
+            self._end_probe("abandoned")
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call."""
+
+    async def close(self) -> None:
+        """Tell what has not been told, and give a probe back."""
+        await self._background.stop()
+        records, self._records = self._records, None
+        if records is None:
+            return
+        if self._probe == "running":
+            self._probe = "abandoned"
+        try:
+            if not self.away and (self._block.calls or self._probe is not None):
+                await records.update(self._name, partial(exchange, request=self._request(wants=False)))
+        except RecordsAway:
+            pass  # the probe runs out
+        finally:
+            self._probe = None
+            await records.close()
+
+    # ------------------------------------------------------------------ the process's part
+
+    @property
+    def _name(self) -> str:
+        return f"circuit:{self.scope.name}"
+
+    def _is_too_much(self, now: float) -> bool:
+        is_tripped = super()._is_too_much(now)
+        self._block.failed(self._row)
+        self._tell()
+        return is_tripped
+
+    def _open(self, now: float) -> None:
+        if self.away:
+            super()._open(now)
+        elif self._is_open:
+            self._end_probe("failed")
+        else:
+            self.is_closed, self._is_tripped = False, True
+            self._serve()
+
+    def _set_timer(self) -> None:
+        if self.away:
+            super()._set_timer()
+        self._serve()
+
+    def _end_probe(self, how: Literal["succeeded", "failed", "abandoned"]) -> None:
+        self._probe = how
+        self._serve()
+
+    def _tell(self) -> None:
+        """See to it that the block is told in time."""
+        if not self._exchanging:
+            self._serve()
+
+    def _serve(self) -> None:
+        """See to it that exchanges are made."""
+        loop = get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._wake, self._records = loop, asyncio.Event(), None
+            self._background, self._exchanging = Background(), False
+            self._told = self._again = 0.0
+            if self._probe == "running":  # the loop has ended, and the call with it
+                self._probe = "abandoned"
+        assert self._wake is not None
+        self._wake.set()
+        if not self._exchanging:
+            self._exchanging = True
+            self._background.start(self._exchanges())
+
+    def _has_hasty(self) -> bool:
+        return any(not place.done() for place in self._hasty)
+
+    def _due(self) -> float | None:
+        """When to exchange; None: there is nothing to exchange about."""
+        is_asked = bool(self.waiting() or self._has_hasty())
+        if self.away:
+            return self._again if is_asked or self._is_open or self._block.calls else None
+        if self._is_tripped or self._probe not in (None, "running"):
+            return self._told
+        if self._probe == "running":
+            return self._told + HEARTBEAT
+        if self._is_open:
+            return max(self._open_until, self._again) if is_asked else None
+        if is_asked:
+            return self._told
+        return self._told + self._tell_every if self.is_closed or self._block.calls else None
+
+    async def _exchanges(self) -> None:
+        """Exchange with the store while there is something to tell or to ask."""
+        assert self._wake is not None
+        loop, pause = get_running_loop(), RETRY
+        try:
+            while (due := self._due()) is not None:
+                if loop.time() < due - EARLY:
+                    self._wake.clear()
+                    try:
+                        async with asyncio.timeout_at(due):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        pass
+                    continue
+                if self.is_closed and not self.away and not self._block.calls:
+                    return  # stale
+                tripped = self._is_tripped
+                request = self._request(wants=bool(self.waiting() or self._has_hasty()))
+                try:
+                    if self._records is None:
+                        self._records = self.scope.records()
+                    answer = await self._records.update(self._name, partial(exchange, request=request))
+                except RecordsAway as error:
+                    self._go_on_alone(tripped or self._is_tripped, error)
+                    self._again = loop.time() + pause
+                    pause = min(2 * pause, 1.0)
+                else:
+                    pause = RETRY
+                    self._told = loop.time()
+                    self._again = self._told + (POLL if loop.time() >= answer.until else SOONEST)
+                    self._learn(request, answer)
+        except Exception as error:  # what others agree on are other settings, say: a mistake in the plan
+            self._fail(error)
+        finally:
+            self._exchanging = False
+            if not self.away:
+                self.is_closed = False
+
+    def _request(self, *, wants: bool) -> CircuitRequest:
+        block, self._block = self._block, Block()
+        request = CircuitRequest(
+            self.scope.name, self.rule, self._process, self._shared_period, block, self._probe, wants
+        )
+        if self._is_tripped:
+            self._forget()  # it is for the record to say whether that was too much
+            self._is_tripped = False
+        return request
+
+    def _learn(self, request: CircuitRequest, answer: CircuitAnswer) -> None:
+        """Go by the record."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        was_away, self.away = self.away, False
+        changed = answer.period != self._shared_period
+        self._shared_period = answer.period
+        has_lost_probe = request.probe == "running" and not answer.probes
+        if request.probe != "running" or has_lost_probe:
+            self._probe = None
+        if changed:
+            self._block, self._is_tripped = Block(), False
+        if answer.is_open:
+            if changed or not self._is_open:
+                super()._open(get_running_loop().time())
+            elif was_away or has_lost_probe:
+                self.period += 1  # what probes now is not the probe of all
+            self._open_until = answer.until
+            if answer.probes and self._probe is None:
+                self._let_probe_in()
+        elif self._is_open:
+            super()._close()
+        else:
+            if changed:
+                self.period += 1
+                self._forget()
+            self.is_closed = not self._is_tripped
+            if self.is_closed:
+                self._let_all_in()
+        self._answer_hasty()
+
+    def _let_probe_in(self) -> None:
+        for waiting in (self._queue, self._hasty):
+            while waiting:
+                place = waiting.popleft()
+                if not place.done():
+                    place.set_result(self.period)
+                    self._probe = "running"
+                    return
+        self._probe = "abandoned"  # its call was cancelled meanwhile
+
+    def _answer_hasty(self) -> None:
+        while self._hasty and not self._is_tripped:
+            place = self._hasty.popleft()
+            if not place.done():
+                place.set_result(self.period if self.try_enter() else None)
+
+    def _go_on_alone(self, tripped: bool, error: RecordsAway) -> None:
+        """Go by what was last known, and what is counted here."""
+        if not self.away:
+            self.away = True
+            log.warning("%r is away; each process goes by its own count of failures: %s", self.scope, error)
+        now = get_running_loop().time()
+        probe, self._probe, self._is_tripped = self._probe, None, False
+        if probe is not None:
+            self._probes_started = 1
+        if probe == "succeeded":
+            super().succeeded(self.period, now)
+        elif probe == "abandoned":
+            super().abandoned(self.period)
+        elif probe == "failed" or tripped:
+            super()._open(now)
+        if not self._is_open:
+            self.is_closed = True
+            self._let_all_in()
+        self._answer_hasty()
+        super()._set_timer()
+
+    def _fail(self, error: Exception) -> None:
+        for waiting in (self._queue, self._hasty):
+            while waiting:
+                place = waiting.popleft()
+                if not place.done():
+                    place.set_exception(error)
