@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
@@ -115,9 +115,11 @@ class Operator:
         tables: all that it remembers; declared at the latest in `open`.
         called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
+        follows_splits: it is an `AssignEventTime`, and may be told of the splits of the source before it.
     """
 
     called: object = None
+    follows_splits: ClassVar[bool] = False
     recent_failures: Sequence[Failure] = ()
 
     def __init__(self) -> None:
@@ -168,6 +170,14 @@ class Operator:
         mark.divide(len(outputs))
         for output in outputs:
             output.pass_mark(mark)
+
+    def at_once(self) -> Sequence[Operator]:
+        """
+        Who gets what is made of a batch before the push of that batch returns, and nothing else meanwhile.
+
+        None, unless what is made of each element follows from that element alone.
+        """
+        return ()
 
     def advance_clock(self, now_ms: int) -> None:
         """Processing time has reached `now_ms`. Not passed on: the driver tells each operator that asked."""
@@ -336,6 +346,9 @@ class Fanout(Operator):
     def __init__(self, readers: Sequence[Operator]) -> None:
         super().__init__()
         self.readers = tuple(readers)
+
+    def at_once(self) -> Sequence[Operator]:
+        return self.readers
 
     def process(self, value: Any, timestamp: int | None) -> None:
         for reader in self.readers:

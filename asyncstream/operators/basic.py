@@ -59,6 +59,9 @@ class PerElement(Operator):
                 return
             step = behind
 
+    def at_once(self) -> Sequence[Operator]:
+        return self.outputs()
+
     def outputs(self) -> tuple[Operator, ...]:
         """What the chain that begins here ends in, and the side outputs on the way, the nearest last."""
         sides: list[Operator] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
@@ -43,6 +43,8 @@ class AssignEventTime(Operator):
         on_error: what becomes of an element whose event time cannot be told; it has none of its own then,
             and moves no watermark.
     """
+
+    follows_splits: ClassVar[bool] = True
 
     def __init__(
         self,

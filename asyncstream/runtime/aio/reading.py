@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Source, SourceBatch, fault_of
@@ -17,8 +17,7 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.elements import MAX_TIMESTAMP, Mark, Timestamps
 from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
-from asyncstream.operators.base import Fanout, Operator
-from asyncstream.operators.basic import PerElement
+from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.whereabouts import Failure, Whereabouts
@@ -287,11 +286,10 @@ def _event_times(head: Operator) -> Iterator[AssignEventTime]:
     The steps that give event time to the very elements of a source: nothing but functions of one element is
     between, so that what reaches them while a batch is pushed is of that batch.
     """
-    if isinstance(head, AssignEventTime):
-        yield head
-    elif isinstance(head, Fanout):
-        for reader in head.readers:
-            yield from _event_times(reader)
-    elif isinstance(head, PerElement):
-        for output in (head.out, *head.side.values()):
-            yield from _event_times(output)
+    waiting = [head]
+    while waiting:
+        operator = waiting.pop()
+        if operator.follows_splits:
+            yield cast(AssignEventTime, operator)
+        else:
+            waiting.extend(reversed(operator.at_once()))

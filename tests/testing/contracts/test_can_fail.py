@@ -154,7 +154,7 @@ class MoreThanAll(Counting):
         (PositionIsAhead, "crashes_between_any_two_reads_lose_nothing", "position after seek"),
         (PositionThatNoCodecKeeps, "each_position_leads_to_what_had_not_been_read", "function"),
         (UsesOneList, "a_batch_that_was_given_does_not_change", "a batch that was read before"),
-        (RunsAhead, "a_slow_reader_loses_nothing", "while nobody reads"),
+        (RunsAhead, "a_slow_reader_loses_nothing", "the position without a reader"),
         (AskingMoves, "asked_for_its_position_it_changes_nothing", "the second answer"),
         (NeverEnds, "every_element_comes_once_and_in_order", "and no end"),
         (OneTimestampShort, "every_element_comes_once_and_in_order", "timestamps"),
