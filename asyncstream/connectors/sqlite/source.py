@@ -86,7 +86,11 @@ class SqliteSource(Source[T]):
     async def open(self) -> None:
         self._check_is_there()
         self._database = Database(self._path)
-        await self._do(self._order.open)
+        try:
+            await self._do(self._order.open)
+        except BaseException:
+            await self.close()
+            raise
 
     async def read(self) -> SourceBatch[T] | None:
         columns, rows = await self._do(partial(self._order.select, most=self._batch))

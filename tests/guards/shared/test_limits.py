@@ -147,7 +147,7 @@ def test_guard_that_is_not_closed_leaves_no_thread_behind(scope: SharedLimit) ->
     while threading.active_count() > before and time.monotonic() < until:
         gc.collect()
         time.sleep(0.01)  # of a real thread
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # those of earlier tests may end meanwhile
 
 
 def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
