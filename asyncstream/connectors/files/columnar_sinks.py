@@ -6,6 +6,7 @@ How epochs become files is told in `parts_sink`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Literal
 
@@ -108,9 +109,9 @@ class _ColumnarSink(PartsSink):
                 schema = self._schema_of(file)
         return _Columns(self._partition_by, Tables(self._columns, schema, self._default))
 
+    @abstractmethod
     def _schema_of(self, file: BinaryIO) -> Any:
         """The schema of a file that was written."""
-        raise NotImplementedError
 
 
 class ParquetSink(_ColumnarSink):

@@ -75,6 +75,9 @@ class _LineWriter:
 
 
 class _LineFolderSink(PartsSink):
+    _encode: Callable[[Any], bytes]
+    """Makes the line of an element; each kind has its own."""
+
     def __init__(
         self,
         path: AnyPath,
@@ -89,10 +92,6 @@ class _LineFolderSink(PartsSink):
         self._compression = compression_of(compression, "")
         name = ending + _ENDINGS[self._compression]
         super().__init__(path, existing, partition_by, row_group, name, is_file=False)
-
-    def _encode(self, value: Any) -> bytes:
-        """The line of an element."""
-        raise NotImplementedError
 
     def _head(self) -> bytes:
         return b""
@@ -130,7 +129,7 @@ class JsonLinesFolderSink(_LineFolderSink):
         compression: Literal["gzip", "zstd"] | None = None,
     ) -> None:
         super().__init__(path, existing, partition_by, row_group, ".jsonl", compression)
-        self._encode = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write  # type: ignore[method-assign]
+        self._encode = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
 
 
 class CsvFolderSink(_LineFolderSink):
@@ -166,8 +165,9 @@ class CsvFolderSink(_LineFolderSink):
         if columns is not None and (twice := set(self._partition_by) & set(columns)):
             raise refuse("columns", "none of partition_by=, which are in the names of folders", min(twice))
         self._csv = CsvLines(columns, delimiter, default)
+        self._encode = self._line
 
-    def _encode(self, value: Any) -> bytes:
+    def _line(self, value: Any) -> bytes:
         if not self._csv.is_known:
             self._csv.find(value)
         return self._csv.line(value)

@@ -4,6 +4,7 @@ A stream of JetStream read as a log: by any number of jobs, each with a position
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -72,9 +73,9 @@ class NatsSource(Source[T], Generic[T]):
             except NotFoundError as error:
                 raise SourceError(f"there is no {self._what}") from error
 
+    @abstractmethod
     async def _begin(self) -> str:
         """See to it that there is a consumer: its name."""
-        raise NotImplementedError
 
     async def _fetch(self) -> Sequence[Msg]:
         """More messages; waits for some; none at the end."""
