@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,28 +14,6 @@ from asyncstream.errors import CircuitOpen, PipelineError
 from asyncstream.guards import Breaker, LimitServer, SharedBreaker, SharedLimit, circuit_breaker
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
-
-
-@pytest.fixture
-def scope(tmp_path: Path) -> SharedLimit:
-    return SharedLimit(f"sqlite:///{tmp_path}/limits.db")
-
-
-@pytest.fixture
-def server() -> Iterator[LimitServer]:
-    with LimitServer() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "server", pytest.param("redis", marks=pytest.mark.broker)])
-def any_scope(request: pytest.FixtureRequest) -> SharedLimit:
-    """One in each kind of store, in real time."""
-    if request.param == "sqlite":
-        found: SharedLimit = request.getfixturevalue("scope")
-        return found
-    if request.param == "server":
-        return SharedLimit(request.getfixturevalue("server").url)
-    return SharedLimit(request.getfixturevalue("redis_url"))
 
 
 async def fail(guarded: Any, times: int) -> None:

@@ -9,8 +9,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -28,28 +27,6 @@ from asyncstream.guards import (
 from asyncstream.lease import leave
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
-
-
-@pytest.fixture
-def scope(tmp_path: Path) -> SharedLimit:
-    return SharedLimit(f"sqlite:///{tmp_path}/limits.db")
-
-
-@pytest.fixture
-def server() -> Iterator[LimitServer]:
-    with LimitServer() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "server", pytest.param("redis", marks=pytest.mark.broker)])
-def any_scope(request: pytest.FixtureRequest) -> SharedLimit:
-    """One in each kind of store, in real time."""
-    if request.param == "sqlite":
-        found: SharedLimit = request.getfixturevalue("scope")
-        return found
-    if request.param == "server":
-        return SharedLimit(request.getfixturevalue("server").url)
-    return SharedLimit(request.getfixturevalue("redis_url"))
 
 
 async def at_once(guards: list[Any], calls: int) -> None:
