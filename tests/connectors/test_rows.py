@@ -23,6 +23,8 @@ import numpy as np
 import pandas as pd
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncstream import (
     BoundedOutOfOrderness,
@@ -41,7 +43,7 @@ from asyncstream import (
     WindowResult,
 )
 from asyncstream.connectors.lines import RejectedLine
-from asyncstream.connectors.rows import JsonWriter
+from asyncstream.connectors.rows import JsonWriter, RowWriter
 
 
 class Colour(enum.Enum):
@@ -407,3 +409,22 @@ def test_what_holds_itself_is_refused_and_what_is_there_often_is_not() -> None:
     for _ in range(10):
         shared = (shared, shared)
     assert JsonWriter().write(shared).count(b"1") == 1024
+
+
+ANY_CELLS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.just([1])
+)
+RECORDS = st.dictionaries(st.sampled_from("abc"), ANY_CELLS, min_size=2)
+
+
+@given(st.lists(st.one_of(RECORDS, RECORDS.map(MappingProxyType))), st.sampled_from([("a",), ("a", "b")]))
+def test_simple_rows_are_those_that_are_made_one_by_one(values: list[Any], columns: tuple[str, ...]) -> None:
+    writer = RowWriter(columns, None)
+    found = writer.simple_rows(values)
+    is_simple = all(type(value) is dict and set(columns) <= value.keys() for value in values) and not any(
+        type(value[column]) is list for value in values for column in columns
+    )
+    if values and is_simple:
+        assert found == [tuple(writer.row(value)) for value in values]
+    else:
+        assert found is None

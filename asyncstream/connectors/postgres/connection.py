@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 __all__ = (
+    "BATCH",
     "NATIVE",
     "Table",
     "checked_url",
     "columns_of",
     "connect",
-    "make_like",
+    "make_batch",
     "no_table",
     "place_of",
     "why",
@@ -31,6 +32,9 @@ __all__ = (
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
 """Types that PostgreSQL has as they are, besides numbers and texts."""
+
+BATCH: Final = ("pg_temp", "asyncstream_batch")
+"""The schema and the name of a table for one batch of rows."""
 
 _SETTINGS: Final = {
     # a process that is stopped within a transaction does not keep its locks: its follower waits longer
@@ -75,6 +79,7 @@ async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     merged = {"connect_timeout": _PATIENCE, "application_name": "asyncstream", **given}
     merged["options"] = f"{options} {given.get('options', '')}".strip()
+    merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, whoever commits them
     return await psycopg.AsyncConnection.connect(conninfo.make_conninfo("", **merged), autocommit=True)
 
 
@@ -90,32 +95,31 @@ async def columns_of(
     return [name for (name,) in await cursor.fetchall()]
 
 
-async def make_like(
+async def make_batch(
     connection: psycopg.AsyncConnection[tuple[Any, ...]],
-    new: sql.Identifier,
-    table: sql.Identifier,
+    table: Table,
     columns: Sequence[str],
-    added: Sequence[str],
-    *,
-    is_temporary: bool = False,
+    added: Sequence[str] = (),
 ) -> None:
     """
-    Make a table with some of the columns of another, with their types and checks, and some numbers.
+    Make the table `BATCH`, with some of the columns of another, their types and checks, and some numbers. It
+    is gone with the connection, and what is in it with the transaction.
 
     Args:
-        new, table: the table that is made, and the other one.
+        table: the other one.
         columns: the columns that both have.
         added: the names of the numbers.
-        is_temporary: it is gone with the connection.
     """
     from psycopg.sql import SQL, Identifier
 
-    create = SQL("CREATE {} TABLE {} (LIKE {} INCLUDING CONSTRAINTS)")
-    await connection.execute(create.format(SQL("TEMPORARY" if is_temporary else ""), new, table))
-    names = await columns_of(connection, new)
+    batch = Identifier(*BATCH)
+    create = SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DELETE ROWS")
+    await connection.execute(create.format(batch, table.identifier))
+    names = await columns_of(connection, batch)
     changes = [SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in columns]
     changes += [SQL("ADD COLUMN {} bigint").format(Identifier(name)) for name in added]
-    await connection.execute(SQL("ALTER TABLE {} {}").format(new, SQL(", ").join(changes)))
+    if changes:
+        await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
 
 
 def no_table(what: str) -> SinkError:

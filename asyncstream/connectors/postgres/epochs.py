@@ -1,29 +1,36 @@
 """
 What a PostgreSQL sink with checkpoints keeps beside its table, and what it does with it in transactions.
 
-Rows are *staged*: copied into a table of their own, `<table>__staged`, each with the position of the epoch
-that it belongs to. To commit an epoch means to move its rows into the table and to write down its position,
-in one transaction. So each row is either staged or moved, whatever happens in between, and who reads the
-table sees committed results only. (`PREPARE TRANSACTION` would do without the second copy, but is off by
-default, and one that is forgotten keeps its locks and keeps the database from being vacuumed.)
+Rows are *staged*: kept in a table of their own, `<table>__staged`, with the position of the epoch that they
+belong to. To commit an epoch means to move its rows into the table and to write down its position, in one
+transaction. So each row is either staged or moved, whatever happens in between, and who reads the table sees
+committed results only. (`PREPARE TRANSACTION` would do without, but is off by default, and one that is
+forgotten keeps its locks and keeps the database from being vacuumed.)
+
+What is staged of a batch is one *block*: the bytes of the `COPY` that brings the rows in. To the server a
+block is one value to write, and the second and last `COPY` of the same bytes is all that a commit costs. The
+first `COPY` is into a temporary table, which is empty again at once: it tells whether the rows fit.
 
 To go back, see `standing`, takes no log of rows: PostgreSQL notes in each row which transaction has inserted
 it (`xmin`). `asyncstream_commits` holds the transaction of each position and how many rows it has inserted.
 If fewer are found, they were changed since, and the sink refuses.
 
 Whose table it is stands in `asyncstream_sinks`. All that makes something safe looks at it first and locks it.
-A copy into the staged rows does not: what a process still copies that was stopped, and followed by another,
-has the position of an epoch without an owner. The follower begins with a later one (`since`), and moves no
-rows from before it.
+What stages a block does not: what a process still stages that was stopped, and followed by another, has the
+position of an epoch without an owner. The follower begins with a later one (`since`), and moves no rows from
+before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.postgres.connection import Table, columns_of, make_like, no_table
+from asyncstream.connectors.postgres.connection import BATCH, Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.errors import SinkError
 from asyncstream.lease import Lease
@@ -43,7 +50,14 @@ _TABLES: Final[tuple[LiteralString, ...]] = (
     "CREATE TABLE IF NOT EXISTS {commits} (name text, position bigint, transaction xid8 NOT NULL, "
     "rows bigint NOT NULL, PRIMARY KEY (name, position))",
     "CREATE TABLE IF NOT EXISTS {voids} (name text, low bigint, high bigint)",
+    "CREATE TABLE IF NOT EXISTS {staged} (position bigint NOT NULL, number bigint NOT NULL, "
+    "columns text[] NOT NULL, rows bytea NOT NULL)",
+    # not compressed: what it would save, the server's processor pays for
+    "ALTER TABLE {staged} ALTER rows SET STORAGE EXTERNAL",
 )
+
+_PAGE: Final = 16
+"""Blocks that are in memory at a time while an epoch is being committed."""
 
 _LOCK: Final = 0x6173796E63  # any number: that of who makes these tables
 
@@ -65,20 +79,21 @@ class Epochs:
         self._what = f"table {str(table)!r}"
         self._table = table
         self._columns = columns
-        self._conflict: LiteralString = "ON CONFLICT DO NOTHING" if ignores else ""
+        self._ignores = ignores
         self._lease: str | None = None
         self._keep = 1
+        self._number = 0  # of the last block that was staged
         self.position = 0
 
-    def _sql(self, statement: LiteralString) -> Composed:
+    def _sql(self, statement: LiteralString, columns: Sequence[str] | None = None) -> Composed:
         """A statement with the names of tables and columns in it."""
         from psycopg.sql import SQL, Identifier
 
         names: dict[str, Composable] = {
             "table": self._table.identifier,
             "staged": self._table.beside("staged"),
-            "columns": SQL(", ").join(map(Identifier, self._columns)),
-            "conflict": SQL(self._conflict),
+            "batch": Identifier(*BATCH),
+            "columns": SQL(", ").join(map(Identifier, self._columns if columns is None else columns)),
             **{name: self._table.shared(f"asyncstream_{name}") for name in ("sinks", "commits", "voids")},
         }
         return SQL(statement).format(**names)
@@ -150,11 +165,10 @@ class Epochs:
         await self._do(
             connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", self._lease, name
         )
-        if await columns_of(connection, self._table.beside("staged")):
-            await self.commit(connection, target)
-            await self._do(connection, "DELETE FROM {staged}")
-        await self._make_staged(connection)
-        self.position = standing.last + 2
+        await make_batch(connection, self._table, self._columns)
+        await self.commit(connection, target)
+        await self._do(connection, "DELETE FROM {staged}")
+        self._number, self.position = 0, standing.last + 2
         await self._do(
             connection,
             "UPDATE {sinks} SET moved = %s, last = last + 1, since = %s WHERE name = %s",
@@ -181,32 +195,16 @@ class Epochs:
             )
         await self._do(connection, "DELETE " + behind, *bounds)
 
-    async def _make_staged(self, connection: Connection) -> None:
-        """See to it that the table of staged rows, which is empty, has the columns of the table."""
-        if await columns_of(connection, self._table.beside("staged")):
-            if await self._described(connection, self._table.beside("staged")) == await self._described(
-                connection, self._table.identifier
-            ):
-                return
-            await self._do(connection, "DROP TABLE {staged}")
-        added = ("asyncstream_position", "asyncstream_number")
-        staged = self._table.beside("staged")
-        await make_like(connection, staged, self._table.identifier, self._columns, added)
-
-    async def _described(self, connection: Connection, table: Composable) -> list[tuple[Any, ...]]:
-        """The columns that are written, with their types, as a table has them."""
-        query = (
-            "SELECT attname, atttypid, atttypmod, attnotnull FROM pg_attribute WHERE attrelid = %s::regclass "
-            "AND attname = ANY(%s) AND NOT attisdropped ORDER BY attname"
-        )
-        values = (table.as_string(connection), list(self._columns))
-        return await (await connection.execute(query, values)).fetchall()
-
     # ------------------------------------------------------------------ epochs
 
-    def copy(self) -> Composed:
-        """What copies rows into the staged ones: the position and the number of each, then its columns."""
-        return self._sql("COPY {staged} (asyncstream_position, asyncstream_number, {columns}) FROM STDIN")
+    async def stage(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+        """Stage rows of the epoch that is being written: all or, if one does not fit, none."""
+        block = await copy_rows(connection, self._sql("COPY {batch} ({columns}) FROM STDIN"), rows)
+        self._number += 1
+        values = (self.position, self._number, list(self._columns), block)
+        await connection.execute(
+            self._sql("INSERT INTO {staged} VALUES (%s, %s, %s, %b)"), values, prepare=True
+        )
 
     async def prepare(self, connection: Connection) -> int:
         """
@@ -228,18 +226,39 @@ class Epochs:
             SinkBroken: if the table is another job's by now.
         """
         since = await self._ours(connection, "moved = greatest(moved, %s)", position)
-        cursor = await self._do(
-            connection,
-            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} WHERE asyncstream_position "
-            "BETWEEN %s AND %s ORDER BY asyncstream_position, asyncstream_number {conflict}",
-            *(since, position),
-        )
-        rows, name = cursor.rowcount, self._table.name
-        await self._do(connection, "DELETE FROM {staged} WHERE asyncstream_position <= %s", position)
+        rows, name = await self._move(connection, since, position), self._table.name
+        await self._do(connection, "DELETE FROM {staged} WHERE position <= %s", position)
         if rows:
             query = "INSERT INTO {commits} VALUES (%s, %s, pg_current_xact_id(), %s)"
             await self._do(connection, query, name, position, rows)
             await self._forget(connection)
+
+    async def _move(self, connection: Connection, first: int, last: int) -> int:
+        """Copy what is staged from one position to another into the table; gives how many rows have come."""
+        rows = 0
+        query = self._sql(
+            "SELECT columns, rows FROM {staged} WHERE position BETWEEN %s AND %s ORDER BY position, number"
+        )
+        async with connection.cursor("asyncstream_blocks", binary=True) as staged:
+            await staged.execute(query, (first, last))
+            while page := await staged.fetchmany(_PAGE):
+                for columns, blocks in groupby(page, key=itemgetter(0)):
+                    rows += await self._bring_in(connection, columns, [block for _, block in blocks])
+        return rows
+
+    async def _bring_in(self, connection: Connection, columns: Sequence[str], blocks: list[bytes]) -> int:
+        if not self._ignores:
+            statement = self._sql("COPY {table} ({columns}) FROM STDIN", columns)
+            return await copy_blocks(connection, statement, blocks)
+        await copy_blocks(connection, self._sql("COPY {batch} ({columns}) FROM STDIN", columns), blocks)
+        insert = self._sql(
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {batch} ORDER BY ctid "
+            "ON CONFLICT DO NOTHING",
+            columns,
+        )
+        cursor = await connection.execute(insert)
+        await self._do(connection, "TRUNCATE {batch}")
+        return cursor.rowcount
 
     async def _forget(self, connection: Connection) -> None:
         """Forget how to go back behind the checkpoints that are kept."""

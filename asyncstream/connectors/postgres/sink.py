@@ -5,15 +5,15 @@ and `PostgresUpsertSink`, by key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.postgres.connection import make_like
+from asyncstream.connectors.postgres.connection import BATCH, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
-from asyncstream.connectors.postgres.writing import TableWriter, copy, insert
+from asyncstream.connectors.postgres.writing import TableWriter, copy_rows, insert
 from asyncstream.connectors.rows import Default
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
@@ -21,7 +21,7 @@ from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
-    from psycopg.sql import Composed, Identifier
+    from psycopg.sql import Composed
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -34,10 +34,10 @@ class PostgresSink(TransactionalSink[Any]):
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`;
     dates, times, decimals, UUIDs and bytes as they are, lists and objects as JSON.
 
-    With checkpoints, rows are staged in `<table>__staged` and appear when the checkpoint is safe, together
-    with its number, in one transaction. The database needs three more tables, `asyncstream_sinks`, `_commits`
-    and `_voids`, which the sink makes. A value that does not fit its column, or breaks a check, fails in the
-    write; one that breaks a unique or a foreign key fails when its checkpoint is committed.
+    With checkpoints, rows are staged in `<table>__staged`, as blocks, and appear when the checkpoint is safe,
+    together with its number, in one transaction. The database needs three more tables, `asyncstream_sinks`,
+    `_commits` and `_voids`, which the sink makes. A value that does not fit its column, or breaks a check,
+    fails in the write; one that breaks a unique or a foreign key fails when its checkpoint is committed.
 
     Args:
         url: the address of the database: `postgresql://user@host/database`, or as libpq's `key=value` pairs.
@@ -61,7 +61,6 @@ class PostgresSink(TransactionalSink[Any]):
         self._epochs = Epochs(self._to.table, self._to.columns, self._ignores)
         self._has_epochs = False
         self._taken = 0
-        self._number = 0  # of the last row that was staged
         self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
 
     async def open(self) -> None:
@@ -80,7 +79,6 @@ class PostgresSink(TransactionalSink[Any]):
 
     async def recover(self, position: int | None) -> None:
         self._has_epochs = True
-        self._number = 0
         self._prepared.clear()
         await self._to.open()
         await self._to.transaction(lambda connection: self._epochs.recover(connection, position, self.writer))
@@ -91,25 +89,18 @@ class PostgresSink(TransactionalSink[Any]):
         from psycopg.sql import SQL
 
         self._taken = 0
-        rows: list[Sequence[Any]] = [self._to.row(value) for value in values]
+        rows = self._to.rows(values)
 
         async def put(connection: Connection) -> None:
             if self._has_epochs:
-                await copy(connection, self._epochs.copy(), self._numbered(rows))
+                await self._epochs.stage(connection, rows)
             elif self._ignores:
                 await insert(connection, self._to.insert(SQL("ON CONFLICT DO NOTHING")), rows)
             else:
-                await copy(connection, self._to.copy(), rows)
+                await copy_rows(connection, self._to.copy(), rows)
             self._taken = len(rows)
 
         await self._to.do(put)
-
-    def _numbered(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        """The rows as they are staged. Numbers may have gaps."""
-        position = self._epochs.position
-        for row in rows:
-            self._number += 1
-            yield (position, self._number, *row)
 
     def taken(self) -> int:
         return self._taken
@@ -169,28 +160,22 @@ class PostgresUpsertSink(Sink[Any]):
 
     async def _make_batch(self, connection: Connection) -> None:
         """A table for one batch: to copy rows and to insert them from there is the quickest way."""
-        table, columns = self._to.table.identifier, self._to.columns
-        await make_like(connection, self._batch, table, columns, ("asyncstream_number",), is_temporary=True)
-
-    @property
-    def _batch(self) -> Identifier:
-        from psycopg.sql import Identifier
-
-        return Identifier("pg_temp", "asyncstream_batch")
+        await make_batch(connection, self._to.table, self._to.columns, ("asyncstream_number",))
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
-        rows = [(number, *self._to.row(value)) for number, value in enumerate(values)]
+        rows = [(number, *row) for number, row in enumerate(self._to.rows(values))]
 
         async def put(connection: Connection) -> None:
-            await copy(connection, self._sql("COPY {batch} (asyncstream_number, {columns}) FROM STDIN"), rows)
+            await copy_rows(
+                connection, self._sql("COPY {batch} (asyncstream_number, {columns}) FROM STDIN"), rows
+            )
             await connection.execute(
                 self._sql(
                     "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {batch} "
                     "ORDER BY {key}, asyncstream_number DESC ON CONFLICT ({key}) DO {update}"
                 )
             )
-            await connection.execute(self._sql("TRUNCATE {batch}"))
 
         await self._to.transaction(put)
         self._taken = len(rows)
@@ -202,7 +187,7 @@ class PostgresUpsertSink(Sink[Any]):
         values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
         return SQL(statement).format(
             table=self._to.table.identifier,
-            batch=self._batch,
+            batch=Identifier(*BATCH),
             columns=SQL(", ").join(map(Identifier, self._to.columns)),
             key=SQL(", ").join(map(Identifier, self._key)),
             update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
-__all__ = ("TableWriter", "copy", "insert")
+__all__ = ("TableWriter", "copy_blocks", "copy_rows", "insert")
 
 T = TypeVar("T")
 
@@ -59,13 +59,17 @@ class TableWriter:
     def what(self) -> str:
         return f"table {self.table.name!r} of {self.place}"
 
-    def row(self, value: Any) -> list[Any]:
+    def rows(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """
-        The cells of a result.
+        The cells of each of some results.
 
         Raises:
-            SinkError: if it cannot be written.
+            SinkError: if one cannot be written.
         """
+        simple = self._rows.simple_rows(values)
+        return [self._row(value) for value in values] if simple is None else simple
+
+    def _row(self, value: Any) -> list[Any]:
         try:
             return self._rows.row(value)
         except Exception as error:
@@ -167,11 +171,27 @@ class TableWriter:
             await connection.close()
 
 
-async def copy(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> None:
-    """Copy rows, all or none."""
+async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:
+    """Copy rows, all or none; gives the bytes that were sent, for `copy_blocks`."""
+    block = bytearray()
     async with connection.cursor() as cursor, cursor.copy(statement) as copying:
         for row in rows:
-            await copying.write_row(row)
+            # what `write_row` does, but for a coroutine for each row
+            if part := copying.formatter.write_row(row):
+                block += part
+                await copying.write(part)
+        block += (part := copying.formatter.end())
+        await copying.write(part)
+    return bytes(block)
+
+
+async def copy_blocks(connection: Connection, statement: Composed, blocks: Iterable[bytes]) -> int:
+    """Copy what `copy_rows` gave, all or none; gives how many rows the server has taken."""
+    async with connection.cursor() as cursor:
+        async with cursor.copy(statement) as copying:
+            for block in blocks:
+                await copying.write(block)
+        return cursor.rowcount
 
 
 async def insert(connection: Connection, statement: Composed, rows: Sequence[Sequence[Any]]) -> None:

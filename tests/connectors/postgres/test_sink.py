@@ -66,6 +66,39 @@ async def test_results_appear_with_their_checkpoint(postgres_url: str) -> None:
     await sink.close()
 
 
+async def test_what_was_prepared_is_committed_by_a_job_that_writes_other_columns(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int, text text)")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    sink.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    await sink.recover(None)
+    await sink.write([{"n": 1}], None)
+    position = await sink.prepare(1)
+    await sink.close()
+    again = PostgresSink(postgres_url, "t", columns=["n", "text"])
+    again.writer = Writer(Lease(2, "here", Holder.here(0), 0), 3, "refuse")
+    await again.recover(position)
+    await again.write([{"n": 2, "text": "b"}], None)
+    await again.prepare(2)
+    await again.commit(2)
+    await again.close()
+    assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, None), (2, "b")]
+
+
+async def test_an_epoch_of_many_batches_comes_in_their_order(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (at serial, n int)")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    sink.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    await sink.recover(None)
+    for batch in range(40):
+        await sink.write([{"n": 2 * batch}, {"n": 2 * batch + 1}], None)
+    with pytest.raises(SinkError, match="invalid input syntax"):
+        await sink.write([{"n": 80}, {"n": "none"}], None)
+    await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+    assert do(postgres_url, "SELECT n FROM t ORDER BY at") == [(n,) for n in range(80)]
+
+
 async def test_rows_that_others_have_changed_are_not_taken_back(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
     writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
