@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.memory import ListSink
 from asyncstream.connectors.outlets import Outlet
-from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
+from asyncstream.plan.graph import Graph, OperatorStep, SinkStep, SourceStep, Step
 
-__all__ = ("Guarantee", "Level", "guarantees")
+__all__ = ("Guarantee", "Level", "guarantees", "left_behind")
 
 Level: TypeAlias = Literal["exactly once", "at least once", "at most once", "none"]
 
@@ -69,11 +69,34 @@ def guarantees(graph: Graph) -> list[Guarantee]:
                     reasons.append("results are kept in memory only")
                 elif source.source.hands_over:
                     reasons.append("what a job that has died had not acknowledged another one reads again")
+                    if steps := left_behind(graph, source.name, sink.name):
+                        names = " and ".join(map(repr, steps))
+                        reasons.append(f"what {names} remembers of a split does not move with it")
                 elif repeats:
                     reasons.append("the sink cannot take back what it wrote since the last checkpoint")
                 level = _LEVELS[keeps, not repeats]
                 found.append(Guarantee(source.name, sink.name, level, "; ".join(reasons)))
     return found
+
+
+def left_behind(graph: Graph, source: str, sink: str | None = None) -> list[str]:
+    """
+    The names of the steps that remember elements of a source longer than calls for them are under way. Where
+    splits move to other jobs, calls are brought to an end first; what these steps remember stays.
+
+    Args:
+        source: the name of its step.
+        sink: look at those only that lead to this sink; None: at all.
+    """
+    return [
+        step.name
+        for step in graph.behind(source)
+        if isinstance(step, OperatorStep)
+        and step.spec.schema is not None
+        and step.spec.calls is None
+        and not step.spec.keeps_only_watermarks
+        and (sink is None or any(one.name == sink for one in graph.behind(step.name)))
+    ]
 
 
 def _sinks_behind(graph: Graph, source: Step) -> Iterator[SinkStep]:

@@ -24,6 +24,8 @@ from asyncstream import (
     PipelineError,
     SessionWindows,
     SlidingWindows,
+    Source,
+    SourceBatch,
     Stream,
     Sum,
     TransactionalSink,
@@ -838,6 +840,51 @@ def test_guarantees_are_known_before_the_run(tmp_path: Path) -> None:
     }
     assert "list -> screen  at least once: the sink cannot take back" in pipeline.describe(checkpoints=True)
     assert "at least once" not in pipeline.describe()
+
+
+class Member(Source[int]):
+    """A member of a group, of whose splits some move away."""
+
+    hands_over = True
+
+    def __init__(self) -> None:
+        self.names = iter((("a", "b"), (), ("a",), ("a",)))
+        self.now: tuple[str, ...] = ()
+
+    async def read(self) -> SourceBatch[int] | None:
+        now = next(self.names, None)
+        if now is None:
+            return None
+        self.now = now
+        return SourceBatch([1], [0], split=now[0]) if now else SourceBatch([])
+
+    def splits(self) -> tuple[str, ...]:
+        return self.now
+
+    async def seek(self, position: Any) -> None: ...
+
+
+def members(*, counts: bool) -> Pipeline:
+    pipeline = Pipeline()
+    stream = pipeline.source(Member(), name="in").async_map(sleeping(0), name="calls")
+    if counts:
+        stream.key_by(str).process(Running(), name="counts").to(Ledger(), name="out")
+    else:
+        stream.to(Ledger(), name="out")
+    return pipeline
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_what_does_not_move_with_a_split_is_told_of(
+    counts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (way,) = members(counts=counts).guarantees()
+    assert way.level == "at least once"
+    assert ("what 'counts' remembers of a split does not move with it" in way.reason) is counts
+    await members(counts=counts).run()
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if "b went, none came; what 'counts' remembers" in text] == told
+    assert len(told) == counts
 
 
 async def test_checkpoints_on_disk_serve_a_job(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ class KafkaSource(Source[Any]):
         partitions: numbers of the partitions to read, by topic; None: all.
         group: share the topics with all jobs that name the same consumer group: the broker deals partitions
             out, and what is acknowledged is committed there. At least once: what a member that has died had
-            read and not committed, another one reads again; what steps remember of elements does not move.
+            read and not committed, another one reads again. What steps remember of a partition, such as
+            windows, does not move with it: `Pipeline.guarantees` names them.
         handover: how long a member may take to finish what it has read, before it lets go of its partitions:
             a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client.
         start: where to begin without a checkpoint: "earliest" or "latest".

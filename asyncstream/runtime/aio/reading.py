@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -42,6 +42,7 @@ class SourceDriver:
         source: what to read.
         head: the first operator.
         rejected: where what the source could not read as an element goes.
+        left_behind: steps that remember elements of splits that move to other jobs.
 
     Attributes:
         has_left: it is to read no more, though the source is not at its end.
@@ -52,7 +53,14 @@ class SourceDriver:
 
     recent_failures: Sequence[Failure] = ()
 
-    def __init__(self, name: str, source: Source[Any], head: Operator, rejected: Operator) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Source[Any],
+        head: Operator,
+        rejected: Operator,
+        left_behind: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.source = source
         self.gate = Gate(self._reopened)
@@ -72,7 +80,9 @@ class SourceDriver:
         self._is_marking = False
         self._read_at_mark = 0
         self._acknowledging: asyncio.Task[None] | None = None
+        self._left_behind = left_behind
         self._split_names: Sequence[str] = ()
+        self._shared_out: Collection[str] = ()  # the splits that were this job's when it last had some
         self._by_split: list[AssignEventTime] = []
 
     def _reopened(self) -> None:
@@ -220,11 +230,24 @@ class SourceDriver:
             names = [*names, entered]
         if names != self._split_names:
             self._split_names = names
+            if self._left_behind and names:
+                self._tell_of_moves(names)
             for step in self._by_split:
                 step.assign_splits(names)
         if entered is not None:
             for step in self._by_split:
                 step.enter_split(entered)
+
+    def _tell_of_moves(self, names: Sequence[str]) -> None:
+        known, self._shared_out = self._shared_out, names
+        gone, come = sorted(set(known).difference(names)), sorted(set(names).difference(known))
+        if known and (gone or come):
+            log.warning(
+                "step %r: splits have moved between jobs: %s went, %s came; what %s remembers of them stays "
+                "where it is, so results are those of a part of the elements",
+                *(self.name, ", ".join(gone) or "none", ", ".join(come) or "none"),
+                " and ".join(map(repr, self._left_behind)),
+            )
 
     def _hold(self, ahead: frozenset[str]) -> None:
         with naming(self.name, SourceError, is_awaiting=False):

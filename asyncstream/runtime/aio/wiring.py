@@ -11,6 +11,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring
+from asyncstream.plan.guarantees import left_behind
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.reading import SourceDriver
 
@@ -52,6 +53,7 @@ class RunWiring:
                 step.source,
                 connections.reader_of(Output(step.name)),
                 connections.reader_of(Output(step.name, REJECTED)),
+                left_behind(graph, step.name) if step.source.hands_over else (),
             )
             for step in graph
             if isinstance(step, SourceStep)
