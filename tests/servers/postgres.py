@@ -37,6 +37,10 @@ _numbers = count(1)
 class PostgresServer(ServerProcess):
     """A server in which anybody on this machine is its superuser."""
 
+    @property
+    def data(self) -> Path:
+        return self._folder / "data"
+
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@{HOST}:{self.port}/{database}"
 

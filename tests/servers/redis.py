@@ -34,12 +34,18 @@ class RedisServer(ServerProcess):
 
 
 @contextmanager
-def running_redis() -> Iterator[RedisServer]:
-    """A server, as long as it is used."""
+def running_redis(*more: str) -> Iterator[RedisServer]:
+    """
+    A server, as long as it is used.
+
+    Args:
+        more: options; the first is by which its port is given.
+    """
+    port_option, *others = more or ("--port",)
     binary = program("redis-server", "Debian: apt-get install redis-server")
     with TemporaryDirectory(prefix="redis") as folder:
         options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder)
-        server = RedisServer(lambda port: [binary, "--port", str(port), *options], Path(folder))
+        server = RedisServer(lambda port: [binary, port_option, str(port), *options, *others], Path(folder))
         server.start()
         try:
             yield server

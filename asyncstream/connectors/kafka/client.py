@@ -4,21 +4,18 @@ Clients of Kafka: how they are made, and what their errors mean in words.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from aiokafka.cluster import ClusterMetadata
 
-__all__ = ("Options", "addresses", "check_options", "check_topics", "telling")
-
-Options = Mapping[str, Any]
-"""What is passed through to the client: TLS, SASL, timeouts."""
+__all__ = ("addresses", "check_options", "check_topics", "telling")
 
 
 def addresses(value: str | Sequence[str]) -> list[str]:
@@ -52,20 +49,7 @@ def check_options(
         import aiokafka
     except ImportError as error:
         raise PipelineError('Kafka needs aiokafka: pip install "asyncstream[kafka]"') from error
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping):
-        raise refuse("client", "a mapping of the client's options", options)
-    known = inspect.signature(getattr(aiokafka, client)).parameters.keys()
-    for name in options:
-        if name not in known:
-            raise refuse("client", f"options of aiokafka.{client}", name)
-        if name in ours:
-            raise PipelineError(
-                f"client: {name!r} is not passed through, for it has an argument of its own, or decides over "
-                "what is lost or doubled; leave it out"
-            )
-    return dict(options)
+    return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
 
 
 @contextmanager
@@ -89,7 +73,8 @@ def telling(doing: str, kind: type[SourceError] | type[SinkError], broken: bool 
             f"{doing}: another job has begun to write by the same transactional_id, or the transaction took "
             "longer than the broker waits; this job writes nothing more"
         ) from error
-    except (errors.KafkaError, OSError, AssertionError, ValueError) as error:
+    # the last one: of a SCRAM handshake that the broker has refused in the middle
+    except (errors.KafkaError, OSError, AssertionError, ValueError, KeyError) as error:
         raised = SinkBroken if broken and kind is SinkError else kind
         raise raised(f"{doing}: {_reason(error)}") from error
 
@@ -98,7 +83,10 @@ def _reason(error: BaseException) -> str:
     from aiokafka import errors
 
     advice = {
-        errors.KafkaConnectionError: "no broker can be reached there",
+        errors.KafkaConnectionError: "no broker can be reached there, or it has refused to talk (TLS, SASL)",
+        errors.AuthenticationFailedError: "the broker does not know this user, or the password is wrong",
+        errors.UnsupportedSaslMechanismError: "the broker does not know this sasl_mechanism",
+        KeyError: "the broker has refused this user",
         errors.TopicAuthorizationFailedError: "this user has no right to the topic",
         errors.GroupAuthorizationFailedError: "this user has no right to the group",
         errors.TransactionalIdAuthorizationFailed: "this user has no right to the transactional_id",

@@ -10,7 +10,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.connectors.base import Sink
-from asyncstream.connectors.kafka.client import Options, addresses, check_options, check_topics, telling
+from asyncstream.connectors.client_options import Options
+from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
 from asyncstream.connectors.kafka.records import Encoder, Format, KafkaRecord, encoder, headers_of
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, UserFunctionError, describe_error, safe_repr

@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.kafka.client import Options, addresses, check_options, check_topics, telling
+from asyncstream.connectors.client_options import Options
+from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
 from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
 from asyncstream.connectors.kafka.records import Decoder, Format, KafkaRecord, RejectedRecord, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error

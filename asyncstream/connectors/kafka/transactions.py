@@ -44,7 +44,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.kafka.client import Options, telling
+from asyncstream.connectors.client_options import Options
+from asyncstream.connectors.kafka.client import telling
 from asyncstream.connectors.kafka.records import Encoder, Format
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.elements import Timestamps

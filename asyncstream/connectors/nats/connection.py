@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import AsyncStreamError, MissingExtra, SourceError, describe_error
 from asyncstream.validation import refuse, text
 
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-__all__ = ("Pull", "checked_url", "connect", "naming", "place_of")
+__all__ = ("Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
 
 _EXPIRES: Final = 30.0
 """Seconds after which the server forgets what it was asked for, and is asked again."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks whether the connection is still there, while nothing comes."""
+
+
+_OURS: Final = frozenset(
+    {
+        "allow_reconnect",
+        "error_cb",
+        "max_reconnect_attempts",
+        "name",
+        "reconnect_time_wait",
+        "servers",
+    }
+)
 
 
 def checked_url(url: object) -> str:
@@ -51,7 +64,14 @@ def place_of(url: str) -> str:
     return f"NATS at {parts.hostname}:{parts.port or 4222}"
 
 
-async def connect(url: str) -> Client:
+def checked_options(options: Options | None) -> dict[str, Any]:
+    """What is to be passed through to the client; what is wrong with it is a `PipelineError`."""
+    from nats.aio.client import Client
+
+    return passed_through(options, Client.connect, "nats.connect", _OURS)
+
+
+async def connect(url: str, options: Options) -> Client:
     """
     A connection that is not made again when it breaks: what was under way is uncertain then, and a restart of
     the job goes on from a checkpoint.
@@ -63,6 +83,7 @@ async def connect(url: str) -> Client:
 
     return await nats.connect(
         url,
+        **options,
         allow_reconnect=False,
         max_reconnect_attempts=1,
         reconnect_time_wait=0.1,

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.nats.connection import naming
 from asyncstream.connectors.nats.source import NatsSource, number_of
@@ -86,7 +87,7 @@ class NatsConsumerSource(NatsSource[T]):
     messages are acknowledged when the next ones are read.
 
     Args:
-        url, stream, decode, on_malformed, ends, batch: as for `NatsStreamSource`.
+        url, stream, decode, on_malformed, ends, batch, client: as for `NatsStreamSource`.
         durable: the name of the consumer; made if it is not there. One that is there must be pulled from, and
             its messages be acknowledged one by one; best without `max_ack_pending`, for all messages since
             the oldest checkpoint that is kept are pending.
@@ -109,8 +110,9 @@ class NatsConsumerSource(NatsSource[T]):
         on_malformed: Literal["fail", "reject"] = "fail",
         ends: bool = False,
         batch: int = 1000,
+        client: Options | None = None,
     ) -> None:
-        super().__init__(url, stream, decode, on_malformed, ends, batch)
+        super().__init__(url, stream, decode, on_malformed, ends, batch, client)
         self._durable = text("durable", durable)
         self._subject = None if subject is None else text("subject", subject)
         self._from_first = choice("start", start, ("first", "next")) == "first"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Encode, encoder
-from asyncstream.connectors.nats.connection import checked_url, connect, naming, place_of
+from asyncstream.connectors.nats.connection import checked_options, checked_url, connect, naming, place_of
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
@@ -40,6 +41,7 @@ class NatsSink(Sink[Any]):
         default: for JSON, makes of a value of your own type one that can be written.
         id: what tells an element from others, and is the same when it is made again: a function of it, or the
             name of a field. None: what is published again is there again.
+        client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class NatsSink(Sink[Any]):
         encode: Encode = "json",
         default: Default | None = None,
         id: Any = None,
+        client: Options | None = None,
     ) -> None:
         self._url = checked_url(url)
+        self._options = checked_options(client)
         self._subject = text("subject", subject)
         self._what = f"subject {subject!r} of {place_of(url)}"
         self._encode = encoder(encode, default)
@@ -64,7 +68,7 @@ class NatsSink(Sink[Any]):
         from nats.js.errors import NotFoundError
 
         with naming(SinkError, f"write to {self._what}"):
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, self._options)
             self._js = self._connection.jetstream()
             try:
                 await self._js.find_stream_name_by_subject(self._subject)

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.carrying import Fetching
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
-from asyncstream.connectors.nats.connection import Pull, checked_url, connect, naming, place_of
+from asyncstream.connectors.nats.connection import (
+    Pull,
+    checked_options,
+    checked_url,
+    connect,
+    naming,
+    place_of,
+)
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, text
 
@@ -31,13 +39,21 @@ class NatsSource(Source[T], Generic[T]):
     What sources of NATS share: the connection, and how messages become elements.
 
     Args:
-        url, stream, decode, on_malformed, ends, batch: as for `NatsStreamSource`.
+        url, stream, decode, on_malformed, ends, batch, client: as for `NatsStreamSource`.
     """
 
     def __init__(
-        self, url: str, stream: str, decode: Decode, on_malformed: str, ends: bool, batch: int
+        self,
+        url: str,
+        stream: str,
+        decode: Decode,
+        on_malformed: str,
+        ends: bool,
+        batch: int,
+        client: Options | None,
     ) -> None:
         self._url = checked_url(url)
+        self._options = checked_options(client)
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
@@ -52,7 +68,7 @@ class NatsSource(Source[T], Generic[T]):
     async def open(self) -> None:
         self._failure = self._pull = None
         with naming(SourceError, f"read {self._what}"):
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, self._options)
             await self._about()
 
     def _opened(self) -> Client:
@@ -160,6 +176,7 @@ class NatsStreamSource(NatsSource[T]):
             "refuse", or "go_on" with those there are.
         ends: end when there are no more messages, rather than wait for more.
         batch: how many messages one read brings at most.
+        client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
 
     def __init__(
@@ -174,8 +191,9 @@ class NatsStreamSource(NatsSource[T]):
         if_trimmed: Literal["refuse", "go_on"] = "refuse",
         ends: bool = False,
         batch: int = 1000,
+        client: Options | None = None,
     ) -> None:
-        super().__init__(url, stream, decode, on_malformed, ends, batch)
+        super().__init__(url, stream, decode, on_malformed, ends, batch, client)
         self._subject = None if subject is None else text("subject", subject)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
