@@ -252,8 +252,11 @@ class RowWriter:
         self, columns: Sequence[str], default: Default | None, native: frozenset[type] = frozenset()
     ) -> None:
         self._columns = columns
-        pick = itemgetter(*columns)
-        self._pick = pick if len(columns) > 1 else lambda record: (pick(record),)
+        self._pick: Callable[[Any], tuple[Any, ...]]
+        if len(columns) > 1:
+            self._pick = itemgetter(*columns)
+        else:  # one, or none so far
+            self._pick = lambda record: tuple(record[column] for column in columns)
         self._native = _SIMPLE | native
         self._json = JsonWriter(default)
 
