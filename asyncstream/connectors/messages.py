@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -49,8 +50,14 @@ class RejectedMessage:
         return SourceError(f"{self.source}, {self.id}: {self.reason}: {safe_repr(self.value, 200)}")
 
 
-def decoder(decode: object) -> Callable[[bytes], Any]:
-    """The function that `decode` stands for; what is no `Decode` is a `PipelineError`."""
+def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:
+    """
+    The function that `decode` stands for; what is no `Decode` is a `PipelineError`.
+
+    Args:
+        decode: what the user chose.
+        name: of the argument, for messages.
+    """
     if decode == "json":
         return orjson.loads
     if decode == "bytes":
@@ -58,40 +65,41 @@ def decoder(decode: object) -> Callable[[bytes], Any]:
     if decode == "text":
         return bytes.decode
     if isinstance(decode, str):
-        raise refuse("decode", _EXPECTED, decode)
-    return function("decode", decode)
+        raise refuse(name, _EXPECTED, decode)
+    return function(name, decode)
 
 
-def encoder(encode: object, default: Default | None = None) -> Callable[[Any], bytes]:
+def encoder(encode: object, default: Default | None = None, name: str = "encode") -> Callable[[Any], bytes]:
     """
     The function that `encode` stands for; what is no `Encode` is a `PipelineError`.
 
     Args:
         encode: what the user chose.
         default: for JSON, makes of a value of the user's own type one that can be written.
+        name: of the argument, for messages.
     """
     if encode == "json":
         return JsonWriter(default).write
     if default is not None:
         raise refuse("default", "None, for it is asked by encode='json' only", default)
     if encode == "bytes":
-        return _as_bytes
+        return partial(_as_bytes, name)
     if encode == "text":
-        return _as_text
+        return partial(_as_text, name)
     if isinstance(encode, str):
-        raise refuse("encode", _EXPECTED, encode)
-    return function("encode", encode)
+        raise refuse(name, _EXPECTED, encode)
+    return function(name, encode)
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(name: str, value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError("expected bytes")
+        raise TypeError(f"expected bytes, got {type(value).__name__}; {name}='json' writes JSON")
     return bytes(value)
 
 
-def _as_text(value: Any) -> bytes:
+def _as_text(name: str, value: Any) -> bytes:
     if not isinstance(value, str):
-        raise TypeError("expected a text")
+        raise TypeError(f"expected a text, got {type(value).__name__}; {name}='json' writes JSON")
     return value.encode()
 
 

@@ -1,36 +1,18 @@
 """
-What a Kafka record is in a pipeline, and how its bytes become a value and come of one.
+What a Kafka record is in a pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-import orjson
-
-from asyncstream.connectors.rows import JsonWriter
-from asyncstream.validation import function, refuse
+from typing import Any
 
 __all__ = (
-    "Decoder",
-    "Encoder",
-    "Format",
     "KafkaRecord",
     "RejectedRecord",
-    "decoder",
-    "encoder",
     "headers_of",
 )
-
-Decoder: TypeAlias = Callable[[bytes], Any]
-"""Makes a value of a record's bytes; raises if they are none."""
-
-Encoder: TypeAlias = Callable[[Any], bytes]
-"""Makes the bytes of a record of a value."""
-
-Format: TypeAlias = Literal["json", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +56,6 @@ class RejectedRecord:
     key: bytes | None
     value: bytes
     reason: str
-
-
-def decoder(name: str, format: Format | Decoder) -> Decoder:
-    """
-    What decodes values of a format.
-
-    Raises:
-        PipelineError: if there is no such format.
-    """
-    if format == "json":
-        return orjson.loads
-    if format == "bytes":
-        return bytes
-    if isinstance(format, str):
-        raise refuse(name, "'json', 'bytes' or a function of bytes", format)
-    return function(name, format)
-
-
-def encoder(name: str, format: Format | Encoder) -> Encoder:
-    """
-    What encodes values in a format.
-
-    Raises:
-        PipelineError: if there is no such format.
-    """
-    if format == "json":
-        return JsonWriter(None).write
-    if format == "bytes":
-        return _own_bytes
-    if isinstance(format, str):
-        raise refuse(name, "'json', 'bytes' or a function that gives bytes", format)
-    return function(name, format)
-
-
-def _own_bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"expected bytes, got {type(value).__name__}; value='json' writes JSON")
-    return bytes(value)
 
 
 def headers_of(found: Any) -> list[tuple[str, bytes | None]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
-from asyncstream.connectors.kafka.records import Encoder, Format, KafkaRecord, encoder, headers_of
+from asyncstream.connectors.kafka.records import KafkaRecord, headers_of
+from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, UserFunctionError, describe_error, safe_repr
 from asyncstream.validation import choice, function, text
@@ -66,7 +67,7 @@ class KafkaWriter:
     Args:
         topic: where to write.
         bootstrap_servers: "host:port", with commas between several; or a list.
-        value: how an element becomes bytes: "json", "bytes", or a function. None is a tombstone.
+        value: how an element becomes bytes: "json", "bytes", "text", or a function. None is a tombstone.
         key: gives the key of an element, as bytes or text; records of one key are in one partition, in order.
         headers: gives the headers of an element, pairs or a mapping of text and bytes.
         partition: gives the number of the partition; None: as the key says, or any.
@@ -79,7 +80,7 @@ class KafkaWriter:
         self,
         topic: str,
         bootstrap_servers: str | Sequence[str],
-        value: Format | Encoder,
+        value: Encode,
         key: Callable[[Any], bytes | str | None] | None,
         headers: Callable[[Any], Any] | None,
         partition: Callable[[Any], int | None] | None,
@@ -90,7 +91,7 @@ class KafkaWriter:
         self._servers = addresses(bootstrap_servers)
         self.where = ",".join(self._servers)
         self.what = f"cannot write to {topic!r} at {self.where}"
-        self._encode = encoder("value", value)
+        self._encode = encoder(value, name="value")
         self._key = None if key is None else function("key", key)
         self._headers = None if headers is None else function("headers", headers)
         self._partition = None if partition is None else function("partition", partition)
@@ -195,8 +196,8 @@ class KafkaSink(Sink[Any]):
     Args:
         topic: where to write. It must be there.
         bootstrap_servers: "host:port", with commas between several; or a list.
-        value: how an element becomes the bytes of a record: "json", "bytes", or a function. None becomes a
-            tombstone.
+        value: how an element becomes the bytes of a record: "json", "bytes", "text", or a function. None
+            becomes a tombstone.
         key: a function that gives an element's key, bytes or text; records of one key are in one partition.
         headers: a function that gives an element's headers, pairs or a mapping of text and bytes.
         partition: a function that gives the partition's number; without it the key decides.
@@ -213,7 +214,7 @@ class KafkaSink(Sink[Any]):
         topic: str,
         *,
         bootstrap_servers: str | Sequence[str],
-        value: Format | Encoder = "json",
+        value: Encode = "json",
         key: Callable[[Any], bytes | str | None] | None = None,
         headers: Callable[[Any], Any] | None = None,
         partition: Callable[[Any], int | None] | None = None,

@@ -18,7 +18,8 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
 from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
-from asyncstream.connectors.kafka.records import Decoder, Format, KafkaRecord, RejectedRecord, decoder
+from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
+from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, refuse, text
 
@@ -57,8 +58,8 @@ class KafkaSource(Source[Any]):
     Args:
         topics: their names; at least one.
         bootstrap_servers: "host:port", with commas between several; or a list.
-        value: how a record becomes an element: "json", "bytes", or a function of bytes. What it raises for is
-            a bad record. It is not asked for tombstones, which become None.
+        value: how a record becomes an element: "json", "bytes", "text", or a function of bytes. What it
+            raises for is a bad record. It is not asked for tombstones, which become None.
         records: elements are `KafkaRecord`, with key, headers and place, rather than values.
         partitions: numbers of the partitions to read, by topic; None: all.
         group: share the topics with all jobs that name the same consumer group: the broker deals partitions
@@ -81,7 +82,7 @@ class KafkaSource(Source[Any]):
         self,
         *topics: str,
         bootstrap_servers: str | Sequence[str],
-        value: Format | Decoder = "json",
+        value: Decode = "json",
         records: bool = False,
         partitions: Mapping[str, Sequence[int]] | None = None,
         group: str | None = None,
@@ -97,7 +98,7 @@ class KafkaSource(Source[Any]):
         if not self._topics or len(set(self._topics)) != len(self._topics):
             raise refuse("topics", "one or more different names", topics)
         self._servers = addresses(bootstrap_servers)
-        self._decode = decoder("value", value)
+        self._decode = decoder(value, "value")
         self._records = choice("records", records, (True, False))
         self._chosen = None if partitions is None else _chosen(partitions, self._topics)
         self._group = None if group is None else text("group", group)

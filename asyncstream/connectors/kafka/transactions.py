@@ -46,8 +46,8 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import telling
-from asyncstream.connectors.kafka.records import Encoder, Format
 from asyncstream.connectors.kafka.sink import KafkaWriter
+from asyncstream.connectors.messages import Encode
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
 from asyncstream.lease import Lease
@@ -138,7 +138,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         *,
         transactional_id: str,
         bootstrap_servers: str | Sequence[str],
-        value: Format | Encoder = "json",
+        value: Encode = "json",
         key: Callable[[Any], bytes | str | None] | None = None,
         headers: Callable[[Any], Any] | None = None,
         partition: Callable[[Any], int | None] | None = None,

@@ -8,9 +8,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import Fetching
 from asyncstream.connectors.client_options import Options
+from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.nats.connection import (
     Pull,
@@ -21,7 +20,7 @@ from asyncstream.connectors.nats.connection import (
     place_of,
 )
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, count, text
+from asyncstream.validation import choice, text
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -34,7 +33,7 @@ __all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
 T = TypeVar("T")
 
 
-class NatsSource(Source[T], Generic[T]):
+class NatsSource(MessageSource[T, "Msg"], Generic[T]):
     """
     What sources of NATS share: the connection, and how messages become elements.
 
@@ -57,16 +56,13 @@ class NatsSource(Source[T], Generic[T]):
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
-        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        self._ends = ends
-        self._batch = count("batch", batch)
+        super().__init__(on_malformed, ends, batch)
         self._connection: Client | None = None
         self._pull: Pull | None = None
-        self._fetching: Fetching[Sequence[Msg]] = Fetching(self._fetch)
-        self._failure: SourceError | None = None
 
     async def open(self) -> None:
-        self._failure = self._pull = None
+        await super().open()
+        self._pull = None
         with naming(SourceError, f"read {self._what}"):
             self._connection = await connect(self._url, self._options)
             await self._about()
@@ -94,7 +90,6 @@ class NatsSource(Source[T], Generic[T]):
         """See to it that there is a consumer: its name."""
 
     async def _fetch(self) -> Sequence[Msg]:
-        """More messages; waits for some; none at the end."""
         with naming(SourceError, f"read {self._what}"):
             while True:
                 if self._pull is None:
@@ -116,41 +111,21 @@ class NatsSource(Source[T], Generic[T]):
         """Those that are to be read."""
         return messages
 
-    def _taken(self, messages: Sequence[Msg]) -> None:
-        """These are the pipeline's now: the position is behind them."""
-        raise NotImplementedError
-
-    async def read(self) -> SourceBatch[T] | None:
+    def _check_open(self) -> None:
         self._opened()
-        if self._failure is not None:
-            raise self._failure
-        messages = await self._fetching.next()
-        if not messages:
-            return None
-        values: list[Any] = []
-        timestamps: list[int] = []
-        rejected: list[RejectedMessage] = []
-        for place, message in enumerate(messages):
-            try:
-                value = self._decode(message.data)
-            except Exception as error:
-                id = f"{message.subject} {number_of(message)}"
-                unread = RejectedMessage(self._what, id, message.data, unreadable(error))
-                if self.rejects:
-                    rejected.append(unread)
-                    continue
-                self._failure = unread.error()
-                if not values:
-                    raise self._failure from error
-                messages = messages[:place]  # they are delivered first
-                break
-            values.append(value)
-            timestamps.append(time_ms_of(message))
-        self._taken(messages)
-        return SourceBatch(values, timestamps, rejected)
+
+    def _element(self, message: Msg) -> Any:
+        try:
+            return self._decode(message.data)
+        except Exception as error:
+            id = f"{message.subject} {number_of(message)}"
+            return RejectedMessage(self._what, id, message.data, unreadable(error))
+
+    def _time_ms(self, message: Msg) -> int:
+        return time_ms_of(message)
 
     async def close(self) -> None:
-        await self._fetching.stop()
+        await super().close()
         connection, self._connection, self._pull = self._connection, None, None
         if connection is not None:
             await connection.close()

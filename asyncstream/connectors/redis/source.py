@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, TypeVar
 
-from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import Fetching
-from asyncstream.connectors.messages import Decode, RejectedMessage
+from asyncstream.connectors.message_source import GONE, MessageSource
+from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import (
     Client,
     Entries,
@@ -21,7 +20,7 @@ from asyncstream.connectors.redis.connection import (
     place_of,
 )
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, count, text
+from asyncstream.validation import choice, text
 
 __all__ = ("BLOCK_MS", "FIRST", "RedisSource", "RedisStreamSource", "entries_of")
 
@@ -34,7 +33,7 @@ FIRST = b"0-0"
 """Smaller than the id of any entry."""
 
 
-class RedisSource(Source[T], Generic[T]):
+class RedisSource(MessageSource[T, Entry], Generic[T]):
     """
     What sources of Redis share: how entries become elements.
 
@@ -56,16 +55,12 @@ class RedisSource(Source[T], Generic[T]):
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._entries = Entries(self._what, field, decode)
-        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        self._ends = ends
-        self._batch = count("batch", batch)
+        super().__init__(on_malformed, ends, batch)
         self._redis: Client | None = None
-        self._fetching: Fetching[Sequence[Entry]] = Fetching(self._fetch)
-        self._failure: SourceError | None = None
 
     async def open(self) -> None:
+        await super().open()
         self._redis = connect(self._url)
-        self._failure = None
         with naming(SourceError, f"read {self._what}"):
             await self._redis.ping()
 
@@ -74,44 +69,18 @@ class RedisSource(Source[T], Generic[T]):
             raise SourceError(f"the source of {self._what} is not open")
         return self._redis
 
-    async def _fetch(self) -> Sequence[Entry]:
-        """More entries; waits for some; none at the end."""
-        raise NotImplementedError
-
-    def _taken(self, entries: Sequence[Entry]) -> None:
-        """These are the pipeline's now: the position is behind them."""
-        raise NotImplementedError
-
-    async def read(self) -> SourceBatch[T] | None:
+    def _check_open(self) -> None:
         self._opened()
-        if self._failure is not None:
-            raise self._failure
-        entries = await self._fetching.next()
-        if not entries:
-            return None
-        values: list[Any] = []
-        timestamps: list[int] = []
-        rejected: list[RejectedMessage] = []
-        for place, (id, fields) in enumerate(entries):
-            if fields is None:  # deleted since it was delivered
-                continue
-            value = self._entries.read(id, fields)
-            if not isinstance(value, RejectedMessage):
-                values.append(value)
-                timestamps.append(int(id.partition(b"-")[0]))
-            elif self.rejects:
-                rejected.append(value)
-            else:
-                self._failure = value.error()
-                if not values:
-                    raise self._failure
-                entries = entries[:place]  # they are delivered first
-                break
-        self._taken(entries)
-        return SourceBatch(values, timestamps, rejected)
+
+    def _element(self, message: Entry) -> Any:
+        id, fields = message
+        return GONE if fields is None else self._entries.read(id, fields)  # deleted since it was delivered
+
+    def _time_ms(self, message: Entry) -> int:
+        return int(message[0].partition(b"-")[0])
 
     async def close(self) -> None:
-        await self._fetching.stop()
+        await super().close()
         redis, self._redis = self._redis, None
         if redis is not None:
             await redis.aclose()

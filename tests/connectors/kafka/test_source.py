@@ -104,7 +104,7 @@ async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
     ("options", "message"),
     [
         ({"bootstrap_servers": []}, "bootstrap_servers"),
-        ({"value": "xml"}, "value: expected 'json', 'bytes' or a function"),
+        ({"value": "xml"}, "value: expected 'json', 'bytes', 'text' or a function"),
         ({"partitions": {"other": [0]}}, "partitions"),
         ({"client": {"group_id": "g"}}, "'group_id' is not passed through"),
         ({"client": {"no_such_option": 1}}, "no_such_option"),
