@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,16 +12,15 @@ from typing import Any
 import pytest
 
 from tests.crash.batch_app import ELEMENTS, SIZE
-from tests.crash.kills import PATIENCE, ROOT
+from tests.crash.kills import PATIENCE, Forked
 
 pytestmark = pytest.mark.timeout(300)
 
 JOBS = -(-ELEMENTS // SIZE)
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.crash.batch_app", str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+def start(folder: Path) -> Forked:
+    return Forked("tests.crash.batch_app", str(folder))
 
 
 def submissions(folder: Path) -> list[dict[str, Any]]:
@@ -36,22 +33,19 @@ def killed_while_parked(folder: Path) -> None:
     polled = folder / "polled"
     process = start(folder)
     until = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < until:
+    while process.ended() is None and time.monotonic() < until:
         asked = Counter(polled.read_text().split()) if polled.exists() else Counter[str]()
         if len(asked) == JOBS and min(asked.values()) >= 10:
             break
         time.sleep(0.02)  # of a real process
-    assert process.poll() is None, (process.stderr or sys.stderr).read()
+    assert process.ended() is None, process.errors()
     process.kill()
-    process.communicate()
 
 
 def killed_while_submitting(folder: Path) -> None:
     """Start a process that is killed when the provider has a job and nobody has been told."""
     (folder / "deadly").touch()
-    process = start(folder)
-    process.communicate(timeout=PATIENCE)
-    assert process.returncode == -signal.SIGKILL
+    assert start(folder).wait() == -signal.SIGKILL
     (folder / "deadly").unlink()
 
 
@@ -64,8 +58,7 @@ def test_no_job_is_done_twice_by_processes_that_are_killed(tmp_path: Path) -> No
 
     (tmp_path / "open").touch()
     last = start(tmp_path)
-    _, errors = last.communicate(timeout=PATIENCE)
-    assert last.returncode == 0, errors.decode()
+    assert last.wait() == 0, last.errors()
     assert submissions(tmp_path) == made  # of what was parked nothing is submitted again
     assert len({one["key"] for one in made}) == JOBS
     found = [json.loads(line) for line in (tmp_path / "doubles.jsonl").read_text().splitlines()]

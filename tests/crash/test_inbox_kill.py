@@ -9,8 +9,6 @@ import json
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import closing
@@ -20,22 +18,20 @@ import pytest
 
 from tests.crash.app import POINTS
 from tests.crash.inbox_app import EVENTS
-from tests.crash.kills import PATIENCE, ROOT, killed_within
+from tests.crash.kills import Forked, killed_within
 
 KILLS = 15
 
 
-def start(folder: Path, *point: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.inbox_app", str(folder), *point], cwd=ROOT, stderr=subprocess.PIPE
-    )
+def start(folder: Path, *point: str) -> Forked:
+    return Forked("tests.crash.inbox_app", str(folder), *point)
 
 
-def wait_until_accepting(folder: Path, process: subprocess.Popen[bytes], until: float) -> None:
+def wait_until_accepting(folder: Path, process: Forked, until: float) -> None:
     """Until it has accepted something, or is at its end; processes start as slowly as the machine is busy."""
     noted = folder / "accepted"
     before = noted.stat().st_size if noted.exists() else 0
-    while process.poll() is None and time.monotonic() < until:
+    while process.ended() is None and time.monotonic() < until:
         if noted.exists() and noted.stat().st_size > before:
             return
         time.sleep(0.005)  # of a real process
@@ -47,7 +43,7 @@ def test_every_accepted_event_comes_out_once(tmp_path: Path) -> None:
     deaths: Counter[str] = Counter()
     told: Counter[str] = Counter()
 
-    def end(process: subprocess.Popen[bytes], seconds: float, how: str) -> None:
+    def end(process: Forked, seconds: float, how: str) -> None:
         ending = killed_within(process, seconds)
         if ending == "killed":
             deaths[how] += 1
@@ -61,10 +57,10 @@ def test_every_accepted_event_comes_out_once(tmp_path: Path) -> None:
         if turn % 5 == 4:
             paused = start(tmp_path)
             wait_until_accepting(tmp_path, paused, time.monotonic() + 10)
-            paused.send_signal(signal.SIGSTOP)
+            paused.signal(signal.SIGSTOP)
             follower = start(tmp_path)
             wait_until_accepting(tmp_path, follower, time.monotonic() + 4)
-            paused.send_signal(signal.SIGCONT)
+            paused.signal(signal.SIGCONT)
             end(paused, chance.uniform(0.1, 0.4), "paused")
             end(follower, chance.uniform(0.1, 0.4), "followed")
             continue
@@ -75,8 +71,7 @@ def test_every_accepted_event_comes_out_once(tmp_path: Path) -> None:
         end(process, chance.uniform(0.0, 0.25), point or "any moment")
     (tmp_path / "may end").touch()
     last = start(tmp_path)
-    _, errors = last.communicate(timeout=PATIENCE)
-    assert last.returncode == 0, errors.decode()
+    assert last.wait() == 0, last.errors()
 
     with closing(sqlite3.connect(tmp_path / "results.sqlite")) as database:
         results = database.execute("SELECT id, doubled FROM results ORDER BY id").fetchall()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.journal_app import ELEMENTS
-from tests.crash.kills import PATIENCE, ROOT
+from tests.crash.kills import PATIENCE, Forked
 from tests.crash.till import LATENCY, Till
 
 KILLS = 20
@@ -28,9 +26,8 @@ def till() -> Iterator[Till]:
         yield running
 
 
-def start(folder: Path, till: Till) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.crash.journal_app", str(folder), till.url]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+def start(folder: Path, till: Till) -> Forked:
+    return Forked("tests.crash.journal_app", str(folder), till.url)
 
 
 @pytest.mark.timeout(600)
@@ -40,18 +37,17 @@ def test_no_call_is_paid_for_twice_unless_it_ran_at_a_kill(till: Till, tmp_path:
     for _ in range(KILLS):
         before, process = till.count(), start(tmp_path, till)
         until = time.monotonic() + PATIENCE
-        while till.count() == before and process.poll() is None and time.monotonic() < until:
+        while till.count() == before and process.ended() is None and time.monotonic() < until:
             time.sleep(0.005)  # of a real process
         time.sleep(chance.uniform(0.0, 0.6))
-        assert process.poll() is None, (process.stderr or sys.stderr).read()
-        unanswered += till.unanswered()
+        assert process.ended() is None, process.errors()
+        killed = time.monotonic()
         process.kill()
-        process.communicate()
         time.sleep(2 * LATENCY)  # the server does not know that nobody listens
+        unanswered += till.unanswered_at(killed)
     assert till.count() < ELEMENTS, "there is something left to do"
     last = start(tmp_path, till)
-    _, errors = last.communicate(timeout=PATIENCE)
-    assert last.returncode == 0, errors.decode()
+    assert last.wait() == 0, last.errors()
 
     receipts = [json.loads(line) for line in (tmp_path / "receipts.jsonl").read_text().splitlines()]
     assert sorted(receipt["id"] for receipt in receipts) == list(range(ELEMENTS))

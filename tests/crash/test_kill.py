@@ -9,8 +9,6 @@ import json
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.crash.app import POINTS, TABLES
-from tests.crash.kills import PATIENCE, ROOT, killed_within
+from tests.crash.kills import PATIENCE, Forked, killed_within
 
 KILLS = 32
 """For each of the two variants."""
@@ -53,17 +51,14 @@ class Runs:
         self.folder, self.store = folder, store
         (folder / "events.jsonl").write_text(events())
 
-    def start(self, *point: str, on_held: str = "refuse") -> subprocess.Popen[bytes]:
-        arguments = [str(self.folder), "ordered", self.store, on_held, *point]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.app", *arguments], cwd=ROOT, stderr=subprocess.PIPE
-        )
+    def start(self, *point: str, on_held: str = "refuse") -> Forked:
+        return Forked("tests.crash.app", str(self.folder), "ordered", self.store, on_held, *point)
 
-    def wait_for_checkpoint(self, process: subprocess.Popen[bytes], at_most: float = PATIENCE) -> None:
+    def wait_for_checkpoint(self, process: Forked, at_most: float = PATIENCE) -> None:
         """Until there is a new one in the store: processes start as slowly as the machine is busy."""
         before, until = self._newest_ns(), time.monotonic() + at_most
         self.wait_until(
-            lambda: self._newest_ns() > before or process.poll() is not None or time.monotonic() > until
+            lambda: self._newest_ns() > before or process.ended() is not None or time.monotonic() > until
         )
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
@@ -79,8 +74,7 @@ class Runs:
     def finish(self) -> None:
         (self.folder / "may end").touch()
         process = self.start()
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors.decode()
+        assert process.wait() == 0, process.errors()
 
     def results(self) -> dict[str, list[Any]]:
         """All that the sinks have left, in order."""
@@ -92,14 +86,6 @@ class Runs:
             for table in TABLES:
                 left[table] = database.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
         return left
-
-
-def is_stopped(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it is paused by a signal, or at its end."""
-    if process.poll() is not None:
-        return True
-    status = Path(f"/proc/{process.pid}/stat").read_text()
-    return status.rpartition(")")[2].split()[0] == "T"
 
 
 class Killer:
@@ -117,7 +103,7 @@ class Killer:
         passes = self.chance.choice((1, 2, 3, 5, 8, 13, 21, 34))
         process = self.runs.start(*([] if point is None else [f"kill:{point}:{passes}"]))
         told = self.told.total()
-        self.end(process, self.chance.uniform(0.4, 1.6), point)
+        self.end(process, self.chance.uniform(0.05, 1.2), point)
         assert self.told.total() == told
 
     def two_at_once(self) -> None:
@@ -125,7 +111,7 @@ class Killer:
         on_held = self.chance.choice(("refuse", "wait"))
         first, second = (self.runs.start(on_held=on_held) for _ in range(2))
         if on_held == "refuse":
-            self.runs.wait_until(lambda: first.poll() is not None or second.poll() is not None)
+            self.runs.wait_until(lambda: first.ended() is not None or second.ended() is not None)
         else:
             self.runs.wait_for_checkpoint(first)
         self.end(first, self.chance.uniform(0.0, 0.6))
@@ -135,18 +121,18 @@ class Killer:
         """One stops at some point, or at any moment, so the other follows; then the first wakes up."""
         point, passes = self.chance.choice(POINTS), self.chance.choice((1, 2, 3, 5, 8, 13, 21, 34))
         paused = self.runs.start(f"stop:{point}:{passes}")
-        until = time.monotonic() + self.chance.uniform(1.0, 2.0)
-        self.runs.wait_until(lambda: is_stopped(paused) or time.monotonic() > until)
-        paused.send_signal(signal.SIGSTOP)  # there are stores that never pass some points
-        self.runs.wait_until(lambda: is_stopped(paused))
+        until = time.monotonic() + self.chance.uniform(0.6, 1.6)
+        self.runs.wait_until(lambda: paused.is_stopped() or time.monotonic() > until)
+        paused.signal(signal.SIGSTOP)  # there are stores that never pass some points
+        self.runs.wait_until(lambda: paused.is_stopped())
         follower = self.runs.start(on_held="wait")
         # one that is stopped in a transaction holds a lock that nobody can break: it must wake up
         self.runs.wait_for_checkpoint(follower, at_most=5.0)
-        paused.send_signal(signal.SIGCONT)
+        paused.signal(signal.SIGCONT)
         self.end(follower, self.chance.uniform(0.2, 0.6))
         self.end(paused, self.chance.uniform(0.0, 0.6))
 
-    def end(self, process: subprocess.Popen[bytes], seconds: float, point: str | None = None) -> None:
+    def end(self, process: Forked, seconds: float, point: str | None = None) -> None:
         """Have it end, and note how."""
         ending = killed_within(process, seconds)
         if ending == "killed":

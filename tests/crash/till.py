@@ -81,7 +81,10 @@ class Till:
         """Calls so far."""
         return sum(map(len, self.calls.values()))
 
-    def unanswered(self) -> int:
-        """Calls whose answer has not arrived, as far as the server can know."""
-        lately = time.monotonic() - ON_THE_WAY
-        return len(self._running) + sum(sent > lately for sent in self._sent)
+    def unanswered_at(self, moment: float) -> int:
+        """
+        Calls whose answer had not arrived at that time of the clock, as far as the server can know.
+
+        To be asked for when it is through with them: some may have been on the way to it.
+        """
+        return len(self._running) + sum(sent > moment - ON_THE_WAY for sent in self._sent)
