@@ -11,6 +11,9 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
+# two processes: many tests wait for others, or for time to go by
+SHARED  := -n 2 --dist loadgroup
+
 .PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup
 
@@ -18,12 +21,12 @@ demo: setup
 	$(BIN)/python -m examples.flights
 	$(BIN)/python -m examples.flights.on_spark
 
-# two at a time, the long ones first: each leaves the other a core, and its output comes when it is through
+# two at a time, the long ones first; its output comes when one is through
 test: lint
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types docs
 
 quick: lint
-	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark and not web and not broker"
+	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest $(SHARED) -m "not slow and not spark and not web and not broker"
 
 bench: setup
 	$(BIN)/python -m benchmarks
@@ -41,7 +44,7 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/python -m pytest --ignore=tests/spark
+	$(BIN)/python -m pytest $(SHARED) --ignore=tests/spark
 
 tests-spark: setup
 	$(BIN)/python -m pytest tests/spark
@@ -49,7 +52,7 @@ tests-spark: setup
 # what may differ once more on the newest Python, if that is another one than .venv has
 ifneq ($(OLDEST),$(NEWEST))
 tests-newest: .venv-newest/ready
-	.venv-newest/bin/python -m pytest -p no:cacheprovider -m "not once and not broker"
+	.venv-newest/bin/python -m pytest $(SHARED) -p no:cacheprovider -m "not once and not broker"
 else
 tests-newest:
 endif
