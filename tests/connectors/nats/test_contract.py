@@ -75,7 +75,7 @@ def log(folder: Path) -> NatsStreamSource[Any]:
 
 
 def consumer(folder: Path) -> NatsConsumerSource[Any]:
-    return NatsConsumerSource(PLACE["url"], stream_of(folder), durable="d", batch=5, ack_wait=0.3)
+    return NatsConsumerSource(PLACE["url"], stream_of(folder), durable="d", batch=5, ack_wait=0.5)
 
 
 def sink(folder: Path) -> NatsSink:
