@@ -103,6 +103,8 @@ class Budget:
         self._number = 0
         self._queue: deque[tuple[Cost, asyncio.Future[int]]] = deque()
         self._settled: dict[int, dict[str, float]] = {}
+        self._asked: tuple[BudgetRequest, list[tuple[Cost, asyncio.Future[int]]]] | None = None
+        """What the store was told and asked, for which calls, and has not answered."""
         self._running = 0
         self._said = False
         self._background = Background()
@@ -218,8 +220,8 @@ class Budget:
         if records is None:
             return
         try:
-            if self._settled or self._raised:
-                await self._ask(records, self._request([]))
+            while self._asked is not None or self._settled or self._raised:
+                await self._exchange(records, [])
         except RecordsAway as error:
             log.warning(
                 "%r is away; what calls have cost is counted as it was expected: %s", self.scope, error
@@ -299,14 +301,13 @@ class Budget:
             while self._queue or self._settled or self._raised:
                 self._wake.clear()
                 waiting = [(cost, place) for cost, place in self._queue if not place.done()]
-                asked = [cost for cost, _ in waiting]
                 if self.scope is None:
-                    answer = self._exchange_here(asked)
+                    answer = self._exchange_here([cost for cost, _ in waiting])
+                    self._let_in(waiting, answer)
                 else:
                     if self._records is None:
                         self._records = self.scope.records()
-                    answer = await self._until_answered(self._records, self._request(asked))
-                self._let_in(waiting, answer)
+                    answer = await self._until_answered(self._records, waiting)
                 while self._queue and self._queue[0][1].done():
                     self._queue.popleft()
                 if self._queue and not answer.admitted:
@@ -319,12 +320,13 @@ class Budget:
         finally:
             self._serving = False
 
-    async def _until_answered(self, records: Records, request: BudgetRequest) -> BudgetAnswer:
-        """Ask until there is an answer: whether it has been done is not known before."""
+    async def _until_answered(
+        self, records: Records, waiting: list[tuple[Cost, asyncio.Future[int]]]
+    ) -> BudgetAnswer:
         pause = RETRY
         while True:
             try:
-                return await self._ask(records, request)
+                return await self._exchange(records, waiting)
             except RecordsAway as error:
                 if not self.away:
                     self.away = True
@@ -332,13 +334,26 @@ class Budget:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _ask(self, records: Records, request: BudgetRequest) -> BudgetAnswer:
+    async def _exchange(
+        self, records: Records, waiting: list[tuple[Cost, asyncio.Future[int]]]
+    ) -> BudgetAnswer:
+        """
+        Tell the store what has ended, and ask for calls that wait. What was not answered is asked again as it
+        was: whether it has been done is not known before.
+
+        Raises:
+            RecordsAway: if the store does not answer.
+        """
         assert self.scope is not None
+        if self._asked is None:
+            self._asked = self._request([cost for cost, _ in waiting]), waiting
+        request, waiting = self._asked
         answer = await records.update(
             f"budget:{self.scope.name}", lambda record, moment: exchange(record, request)
         )
-        self.away = False
+        self._asked, self.away = None, False
         self._note(answer)
+        self._let_in(waiting, answer)
         return answer
 
 

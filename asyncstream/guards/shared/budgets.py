@@ -65,7 +65,7 @@ class BudgetAnswer(NamedTuple):
     Attributes:
         admitted: how many of those that it asked for may begin, from the first on.
         period: in which they count.
-        spent: by unit, in this period.
+        spent: by unit, in the present period.
         limits: those that hold.
     """
 
@@ -87,8 +87,10 @@ def exchange(record: dict[str, Any], request: BudgetRequest) -> tuple[dict[str, 
     for unit, limit in request.raised.items():
         raised[unit] = max(limit, raised.get(unit, limit))
     limits = {unit: max(limit, raised.get(unit, limit)) for unit, limit in request.limits.items()}
-    seen: dict[str, list[int]] = dict(record.get("seen", {}))
-    number, admitted = seen.pop(request.client, (-1, 0))
+    seen: dict[str, Sequence[int]] = dict(record.get("seen", {}))
+    number, admitted, *then = seen.pop(request.client, (-1, 0))
+    # what was let in by an exchange whose answer was lost counts in the period of that exchange
+    counts_in = then[0] if number == request.number and then else period
     if number != request.number:
         for unit, change in request.settled.get(period, {}).items():
             spent[unit] = spent.get(unit, 0.0) + change
@@ -99,11 +101,11 @@ def exchange(record: dict[str, Any], request: BudgetRequest) -> tuple[dict[str, 
             for unit, amount in cost.items():
                 spent[unit] = spent.get(unit, 0.0) + amount
             admitted += 1
-    seen[request.client] = [request.number, admitted]
+    seen[request.client] = [request.number, admitted, counts_in]
     for client in list(seen)[:-REMEMBERED]:
         del seen[client]
     record = {"period": period, "spent": spent, "raised": raised, "seen": seen}
-    return record, BudgetAnswer(admitted, period, spent, limits)
+    return record, BudgetAnswer(admitted, counts_in, spent, limits)
 
 
 def _fits(cost: Cost, spent: Cost, limits: Cost) -> bool:

@@ -37,6 +37,14 @@ def test_what_is_asked_for_again_is_not_done_twice() -> None:
     assert (first, record) == (second, again)
 
 
+def test_what_was_let_in_without_an_answer_counts_in_the_period_in_which_it_was() -> None:
+    record, first = ask({}, 1, 4.0, now_ms=DAY - 1, per_ms=DAY)
+    record, _ = ask(record, 1, 9.0, client="b", now_ms=DAY, per_ms=DAY)
+    record, again = ask(record, 1, 4.0, now_ms=DAY, per_ms=DAY)
+    assert (again.admitted, again.period) == (first.admitted, first.period)
+    assert ask(record, 2, now_ms=DAY, per_ms=DAY)[1].spent == {"usd": 9.0}
+
+
 def test_a_period_begins_with_nothing_spent_and_settles_what_is_of_it() -> None:
     record, _ = ask({}, 1, 9.0, now_ms=DAY - 1, per_ms=DAY)
     record, answer = ask(record, 2, 9.0, now_ms=DAY, per_ms=DAY, settled={0: {"usd": 50.0}})
