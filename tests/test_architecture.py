@@ -69,8 +69,8 @@ OPTIONAL = frozenset(
 )
 """Not there after a plain install, at least not everywhere: imported where they are used."""
 
-SPARKS_OWN = "runtime.spark.json_lines.format"
-"""Holds subclasses of Spark's classes, which Spark looks for by name; imported where they are registered."""
+SPARKS_OWN = ("runtime.spark.json_lines.format", "runtime.spark.sources.format")
+"""Hold subclasses of Spark's classes, which Spark looks for by name; imported where they are registered."""
 
 PYTESTS_OWN = "testing.plugin"
 """Imported by pytest, by its entry point."""
@@ -293,9 +293,12 @@ def imports_only_what_is_declared(module: Module) -> Iterator[str]:
 def imports_optional_packages_late(module: Module) -> Iterator[str]:
     late = {id(node) for scope in scopes(module.tree) for node in ast.walk(scope)}
     for imported, node in module.imports():
-        optional = imported.split(".")[0] in OPTIONAL or imported.startswith(f"asyncstream.{SPARKS_OWN}.")
-        if optional and id(node) not in late and module.name not in (SPARKS_OWN, PYTESTS_OWN):
+        optional = imported.split(".")[0] in OPTIONAL or imported.startswith(OWN_NAMES)
+        if optional and id(node) not in late and module.name not in (*SPARKS_OWN, PYTESTS_OWN):
             yield f"imports {imported} when it is itself imported"
+
+
+OWN_NAMES = tuple(f"asyncstream.{name}." for name in SPARKS_OWN)
 
 
 def scopes(tree: ast.Module) -> Iterator[ast.AST]:

@@ -79,7 +79,7 @@ def test_every_fence_is_closed_and_every_block_found() -> None:
 @pytest.mark.timeout(SPARK_LIMIT + 30)
 @pytest.mark.parametrize(("where", "code"), SHOWN, ids=[where for where, _ in SHOWN])
 def test_code_runs(where: str, code: str, tmp_path: Path) -> None:
-    uses_spark = "pyspark" in code
+    uses_spark = "local_spark" in code
     if uses_spark:
         pytest.importorskip("pyspark")
     program = tmp_path / "shown.py"

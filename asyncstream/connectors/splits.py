@@ -164,14 +164,22 @@ class SplitSource(Source[T]):
             self._looks = True
             self._looking = asyncio.create_task(self._keep_looking(self._every), name="asyncstream splits")
 
-    async def _look(self) -> None:
+    async def names(self) -> list[str]:
+        """Those of all the splits that there are now, also of what has been read. Also before `open`."""
         if not callable(self._given):
-            self.assign(*self._given)
-            return
+            return list(self._given)
         found: Any = self._given()
         if inspect.isawaitable(found):
             found = await found
-        self.assign(*found)
+        return list(found)
+
+    def part(self, name: str) -> Source[T]:
+        """A new source of one split only."""
+        source: Source[T] = self._make(name)
+        return source
+
+    async def _look(self) -> None:
+        self.assign(*await self.names())
 
     async def _keep_looking(self, every: float) -> None:
         try:

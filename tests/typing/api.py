@@ -6,6 +6,7 @@ A `type: ignore` in the last function marks what must be refused; mypy complains
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -116,7 +117,17 @@ from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
 from asyncstream.pipeline.keyed import WindowResults
 from asyncstream.plan import Guarantee
-from asyncstream.runtime.spark import SparkPlan, enrich, enrich_apart, enrich_column, local_spark
+from asyncstream.runtime.spark import (
+    SparkPlan,
+    enrich,
+    enrich_apart,
+    enrich_column,
+    local_spark,
+    once_in_database,
+    once_in_delta,
+    once_in_folders,
+    register_source,
+)
 from asyncstream.state import MapDescriptor, TimeToLive, ValueDescriptor
 from asyncstream.telemetry import JobCollector, exposition, instrument
 from asyncstream.testing import Check, Harness, harness, source_contract, store_contract
@@ -561,6 +572,11 @@ def on_spark(
     assert_type(enriched, DataFrame)
     assert_type(enrich_apart(rows, SeatLookup(), schema=columns, on_error="route", concurrency=50), SparkPlan)
     assert_type(enrich_column(seats_of, text, timeout=timedelta(seconds=1)), Callable[..., Column])
+    register_source(spark, lambda: JsonLinesSource("in.jsonl"), schema=columns, quiet=timedelta(seconds=1))
+    rows.writeStream.foreachBatch(once_in_database(lambda: sqlite3.connect("out.db"), "planes"))
+    planned.write_stream(once_in_database(lambda: sqlite3.connect("out.db"), print, ledger="done"))
+    rows.writeStream.foreachBatch(once_in_folders("planes", format="orc", compression="zstd"))
+    rows.writeStream.foreachBatch(once_in_delta("planes", query="planes"))
     pipeline.on_spark(spark, inputs=outputs, outputs={})
 
 

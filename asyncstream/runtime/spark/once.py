@@ -1,0 +1,240 @@
+"""
+Functions for `foreachBatch` that write each micro-batch once, though Spark may hand it over again.
+
+Spark hands over a micro-batch, and notes down that it was written afterwards. If the driver dies in between,
+the micro-batch comes again, with the same rows and the same number. So whoever writes must notice the number:
+
+| into | how |
+|---|---|
+| a database | the number stands in a table, changed in the transaction that writes the rows |
+| folders of files | each micro-batch has a folder of its own, which is replaced |
+| Delta | the table's own log has the number, as `txnAppId` and `txnVersion` |
+
+A number counts for one query, which goes by the identity that Spark keeps in its checkpoint: a query with a
+new checkpoint is another one, and begins with 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from asyncstream.connectors.sqlite.database import quoted
+from asyncstream.errors import PipelineError
+from asyncstream.validation import function, refuse, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ("once_in_database", "once_in_delta", "once_in_folders")
+
+Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
+"""Those of a micro-batch; of a plan's `write_stream`, by the names of the outputs."""
+
+INSERTED = 1000
+"""Rows that go to a database at a time."""
+
+_PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+"""What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
+
+
+def once_in_database(
+    connect: Callable[[], Any],
+    write: str | Callable[[Any, Any], None],
+    *,
+    ledger: str = "asyncstream_batches",
+    query: str | None = None,
+) -> Callable[[Any, int], None]:
+    """
+    Write each micro-batch in one transaction of a database, together with its number.
+
+        out.writeStream.foreachBatch(once_in_database(lambda: psycopg.connect(DSN), "minutes"))
+        plan.write_stream(once_in_database(lambda: sqlite3.connect("out.db"), write_both))
+
+    The driver writes. For more rows than one connection can take, let Spark's own JDBC writer replace a table
+    beside it (`rows.write.mode("overwrite").jdbc(...)`), and let `write` bring over what is there, by
+    `INSERT INTO minutes SELECT * FROM minutes_beside`.
+
+    Args:
+        connect: gives a new connection of the DB-API, such as of `psycopg` or `sqlite3`, that does not commit
+            by itself. Closed after each micro-batch.
+        write: given the rows (as `foreachBatch` and `write_stream` give them) and the connection; must not
+            commit. Or the name of a table, perhaps "schema.table", into which rows are inserted by the names
+            of their columns.
+        ledger: the table of numbers, which is made if it is not there.
+        query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
+            over Spark Connect. A name of yours must change with the query's checkpoint.
+
+    Raises:
+        PipelineError: if an argument is not as described.
+    """
+    function("connect", connect)
+    into = _inserting(_quoted("write", write)) if isinstance(write, str) else function("write", write)
+    table, named = _quoted("ledger", ledger), _named(query)
+
+    def write_batch(rows: Rows, number: int) -> None:
+        mine = named or _query_of(rows)
+        connection = connect()
+        place = _place(connection)
+        with closing(connection):
+            try:
+                is_new = _take_down(connection, place, table, mine, number)
+                if is_new:
+                    into(rows, connection)
+                    _check_transaction(connection, "write: it has ended the transaction of its micro-batch")
+                    connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+        if not is_new:
+            _compute(rows)
+
+    return write_batch
+
+
+def once_in_folders(
+    path: str, *, format: str = "parquet", query: str | None = None, **options: str
+) -> Callable[[Any, int], None]:
+    """
+    Write each micro-batch into a folder of its own, `path/query=.../batch=00000012`, replacing what is there.
+
+    `spark.read.format(format).load(path)` reads all of them, with `query` and `batch` as further columns. One
+    who reads while a micro-batch is written may see a part of it: the last folder is whole when it holds
+    `_SUCCESS`.
+
+    Args:
+        path: of the folder that holds the others, for Spark: a folder, or a URL.
+        format: of Spark's: "parquet", "orc", "json", "csv".
+        query: as for `once_in_database`.
+        options: of the format.
+    """
+    text("path", path)
+    text("format", format)
+    named = _named(query)
+    if named is not None and "/" in named:
+        raise refuse("query", "a name that a folder can have", query)
+
+    def write_batch(rows: DataFrame, number: int) -> None:
+        folder = f"{path.rstrip('/')}/query={named or _query_of(rows)}/batch={number:08}"
+        rows.write.format(format).options(**options).mode("overwrite").save(folder)
+
+    return write_batch
+
+
+def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Callable[[Any, int], None]:
+    """
+    Append each micro-batch to a Delta table, which leaves out one whose number it knows.
+
+    The options that say so are Delta's `txnAppId` and `txnVersion`.
+
+    Args:
+        path: of the table.
+        query: as for `once_in_database`.
+        options: of Delta's writer, such as `mergeSchema="true"`.
+    """
+    text("path", path)
+    named = _named(query)
+
+    def write_batch(rows: DataFrame, number: int) -> None:
+        known = {"txnAppId": named or _query_of(rows), "txnVersion": str(number)}
+        rows.write.format("delta").options(**options, **known).mode("append").save(path)
+
+    return write_batch
+
+
+# ------------------------------------------------------------------ inside
+
+
+def _named(query: str | None) -> str | None:
+    return None if query is None else text("query", query)
+
+
+def _query_of(rows: Rows) -> str:
+    """The identity of the query whose micro-batch this is."""
+    frame = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
+    try:
+        found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except Exception:  # over Spark Connect
+        found = None
+    if found is None:
+        raise PipelineError(
+            "Spark does not tell here which query this is a micro-batch of: say query='a name for it', "
+            "another one with each new checkpoint"
+        )
+    return str(found)
+
+
+def _compute(rows: Rows) -> None:
+    """Have Spark compute rows that are in the database already: its own state moves on with each of them."""
+    for frame in rows.values() if isinstance(rows, Mapping) else (rows,):
+        frame.write.format("noop").mode("overwrite").save()
+
+
+def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:
+    """Whether this micro-batch is the first with this number; writes the number, and does not commit."""
+    place = _place(connection)
+    cursor = connection.cursor()
+    cursor.execute(
+        f"CREATE TABLE IF NOT EXISTS {table} (query VARCHAR(200) PRIMARY KEY, batch BIGINT NOT NULL)"
+    )
+    connection.commit()
+    # the row is locked from here on: another driver with the same query waits, and finds the number
+    known = (number, query, number)
+    cursor.execute(f"UPDATE {table} SET batch = {place} WHERE query = {place} AND batch < {place}", known)
+    if cursor.rowcount == 0:
+        cursor.execute(f"SELECT batch FROM {table} WHERE query = {place}", (query,))
+        if cursor.fetchone() is not None:
+            connection.rollback()
+            return False
+        cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
+    _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
+    return True
+
+
+def _check_transaction(connection: Any, problem: str) -> None:
+    """Refuse a connection without a transaction under way, as far as it tells."""
+    is_open = getattr(connection, "in_transaction", None)  # of sqlite3
+    if is_open is None:
+        status = getattr(getattr(connection, "info", None), "transaction_status", None)  # of psycopg
+        is_open = None if status is None else int(status) != 0
+    if is_open is False:
+        raise PipelineError(f"{problem}: the rows and the number of a micro-batch must be committed together")
+
+
+def _place(connection: Any) -> str:
+    name = type(connection).__module__.partition(".")[0]
+    style = getattr(sys.modules.get(name), "paramstyle", None)
+    if style not in _PLACES:
+        raise refuse("connect", "a connection of a DB-API module whose paramstyle is one of these", style)
+    return _PLACES[style]
+
+
+def _quoted(argument: str, table: str) -> str:
+    parts = text(argument, table).split(".")
+    if not all(parts):
+        raise refuse(argument, "the name of a table, or 'schema.table'", table)
+    return ".".join(map(quoted, parts))
+
+
+def _inserting(table: str) -> Callable[[Any, Any], None]:
+    """A function that inserts the rows into a table."""
+
+    def insert(rows: DataFrame, connection: Any) -> None:
+        if isinstance(rows, Mapping):
+            raise PipelineError("write: several outputs need a function of yours that writes them")
+        names = ", ".join(map(quoted, rows.columns))
+        places = ", ".join(_place(connection) for _ in rows.columns)
+        statement = f"INSERT INTO {table} ({names}) VALUES ({places})"
+        cursor = connection.cursor()
+        for some in _chunks(iter(rows.toLocalIterator())):
+            cursor.executemany(statement, some)
+
+    return insert
+
+
+def _chunks(rows: Iterator[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    while some := [tuple(row) for row in islice(rows, INSERTED)]:
+        yield some

@@ -1,0 +1,156 @@
+"""
+A registered source as Spark knows it: subclasses of its own classes.
+
+This module needs PySpark to be imported, for Spark looks for these classes by name, in the driver and in
+workers. What they do is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from asyncstream.connectors import Source, SplitSource
+from asyncstream.errors import PipelineError
+from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
+from asyncstream.runtime.spark.sources.register import SourceSettings
+from asyncstream.runtime.spark.wire.rows import RowWriter
+from asyncstream.runtime.spark.worker.loop import loop_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ("BoundedReader", "SourceFormat", "StreamReader", "format_of")
+
+WAIT_SECONDS = 0.2
+"""How long a micro-batch waits for its first row, and is filled: Spark asks again at once."""
+
+
+class SourceFormat(DataSource):
+    """What is registered with a session."""
+
+    settings: ClassVar[SourceSettings]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.settings.name
+
+    def schema(self) -> StructType:
+        return self.settings.schema
+
+    def reader(self, schema: StructType) -> BoundedReader:
+        self.settings.most(self.options)
+        return BoundedReader(self.settings, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self.settings, schema, self.settings.most(self.options))
+
+
+def format_of(settings: SourceSettings) -> type[SourceFormat]:
+    """A class of its own for each source: Spark makes the instances."""
+    return type("RegisteredSource", (SourceFormat,), {"settings": settings})
+
+
+class BoundedReader(DataSourceReader):
+    """Reads a source to its end."""
+
+    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+        self._make = settings.make
+        self._writer = _writer(settings, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        source = self._make()
+        if not isinstance(source, SplitSource):
+            return [InputPartition(None)]
+        return [InputPartition(name) for name in loop_thread().call(source.names())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        def make() -> Source[Any]:
+            source = self._make()
+            return source.part(partition.value) if isinstance(source, SplitSource) else source
+
+        loop, pulled = loop_thread(), Pulled(make, WAIT_SECONDS)
+        try:
+            loop.call(pulled.initial())
+            while (values := loop.call(pulled.more())) is not None:
+                yield from self._writer.batches(values)
+        finally:
+            loop.call(pulled.close())
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    A stream: Spark has one of these in the driver, for as long as the query runs, and one in each task.
+
+    What is in a micro-batch travels to its tasks with the partitions, as Arrow.
+    """
+
+    def __init__(self, settings: SourceSettings, schema: StructType, most: int) -> None:
+        if not settings.make().is_replayable():
+            raise PipelineError(
+                f"format {settings.name!r}: the source cannot be read again from a position, so a query "
+                "that is started again would lose rows, or have them twice; take one that has positions, "
+                "or write what comes into a file, a table or a log first"
+            )
+        self._settings = settings
+        self._writer = _writer(settings, schema)
+        self._most = most
+        self._wait: float | None = None
+        self._is_done = False
+        self._made: Pulled | None = None
+
+    def initialOffset(self) -> Offset:
+        return loop_thread().call(self._pulled.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._wait = self._settings.quiet_seconds
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        if self._is_done:
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = loop_thread().call(self._pulled.latest(start, most, self._wait))
+        self._is_done = self._wait is not None and end == start
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        splits = loop_thread().call(self._pulled.values(start, end))
+        return [InputPartition(_packed(self._writer.batches(values))) for values in splits.values()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.ipc.open_stream(partition.value) as batches:
+            yield from batches
+
+    def commit(self, end: Offset) -> None:
+        loop_thread().call(self._pulled.done(end))
+
+    def stop(self) -> None:
+        if self._made is not None:
+            loop_thread().call(self._made.close())
+
+    @property
+    def _pulled(self) -> Pulled:
+        if self._made is None:
+            self._made = Pulled(self._settings.make, WAIT_SECONDS)
+        return self._made
+
+
+def _writer(settings: SourceSettings, schema: StructType) -> RowWriter:
+    return RowWriter(f"source {settings.name}", schema)
+
+
+def _packed(batches: Iterator[pa.RecordBatch]) -> bytes:
+    every = list(batches)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, every[0].schema) as stream:
+        for batch in every:
+            stream.write_batch(batch)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed

@@ -1,0 +1,128 @@
+"""Micro-batches written once into a database, without Spark: what a crash leaves, and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from asyncstream import PipelineError
+from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
+
+
+class Computed:
+    """Rows of which it is only known that Spark has been asked to compute them."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    @property
+    def write(self) -> Computed:
+        return self
+
+    def format(self, name: str) -> Computed:
+        assert name == "noop"
+        return self
+
+    def mode(self, name: str) -> Computed:
+        return self
+
+    def save(self) -> None:
+        self.times += 1
+
+
+def insert(rows: Any, connection: Any) -> None:
+    connection.cursor().execute("INSERT INTO out VALUES (1)")
+
+
+def count_in(connection: Any) -> Any:
+    return connection.execute("SELECT count(*) FROM out").fetchone()[0]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE TABLE out (v)")
+    return tmp_path / "x.db"
+
+
+def test_micro_batch_is_written_once_and_by_each_query(path: Path) -> None:
+    rows = Computed()
+    mine = once_in_database(lambda: sqlite3.connect(path), insert, query="mine")
+    other = once_in_database(lambda: sqlite3.connect(path), insert, query="other")
+    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 0), (mine, 1), (other, 0), (other, 5)]:
+        write(rows, number)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 4
+        known = connection.execute("SELECT * FROM asyncstream_batches ORDER BY query").fetchall()
+    assert known == [("mine", 1), ("other", 5)]
+    assert rows.times == 3, "what is left out is computed: Spark's own state goes on with it"
+
+
+def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:
+    def failing(rows: Any, connection: Any) -> None:
+        insert(rows, connection)
+        raise RuntimeError("the disk is full")
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path)
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        once_in_database(connect, failing, query="q")(Computed(), 0)
+    with closing(connect()) as connection:
+        assert count_in(connection) == 0
+    once_in_database(connect, insert, query="q")(Computed(), 0)
+    with closing(connect()) as connection:
+        assert count_in(connection) == 1
+
+
+def test_transaction_that_is_not_one_is_refused(path: Path) -> None:
+    by_itself = once_in_database(lambda: sqlite3.connect(path, isolation_level=None), insert, query="q")
+    with pytest.raises(PipelineError, match=r"connect: the connection commits by itself \(autocommit\)"):
+        by_itself(Computed(), 0)
+
+    def committing(rows: Any, connection: Any) -> None:
+        insert(rows, connection)
+        connection.commit()
+
+    with pytest.raises(PipelineError, match="write: it has ended the transaction of its micro-batch"):
+        once_in_database(lambda: sqlite3.connect(path), committing, query="r")(Computed(), 0)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(":memory:")
+
+    wrong: list[tuple[Any, str]] = [
+        (lambda: once_in_database("x.db", insert), "connect: expected a function"),  # type: ignore[arg-type]
+        (lambda: once_in_database(connect, 5), "write: expected a function"),  # type: ignore[arg-type]
+        (lambda: once_in_database(connect, "a..b"), "write: expected the name of a table"),
+        (lambda: once_in_database(connect, insert, ledger=""), "ledger: expected a non-empty text"),
+        (lambda: once_in_database(connect, insert, query=""), "query: expected a non-empty text"),
+        (lambda: once_in_folders(""), "path: expected a non-empty text"),
+        (lambda: once_in_folders("x", query="a/b"), "query: expected a name that a folder can have"),
+        (lambda: once_in_delta(""), "path: expected a non-empty text"),
+        (lambda: once_in_database(object, insert, query="q")(None, 0), "connect: expected a connection of a"),
+        (lambda: once_in_database(connect, insert)(Computed(), 0), "Spark does not tell here which query"),
+    ]
+    for use, message in wrong:
+        with pytest.raises(PipelineError, match=message):
+            use()
+
+
+@pytest.mark.broker
+def test_postgres_has_each_micro_batch_once(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE out (v integer)")
+    once = once_in_database(lambda: psycopg.connect(postgres_url), insert, ledger="public.done", query="q")
+    for number in (0, 0, 1):
+        once(Computed(), number)
+    with psycopg.connect(postgres_url) as connection:
+        assert count_in(connection) == 2
+        assert connection.execute("SELECT query, batch FROM public.done").fetchall() == [("q", 1)]
+    with pytest.raises(PipelineError, match="the connection commits by itself"):
+        once_in_database(lambda: psycopg.connect(postgres_url, autocommit=True), insert, query="q")(None, 7)

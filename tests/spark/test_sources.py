@@ -1,0 +1,193 @@
+"""Sources cut into micro-batches, without Spark: what is read again is what was read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream import PipelineError, SourceError
+from asyncstream.connectors import Items, Source, SourceBatch, SplitSource
+from asyncstream.runtime.spark import register_source
+from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
+from asyncstream.runtime.spark.sources.register import SourceSettings
+from asyncstream.testing.loop import run_virtual
+from tests.spark.cluster import event_columns
+
+
+def in_splits(parts: Sequence[int], batch: int, parallel: int) -> SplitSource[tuple[str, int]]:
+    """Splits of so many elements each, that say which they are."""
+
+    def make(name: str) -> Items[tuple[str, int]]:
+        return Items([(name, number) for number in range(parts[int(name)])], batch=batch)
+
+    return SplitSource(make, [str(number) for number in range(len(parts))], parallel=parallel)
+
+
+async def all_batches(pulled: Pulled, start: Offset, most: int | None) -> list[tuple[Offset, Offset, Any]]:
+    """Micro-batches until nothing more comes; offsets as Spark keeps them."""
+    found = []
+    while (end := json.loads(json.dumps(await pulled.latest(start, most)))) != start:
+        found.append((start, end, await pulled.values(start, end)))
+        start = end
+    return found
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    st.integers(1, 7),
+    st.integers(1, 7),
+    st.integers(1, 9),
+    st.integers(1, 3),
+)
+def test_micro_batches_have_everything_once_and_come_again_alike(
+    parts: list[int], batch: int, other: int, most: int, parallel: int
+) -> None:
+    async def main() -> None:
+        pulled = Pulled(lambda: in_splits(parts, batch, parallel), 0.2)
+        found = await all_batches(pulled, await pulled.initial(), most)
+        await pulled.close()
+        seen: dict[str, list[Any]] = {str(number): [] for number in range(len(parts))}
+        for start, end, splits in found:
+            assert 0 < sum(map(len, splits.values())) < most + batch
+            for name, elements in splits.items():
+                seen[name] += elements
+            again = Pulled(lambda: in_splits(parts, other, parallel), 0.2)
+            assert await again.values(start, end) == splits, "read in pieces of another size"
+            rest = await all_batches(again, end, most)
+            await again.close()
+            behind = {name: sum(len(later.get(name, ())) for *_, later in rest) for name in seen}
+            assert behind == {name: parts[int(name)] - len(seen[name]) for name in seen}
+        assert seen == {name: [(name, number) for number in range(parts[int(name)])] for name in seen}
+
+    run_virtual(main())
+
+
+class Slow(Source[int]):
+    """Gives a number every so often, for ever, and says what it is told."""
+
+    def __init__(self, seconds: float, told: list[tuple[str, int]] | None = None) -> None:
+        self.seconds, self.told, self.at = seconds, [] if told is None else told, 0
+
+    async def read(self) -> SourceBatch[int]:
+        await asyncio.sleep(self.seconds)
+        self.at += 1
+        return SourceBatch([self.at])
+
+    def position(self) -> int:
+        return self.at
+
+    async def seek(self, position: int) -> None:
+        self.at = position
+
+    async def acknowledge(self, position: int) -> None:
+        self.told.append(("acknowledge", position))
+
+    async def forget(self, position: int) -> None:
+        self.told.append(("forget", position))
+
+
+def run_pulled(
+    make: Callable[[], Source[Any]], use: Callable[[Pulled], Coroutine[Any, Any, None]], wait: float = 0.2
+) -> None:
+    async def main() -> None:
+        pulled = Pulled(make, wait)
+        try:
+            await use(pulled)
+        finally:
+            await pulled.close()
+
+    run_virtual(main())
+
+
+def test_micro_batch_is_what_comes_while_it_waits() -> None:
+    async def use(pulled: Pulled) -> None:
+        start = await pulled.initial()
+        assert start == {"position": "0", "rows": {}}
+        end = await pulled.latest(start, None)
+        assert end == {"position": "4", "rows": {"": 4}}
+        assert await pulled.values(start, end) == {"": [1, 2, 3, 4]}
+        end = await pulled.latest(end, 2)
+        assert end["position"] == "6", "it is full"
+
+    run_pulled(lambda: Slow(0.045), use)
+
+
+def test_what_a_silent_source_gives_later_is_not_lost() -> None:
+    async def use(pulled: Pulled) -> None:
+        start = await pulled.initial()
+        for _ in range(4):
+            assert await pulled.latest(start, None) == start
+        end = await pulled.latest(start, None)
+        assert await pulled.values(start, end) == {"": [1]}, "its read was not begun anew"
+        assert await pulled.latest(end, None, wait_seconds=5) == {"position": "2", "rows": {"": 1}}
+
+    run_pulled(lambda: Slow(0.9), use)
+
+
+def test_source_is_told_what_is_done() -> None:
+    told: list[tuple[str, int]] = []
+
+    async def use(pulled: Pulled) -> None:
+        end = await pulled.latest(await pulled.initial(), 3)
+        await pulled.latest(end, 3)
+        await pulled.done(end)
+
+    run_pulled(lambda: Slow(0.01, told), use)
+    assert told == [("acknowledge", 3), ("forget", 3)]
+
+
+def test_rows_that_do_not_come_again_are_an_error() -> None:
+    async def use(pulled: Pulled) -> None:
+        lost = r"Items has ended, and 2 elements of a micro-batch that Spark runs again have not come"
+        with pytest.raises(SourceError, match=lost):
+            await pulled.values({"position": "1", "rows": {}}, {"position": "5", "rows": {"": 4}})
+        with pytest.raises(SourceError, match="cannot go on at element 7 of 3"):
+            await pulled.latest({"position": "7", "rows": {}}, None)
+
+    run_pulled(lambda: Items([1, 2, 3]), use)
+
+
+def test_what_a_source_rejects_is_an_error() -> None:
+    class Rejecting(Slow):
+        rejects = True
+
+        async def read(self) -> SourceBatch[int]:
+            return SourceBatch([], rejected=["?"])
+
+    async def use(pulled: Pulled) -> None:
+        with pytest.raises(SourceError, match=r"Rejecting has rejected .* leave on_malformed='reject' out"):
+            await pulled.latest(await pulled.initial(), None)
+
+    run_pulled(lambda: Rejecting(0), use)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    session: Any = None
+    given: dict[str, Any] = {"make": lambda: Items([1]), "schema": event_columns()}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"make": [1]}, "make: expected a function, got"),
+        ({"make": lambda: [1]}, r"make: expected a function that gives a Source, got \[1\]"),
+        ({"schema": 5}, "schema: expected a StructType"),
+        ({"name": ""}, "name: expected a non-empty text"),
+        ({"max_rows_per_trigger": 0}, "max_rows_per_trigger: expected an integer of at least 1"),
+        ({"quiet": -1}, "quiet: expected"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(PipelineError, match=message):
+            register_source(session, **(given | arguments))
+
+
+def test_options_are_refused_unless_there_are_such() -> None:
+    settings = SourceSettings(lambda: Items([1]), "prices", event_columns(), 50, 5.0)
+    assert settings.most({}) == 50
+    assert settings.most({"maxRowsPerTrigger": "7"}) == 7
+    with pytest.raises(PipelineError, match="format 'prices' has no option 'path'"):
+        settings.most({"path": "x"})
+    with pytest.raises(PipelineError, match="maxRowsPerTrigger: expected an integer of at least 1, got 'x'"):
+        settings.most({"maxRowsPerTrigger": "x"})
