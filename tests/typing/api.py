@@ -122,6 +122,7 @@ from asyncstream.runtime.spark import (
     enrich,
     enrich_apart,
     enrich_column,
+    failure_text,
     local_spark,
     once_in_database,
     once_in_delta,
@@ -573,6 +574,7 @@ def on_spark(
     assert_type(enrich_apart(rows, SeatLookup(), schema=columns, on_error="route", concurrency=50), SparkPlan)
     assert_type(enrich_column(seats_of, text, timeout=timedelta(seconds=1)), Callable[..., Column])
     register_source(spark, lambda: JsonLinesSource("in.jsonl"), schema=columns, quiet=timedelta(seconds=1))
+    assert_type(failure_text(ValueError()), str)
     rows.writeStream.foreachBatch(once_in_database(lambda: sqlite3.connect("out.db"), "planes"))
     planned.write_stream(once_in_database(lambda: sqlite3.connect("out.db"), print, ledger="done"))
     rows.writeStream.foreachBatch(once_in_folders("planes", format="orc", compression="zstd"))

@@ -10,6 +10,7 @@ counted), `plan` (DataFrames), and `compatibility` (what Spark does otherwise).
 
 from asyncstream.runtime.spark.column import enrich_column
 from asyncstream.runtime.spark.enrich import enrich, enrich_apart
+from asyncstream.runtime.spark.failures import failure_text
 from asyncstream.runtime.spark.json_lines import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.runtime.spark.once import once_in_database, once_in_delta, once_in_folders
 from asyncstream.runtime.spark.plan import SparkPlan
@@ -24,6 +25,7 @@ __all__ = (
     "enrich",
     "enrich_apart",
     "enrich_column",
+    "failure_text",
     "local_spark",
     "log_progress",
     "need_java",

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS
+from asyncstream.runtime.spark.failures import failure_in
 from asyncstream.runtime.spark.session import need_pyspark
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQue
     """
     Log a line for each micro-batch of every query of the session, to the logger `asyncstream.spark`.
 
-    What a plan with `observe=` counts is part of the line, as far as it is not zero.
+    What a plan with `observe=` counts is part of the line, as far as it is not zero. A query that fails has
+    an error in the log, as `failure_text` tells it.
 
     Args:
         spark: the session whose queries are logged.
@@ -43,7 +45,9 @@ def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQue
 
         def onQueryIdle(self, event: Any) -> None: ...
 
-        def onQueryTerminated(self, event: Any) -> None: ...
+        def onQueryTerminated(self, event: Any) -> None:
+            if event.exception is not None:
+                log.error("%s has failed: %s", event.id, failure_in(event.exception))
 
     lines = Lines()
     spark.streams.addListener(lines)

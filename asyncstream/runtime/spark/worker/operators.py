@@ -4,6 +4,7 @@ The operators of one stage, made and connected for one run, with an `Exit` at th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -328,13 +329,26 @@ class StageOperators:
 
 @contextmanager
 def telling_the_cause() -> Iterator[None]:
-    """PySpark reports an exception without its cause: here the user's own traceback becomes part of it."""
+    """
+    Has PySpark report an error by its message, which names step and element, and by the user's own traceback.
+
+    By itself it shows neither the cause of an exception nor, before pages of our frames, its message.
+    """
     try:
         yield
     except AsyncStreamError as error:
         if error.__cause__ is not None:
             error.add_note("".join(format_exception(error.__cause__)).rstrip())
+            _hide_frames()
         raise
+
+
+def _hide_frames() -> None:
+    """What Spark's setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does to a worker."""
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None:  # this process ends with the error
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 @contextmanager

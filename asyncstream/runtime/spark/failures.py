@@ -1,0 +1,49 @@
+"""
+What a failed job says of itself, without Spark's part.
+
+An error of a task passes through Spark as text: PySpark's words, those of ours, and forty lines of Java. Ours
+begin with the name of their class, and end where Java's begin.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ("failure_in", "failure_text")
+
+_OURS: Final = re.compile(r"^.*?asyncstream\.errors\.(?=\w+: )", re.MULTILINE)
+
+_JAVA: Final = re.compile(
+    r"^(?:\tat | ?SQLSTATE: |\n?Driver stacktrace:|\n?JVM stacktrace:|=== Streaming Query ===)", re.MULTILINE
+)
+
+
+def failure_text(failed: BaseException | StreamingQuery) -> str:
+    """
+    Why a job has failed: step, error and element first, then the traceback of your function.
+
+        print(failure_text(query))
+        UserFunctionError: step 'planes': LookupError: no plane 3, on element {'id': 3}
+        Traceback (most recent call last): ...
+
+    Args:
+        failed: what an action has raised, such as `collect()`; or a query that has ended.
+
+    Returns:
+        What is not of asyncstream as Spark says it, without the lines of Java; of a query that has not failed
+        an empty text.
+    """
+    error: Any = failed if isinstance(failed, BaseException) else failed.exception()
+    return "" if error is None else failure_in(str(error))
+
+
+def failure_in(text: str) -> str:
+    """As `failure_text`, of what Spark says."""
+    found = list(_OURS.finditer(text))
+    ours = text[found[0].end() :] if found else text
+    java = _JAVA.search(ours)
+    return (ours if java is None else ours[: java.start()]).strip()

@@ -1,0 +1,120 @@
+"""What a failed job says, and that the calls of a cancelled one end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from asyncstream.runtime.spark import enrich, failure_text, log_progress
+from asyncstream.runtime.spark.failures import failure_in
+from tests.spark.cluster import event_columns, frame, stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+ROWS = [{"key": "k", "ts": number, "v": number} for number in range(10)]
+
+TOLD = "UserFunctionError: step 'planes': LookupError: no plane 3, on element {'key': 'k', 'ts': 3, 'v': 3}"
+
+
+async def fail_on_three(row: dict[str, Any]) -> dict[str, Any]:
+    if row["v"] == 3:
+        raise LookupError("no plane 3")
+    return row
+
+
+def check(told: str) -> None:
+    lines = told.splitlines()
+    assert lines[0] == TOLD
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-1] == "LookupError: no plane 3"
+    assert "in fail_on_three" in told
+    assert not any(word in told for word in ("java", "scala", "org.apache", "run_stage"))
+
+
+def test_failed_action_begins_with_step_and_element(spark: SparkSession) -> None:
+    out = enrich(frame(spark, ROWS), fail_on_three, schema=event_columns(), name="planes")
+    with pytest.raises(Exception, match="no plane 3") as caught:
+        out.collect()
+    check(failure_text(caught.value))
+    shown = str(caught.value).splitlines()
+    assert TOLD in shown[1], "Spark's own line is the first, and ours the next"
+
+
+def test_failed_query_begins_with_step_and_element(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = stream(spark, tmp_path / "in", [ROWS])
+    out = enrich(rows, fail_on_three, schema=event_columns(), name="planes")
+    caplog.set_level(logging.ERROR, "asyncstream.spark")
+    lines = log_progress(spark)
+    try:
+        query = out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+        with pytest.raises(Exception, match="no plane 3"):
+            query.awaitTermination(200)
+        check(failure_text(query))
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(lines)
+    assert f"{query.id} has failed: {TOLD}" in caplog.messages[0]
+
+
+def test_calls_of_a_cancelled_job_end(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark gives a task two seconds, and ends its worker."""
+    beats = tmp_path / "beats"
+
+    def note() -> None:
+        with open(beats, "a") as file:
+            file.write(".")
+
+    async def beat(row: dict[str, Any]) -> dict[str, Any]:
+        while True:
+            note()
+            await asyncio.sleep(0.02)
+
+    errors: list[str] = []
+
+    def collect() -> None:
+        spark.sparkContext.setJobGroup("slow", "calls that never end", interruptOnCancel=True)
+        try:
+            enrich(frame(spark, ROWS), beat, schema=event_columns()).collect()
+        except Exception as error:
+            errors.append(str(error))
+
+    def size() -> int:
+        return beats.stat().st_size if beats.exists() else 0
+
+    running = threading.Thread(target=collect)
+    running.start()
+    until = time.monotonic() + 100
+    while not size() and time.monotonic() < until:
+        time.sleep(0.02)
+    spark.sparkContext.cancelJobGroup("slow")
+    running.join(100)
+    assert "cancelled" in errors[0]
+    quiet = 0
+    while quiet < 10 and time.monotonic() < until + 60:
+        before = size()
+        time.sleep(0.1)
+        quiet = quiet + 1 if size() == before else 0
+    assert quiet == 10, "no call goes on"
+
+
+def test_what_is_not_of_a_step_stays_as_spark_says_it() -> None:
+    assert failure_in("[TABLE_NOT_FOUND] no such table\n\tat org.apache.X\n\tat java.Y") == (
+        "[TABLE_NOT_FOUND] no such table"
+    )
+    assert failure_in("") == ""
+    lost = "Job aborted: X: asyncstream.errors.InternalError: lost\nat once"
+    assert failure_in(f"{lost}\n\nDriver stacktrace:\n\tat org") == "InternalError: lost\nat once"
+    assert failure_in(f"{lost}\n SQLSTATE: 38000\n\tat org") == "InternalError: lost\nat once"
