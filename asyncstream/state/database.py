@@ -2,21 +2,23 @@
 RocksDB, through `rocksdict`, as a place for rows: in a directory that is emptied when it is opened.
 
 The directory belongs to one job of one process. It is marked as a state's, so that nothing else is ever
-deleted, and locked while it is in use. What a killed process has left there is of no use.
+deleted, and locked while it is in use. What a killed process has left there is of no use. Therefore there is
+no write-ahead log either, and nothing is brought to the disk by force.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, Final
 
 from asyncstream.errors import MissingExtra, StateError, describe_error
 from asyncstream.filelock import lock
+from asyncstream.state.stored import Stored
 from asyncstream.validation import count, refuse
 
 __all__ = ("Database", "DiskState")
@@ -73,14 +75,9 @@ class DiskState:
         object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
 
 
-class Database:
+class Database(Stored):
     """
     Bytes under names, in their order, in a directory that is this object's alone.
-
-    Attributes:
-        get: what is under a name, or None.
-        broken: why it cannot be used any more, or None.
-        on_failure: told of that once.
 
     Args:
         settings: what the user chose.
@@ -95,7 +92,7 @@ class Database:
             import rocksdict
         except ImportError as error:
             raise MissingExtra("state on disk", "disk") from error
-        self._where = str(settings.directory)
+        super().__init__(str(settings.directory))
         self._lock = _claimed(settings.directory)
         self._options = rocksdict.ReadOptions
         self._batch = rocksdict.WriteBatch
@@ -108,23 +105,13 @@ class Database:
         except Exception as error:  # rocksdict has no class of its own for what RocksDB says
             self._lock.close()
             raise StateError(f"state cannot be kept in {self._where}: {describe_error(error)}") from error
-        self.get: Callable[[bytes], bytes | None] = self._database.get
-        self.broken: StateError | None = None
-        self.on_failure: Callable[[StateError], None] = _nothing_else
-        self._tables = 0
-
-    def next_number(self) -> int:
-        """Of a table that has none yet."""
-        self._tables += 1
-        return self._tables
+        self.get = self._database.get
 
     def get_many(self, names: list[bytes]) -> list[bytes | None]:
-        """What is under these names, in their order."""
         found: list[bytes | None] = self._database.get(names)
         return found
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
-        """Have these, and these no more."""
         batch = self._batch(raw_mode=True)
         for name, data in puts:
             batch.put(name, data)
@@ -133,17 +120,14 @@ class Database:
         self._database.write(batch, self._write_options)
 
     def delete(self, name: bytes) -> None:
-        """Have this no more."""
         self._database.delete(name, self._write_options)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Have nothing from `begin` up to, and without, `end`."""
         batch = self._batch(raw_mode=True)
         batch.delete_range(begin, end)
         self._database.write(batch, self._write_options)
 
     def scan(self, begin: bytes, end: bytes) -> Any:
-        """An iterator of the database at the first name from `begin` on; it ends before `end`."""
         options = self._options()
         options.set_iterate_upper_bound(end)
         iterator = self._database.iter(options)
@@ -154,44 +138,11 @@ class Database:
 
     def close(self) -> None:
         """Give the directory up, and empty it."""
-        self.get = self._refuse
-        if self.broken is None:
-            self.broken = StateError(f"the state in {self._where} was closed")
+        self._end()
         with suppress(Exception):  # of a full disk, or a directory that is gone: nothing of it is needed
             self._database.close()
         shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
         self._lock.close()
-
-    def fail(self, error: BaseException | str) -> NoReturn:
-        """
-        Give up.
-
-        Raises:
-            StateError: says why, this time and from now on.
-        """
-        if self.broken is None:
-            if isinstance(error, StateError):
-                self.broken = error
-            else:
-                text = error if isinstance(error, str) else describe_error(error)
-                self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
-                self.broken.__cause__ = error if isinstance(error, BaseException) else None
-            self.get = self._refuse
-            self.on_failure(self.broken)
-        raise self.broken
-
-    def _refuse(self, name: bytes) -> bytes | None:
-        self.check()
-        return None
-
-    def check(self) -> None:
-        """Raise if it cannot be used any more."""
-        if self.broken is not None:
-            raise self.broken
-
-
-def _nothing_else(error: StateError) -> None:
-    """For those who see what is raised."""
 
 
 def _claimed(directory: Path) -> BinaryIO:

@@ -1,24 +1,18 @@
 """
-The oldest generation of tables on disk, in RocksDB: state that is larger than memory.
+The oldest generation of tables on disk: state that is larger than memory.
 
 Theory
 ------
-One database holds the old rows of all tables of a job. The name of an entry is
-
-    table       4 bytes, the number of the table in this process
-    namespace   a byte that says its kind, then: nothing for None; 8 bytes for an int, such that the earliest
-                comes first; 16 for a pair of them, a window; else 8, the number of the namespace
-    hash        8 bytes, `hash(key)`
-
-so the rows of a namespace lie together, and the earliest timer is found by one seek. Keys that are equal have
-the same hash, as in a dict, be they 1, 1.0 or True; those that only share it share an entry, a list. An
-entry is the pickle of (key, place, value), where the places give the order in which rows were first put;
-for a pair, and for what is numbered, the namespace itself comes last.
+One database holds the old rows of all tables of a job. The name of an entry is made of the table, the
+namespace and the hash of the key (`row_names`), so the rows of a namespace lie together, and the earliest
+timer is found by one seek. Keys that are equal have the same hash, as in a dict, be they 1, 1.0 or True;
+those that only share it share an entry, a list. An entry is the pickle of (key, place, value), where the
+places give the order in which rows were first put; for a pair, and for what is numbered, the namespace itself
+comes last.
 
 Hashes of texts differ from process to process, and pickles may name classes as they are now. Neither does
-harm, since the directory is a cache: it belongs to the process that has opened it, is emptied when it is
-opened, and is never read by another. What is to last goes into checkpoints. Therefore there is no
-write-ahead log either, and nothing is brought to the disk by force.
+harm, since what is stored is a cache: of the process that has made it, or of others that hash alike and know
+the same classes (`kept`, `reopened`). What is to last goes into checkpoints.
 
 An error of the database (a full disk, a directory that is gone) is the end of the job: it is told to who
 opened the database, so that user code that catches every exception cannot hide it, and from then on every
@@ -27,33 +21,30 @@ call fails.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from struct import Struct
 from typing import Any, Final
 
 from asyncstream.errors import StateError, describe_error, safe_repr
-from asyncstream.state.database import Database
+from asyncstream.state.row_names import (
+    HASH,
+    INT,
+    INTS,
+    NONE,
+    NUMBERED,
+    PAIR,
+    PAIRS,
+    TABLE,
+    ZERO,
+    as_int,
+    behind,
+    int_in,
+)
 from asyncstream.state.rows import MISSING, SLICE, Entry, Rows
+from asyncstream.state.stored import Stored
 
 __all__ = ("DiskRows",)
-
-_TABLE: Final = Struct(">I")
-_HASH: Final = Struct(">q")
-_INT: Final = Struct(">Q")
-_PAIR: Final = Struct(">QQ")
-
-_KIND: Final = _TABLE.size
-"""Where in a name the namespace begins, with its kind."""
-
-_ZERO: Final = 1 << 63
-"""Added to an int, so that negative ones come before others."""
-
-_NONE, _INTS, _PAIRS, _NUMBERED = b"\0", b"\1", b"\2", b"\3"
-
-_NUMBERS: Final = (bool, float, int)
 
 _PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
 """Types of keys that are equal to their copies."""
@@ -75,11 +66,14 @@ class DiskRows:
 
     __slots__ = (
         "_count",
+        "_dumps",
         "_high",
+        "_loads",
         "_low",
         "_low_is_exact",
         "_names",
         "_next",
+        "_number",
         "_numbers",
         "_own",
         "_prefix",
@@ -87,10 +81,12 @@ class DiskRows:
     )
     is_remote = True
 
-    def __init__(self, stored: Database) -> None:
+    def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._prefix = _TABLE.pack(stored.next_number())
-        self._own = self._prefix + _NONE
+        self._dumps, self._loads = stored.dumps, stored.loads
+        self._number = stored.next_number()
+        self._prefix = TABLE.pack(self._number)
+        self._own = self._prefix + NONE
         self._count = 0
         self._next = 0  # place of the next row that is new
         self._low = _AFTER_ALL  # no namespace that is an int lies below
@@ -102,6 +98,27 @@ class DiskRows:
     def __len__(self) -> int:
         return self._count
 
+    def kept(self) -> tuple[Any, ...]:
+        """What `reopened` needs besides the entries."""
+        bounds = self._low, self._low_is_exact, self._high
+        return self._number, self._count, self._next, bounds, self._names
+
+    @classmethod
+    def reopened(cls, stored: Stored, kept: tuple[Any, ...]) -> DiskRows:
+        """
+        The rows that another has stored there, which is used no more.
+
+        Args:
+            kept: what its `kept` gave when it was.
+        """
+        rows = cls(stored)
+        rows._number, rows._count, rows._next, bounds, rows._names = kept
+        rows._low, rows._low_is_exact, rows._high = bounds
+        rows._numbers = {namespace: number for number, namespace in enumerate(rows._names)}
+        rows._prefix = TABLE.pack(rows._number)
+        rows._own = rows._prefix + NONE
+        return rows
+
     # ------------------------------------------------------------------ one row
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
@@ -109,29 +126,29 @@ class DiskRows:
             self._stored.check()
             return MISSING
         try:
-            data = self._stored.get(self._prefix_of(namespace) + _HASH.pack(hash(key)))
+            data = self._stored.get(self._prefix_of(namespace) + HASH.pack(hash(key)))
             if data is None:
                 return MISSING
-            held = pickle.loads(data)
+            held = self._loads(data)
         except Exception as error:
             self._stored.fail(error)
         row = _row_of(held, key)
         return MISSING if row is None else row[2]
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        name = self._prefix_of(namespace) + _HASH.pack(hash(key))
+        name = self._prefix_of(namespace) + HASH.pack(hash(key))
         try:
             self._stored.check()
             data = self._stored.get(name)
             if data is None:
                 return False
-            held = pickle.loads(data)
+            held = self._loads(data)
             row = _row_of(held, key)
             if row is None:
                 return False
             rest = [other for other in held if other is not row] if type(held) is list else []
             if rest:
-                self._stored.write([(name, pickle.dumps(rest, 5))])
+                self._stored.write([(name, self._dumps(rest))])
             else:
                 self._stored.delete(name)
         except Exception as error:
@@ -147,9 +164,9 @@ class DiskRows:
         found: list[Any] = []
         try:
             self._stored.check()
-            names = [self._prefix_of(namespace) + _HASH.pack(hash(key)) for namespace, key in places]
+            names = [self._prefix_of(namespace) + HASH.pack(hash(key)) for namespace, key in places]
             for (_, key), data in zip(places, self._stored.get_many(names), strict=True):
-                row = None if data is None else _row_of(pickle.loads(data), key)
+                row = None if data is None else _row_of(self._loads(data), key)
                 found.append(MISSING if row is None else row[2])
         except Exception as error:
             self._stored.fail(error)
@@ -163,7 +180,7 @@ class DiskRows:
             places: of those that are new; None: they come last.
         """
         stored = self._stored
-        prefix_of, pack = self._prefix_of, _HASH.pack
+        prefix_of, pack = self._prefix_of, HASH.pack
         try:
             stored.check()
             names = [prefix_of(namespace) + pack(hash(key)) for namespace, key, _ in entries]
@@ -175,13 +192,13 @@ class DiskRows:
             for name, data, entry, place in zip(names, found, entries, places, strict=True):
                 held = changed.get(name)
                 if held is None and data is not None:
-                    held = pickle.loads(data)
+                    held = self._loads(data)
                 changed[name] = self._with(held, entry, place)
             stored.write([(name, self._pickled(held)) for name, held in changed.items()])
         except Exception as error:
             stored.fail(error)
         for namespace in {namespace for namespace, _, _ in entries}:
-            number = None if namespace is None else _as_int(namespace)
+            number = None if namespace is None else as_int(namespace)
             if number is not None:
                 self._high = max(self._high, number)
                 if number <= self._low:
@@ -203,7 +220,7 @@ class DiskRows:
             row = (*found[:2], value, *found[3:])
             return [row if each is found else each for each in held] if type(held) is list else row
         if type(key) not in _PLAIN:
-            _check_key(key)
+            _check_key(key, self._stored)
         row = (key, place, value)
         if namespace is not None and type(namespace) is not int:
             row = (*row, namespace)
@@ -214,7 +231,7 @@ class DiskRows:
 
     def _pickled(self, held: Any) -> bytes:
         try:
-            return pickle.dumps(held, 5)
+            return self._dumps(held)
         except Exception as error:  # of any class in there
             key = held[0][0] if type(held) is list else held[0]
             raise StateError(
@@ -243,7 +260,7 @@ class DiskRows:
     def __contains__(self, namespace: Hashable) -> bool:
         if not self._count:
             return False
-        number = _as_int(namespace)
+        number = as_int(namespace)
         if number is not None:
             if number < self._low:
                 return False
@@ -251,18 +268,18 @@ class DiskRows:
                 return True
         prefix = self._prefix_of(namespace)
         try:
-            return bool(self._stored.scan(prefix, _behind(prefix)).valid())
+            return bool(self._stored.scan(prefix, behind(prefix)).valid())
         except Exception as error:
             self._stored.fail(error)
 
     def of(self, namespace: Hashable) -> Rows:
         if not self._count:
             return {}
-        number = _as_int(namespace)
+        number = as_int(namespace)
         if number is not None and number < self._low:
             return {}
         prefix = self._prefix_of(namespace)
-        rows = [row for _, row in self._rows(prefix, _behind(prefix))]
+        rows = [row for _, row in self._rows(prefix, behind(prefix))]
         rows.sort(key=itemgetter(1))
         return {row[0]: row[2] for row in rows}
 
@@ -272,35 +289,35 @@ class DiskRows:
         prefix = self._prefix_of(namespace)
         names: list[bytes] = []
         count = 0
-        for name, _ in self._rows(prefix, _behind(prefix)):
+        for name, _ in self._rows(prefix, behind(prefix)):
             count += 1
             if count <= _FEW + 1:
                 names.append(name)
-        self._delete(names, prefix, _behind(prefix), count)
+        self._delete(names, prefix, behind(prefix), count)
         if names and namespace == self._low:
             self._low_is_exact = False
         return bool(names)
 
     def namespaces(self) -> Iterable[Any]:
-        begin, end = self._prefix, _behind(self._prefix)
+        begin, end = self._prefix, behind(self._prefix)
         while begin is not None:
             found = None
             for name, row in self._rows(begin, end):
-                found = name[: -_HASH.size], row
+                found = name[: -HASH.size], row
                 break
             if found is None:
                 return
             prefix, row = found
             yield self._namespace_of(prefix, row)
-            begin = _behind(prefix)
+            begin = behind(prefix)
 
     def first(self) -> int | None:
         """The earliest namespace that is an int and has rows, or None."""
         if not self._low_is_exact and self._low < _AFTER_ALL:
-            begin = self._prefix + _INTS + _INT.pack(self._low + _ZERO)
+            begin = self._prefix + INTS + INT.pack(self._low + ZERO)
             try:
-                scan = self._stored.scan(begin, self._prefix + _PAIRS)
-                self._low = _int_in(scan.key()) if scan.valid() else _AFTER_ALL
+                scan = self._stored.scan(begin, self._prefix + PAIRS)
+                self._low = int_in(scan.key()) if scan.valid() else _AFTER_ALL
             except Exception as error:
                 self._stored.fail(error)
             self._low_is_exact = True
@@ -316,19 +333,19 @@ class DiskRows:
         first = self.first()
         if first is None or first > until:
             return {}
-        begin, end = self._prefix + _INTS + _INT.pack(first + _ZERO), self._prefix + _PAIRS
+        begin, end = self._prefix + INTS + INT.pack(first + ZERO), self._prefix + PAIRS
         names: list[bytes] = []
         found: dict[int, list[Any]] = {}
         following = _AFTER_ALL
         for name, row in self._rows(begin, end):
-            namespace = _int_in(name)
+            namespace = int_in(name)
             if namespace not in found and (namespace > until or len(names) >= limit):
                 following = namespace
                 break
             found.setdefault(namespace, []).append(row)
             names.append(name)
-        last = self._prefix + _INTS + _INT.pack(max(found) + _ZERO)
-        self._delete(names, begin, _behind(last), len(names))
+        last = self._prefix + INTS + INT.pack(max(found) + ZERO)
+        self._delete(names, begin, behind(last), len(names))
         self._low, self._low_is_exact = following, True
         for rows in found.values():
             rows.sort(key=itemgetter(1))
@@ -337,21 +354,21 @@ class DiskRows:
     def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         prefix = self._prefix_of(namespace)
         gathered = _Gathered(self._stored)
-        for _, row in self._rows(prefix, _behind(prefix)):
+        for _, row in self._rows(prefix, behind(prefix)):
             gathered.add((namespace, row[0], row[2]), row[1])
         for _, key, value in gathered.in_order():
             yield key, value
 
     def unordered(self) -> Iterator[Entry]:
-        for name, row in self._rows(self._prefix, _behind(self._prefix)):
-            yield self._namespace_of(name[: -_HASH.size], row), row[0], row[2]
+        for name, row in self._rows(self._prefix, behind(self._prefix)):
+            yield self._namespace_of(name[: -HASH.size], row), row[0], row[2]
 
     def entries(self) -> Iterator[Entry]:
-        begin, end = self._prefix, _behind(self._prefix)
+        begin, end = self._prefix, behind(self._prefix)
         gathered = _Gathered(self._stored)
         current = None
         for name, row in self._rows(begin, end):
-            prefix = name[: -_HASH.size]
+            prefix = name[: -HASH.size]
             if prefix != current:
                 yield from gathered.in_order()
                 current, gathered = prefix, _Gathered(self._stored)
@@ -364,7 +381,7 @@ class DiskRows:
     def clear(self) -> None:
         if self._count:
             try:
-                self._stored.delete_range(self._prefix, _behind(self._prefix))
+                self._stored.delete_range(self._prefix, behind(self._prefix))
             except Exception as error:
                 self._stored.fail(error)
         self._count = 0
@@ -372,11 +389,11 @@ class DiskRows:
 
     def moving(self, other: DiskRows, altered: Callable[[Entry], Entry]) -> Iterator[None]:
         """Take all rows of another table, altered, in slices; they keep their places."""
-        begin, end = other._prefix, _behind(other._prefix)
+        begin, end = other._prefix, behind(other._prefix)
         rest = other._rows(begin, end)
         while some := list(islice(rest, SLICE)):
             moved = [
-                altered((other._namespace_of(name[: -_HASH.size], row), row[0], row[2])) for name, row in some
+                altered((other._namespace_of(name[: -HASH.size], row), row[0], row[2])) for name, row in some
             ]
             self.put(moved, [row[1] for _, row in some])
             yield
@@ -390,7 +407,7 @@ class DiskRows:
             self._stored.check()
             scan = self._stored.scan(begin, end)
             while scan.valid():
-                name, held = scan.key(), pickle.loads(scan.value())
+                name, held = scan.key(), self._loads(scan.value())
                 if type(held) is list:
                     for row in held:
                         yield name, row
@@ -421,28 +438,28 @@ class DiskRows:
     def _prefix_of(self, namespace: Any) -> bytes:
         if namespace is None:
             return self._own
-        number = _as_int(namespace)
+        number = as_int(namespace)
         if number is not None:
-            return self._prefix + _INTS + _INT.pack(number + _ZERO)
+            return self._prefix + INTS + INT.pack(number + ZERO)
         if isinstance(namespace, tuple) and len(namespace) == 2:
-            start, end = map(_as_int, namespace)
+            start, end = map(as_int, namespace)
             if start is not None and end is not None:
-                return self._prefix + _PAIRS + _PAIR.pack(start + _ZERO, end + _ZERO)
+                return self._prefix + PAIRS + PAIR.pack(start + ZERO, end + ZERO)
         number = self._numbers.setdefault(namespace, len(self._names))
         if number == len(self._names):
             self._names.append(namespace)
-        return self._prefix + _NUMBERED + _INT.pack(number)
+        return self._prefix + NUMBERED + INT.pack(number)
 
     def _namespace_of(self, prefix: bytes, row: Any) -> Any:
         if len(row) > 3:
             return row[3]
-        return None if prefix == self._own else _INT.unpack_from(prefix, _KIND + 1)[0] - _ZERO
+        return None if prefix == self._own else int_in(prefix)
 
 
 class _Gathered:
     """The rows of one namespace, to be put in order; many of them on disk, under their places."""
 
-    def __init__(self, stored: Database) -> None:
+    def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._some: list[tuple[int, Entry]] = []
         self._many: DiskRows | None = None
@@ -464,28 +481,9 @@ class _Gathered:
             yield from (entry for _, entry in self._some)
             return
         self._put_away()
-        for _, row in self._many._rows(self._many._own, _behind(self._many._own)):
+        for _, row in self._many._rows(self._many._own, behind(self._many._own)):
             yield row[2]
         self._many.clear()
-
-
-def _as_int(namespace: Any) -> int | None:
-    """The int that equals this, if there is one that fits."""
-    if type(namespace) is not int:
-        if not isinstance(namespace, _NUMBERS) or namespace != namespace // 1:
-            return None
-        namespace = int(namespace)
-    return namespace if -_ZERO <= namespace < _ZERO else None
-
-
-def _int_in(name: bytes) -> int:
-    number: int = _INT.unpack_from(name, _KIND + 1)[0]
-    return number - _ZERO
-
-
-def _behind(prefix: bytes) -> bytes:
-    """What comes after all names that begin with this."""
-    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
 def _row_of(held: Any, key: Any) -> Any:
@@ -498,7 +496,7 @@ def _row_of(held: Any, key: Any) -> Any:
     return None
 
 
-def _check_key(key: Any) -> None:
+def _check_key(key: Any, stored: Stored) -> None:
     """
     Refuse a key that would not be found again.
 
@@ -508,7 +506,7 @@ def _check_key(key: Any) -> None:
     if type(key) is tuple and all(type(part) in _PLAIN for part in key):
         return
     try:
-        copy = pickle.loads(pickle.dumps(key, 5))
+        copy = stored.loads(stored.dumps(key))
         is_found = bool(copy == key) and hash(copy) == hash(key)
     except Exception as error:
         raise StateError(

@@ -148,6 +148,13 @@ class Table:
         self._old: OldRows = old
         self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
 
+    def bring_old_to(self, old: RemoteRows) -> None:
+        """Have the oldest generation, which is all that there is, there and no longer in memory."""
+        rest = self._old.entries()
+        while some := list(islice(rest, SLICE)):
+            old.put(some)
+        self.keep_old_in(old)
+
     def forget_removals(self) -> None:
         """No delta is asked for: note no removals any more but of what a cut has frozen."""
         self._notes = False

@@ -13,7 +13,8 @@ from asyncstream.errors import CheckpointError
 from asyncstream.runtime.spark.plan import _unnamed
 from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.runtime.spark.wire.keys import label_of
-from asyncstream.runtime.spark.worker.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.worker.group_head import remembered
+from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows

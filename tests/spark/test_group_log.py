@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
-from asyncstream.runtime.spark.worker import group_log
+from asyncstream.runtime.spark.worker import group_files, group_log
+from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_log import Position, keep, take_back
-from asyncstream.state import ListDescriptor, Tables, ValueDescriptor
+from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
 from tests.spark.contract import embedded, key_of, on_stand_in, row
 from tests.spark.fake_spark import List
 
@@ -53,6 +57,13 @@ def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_log, "_worker", group_log._Worker())
 
 
+def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Groups are large from the first row on."""
+    monkeypatch.setattr(group_files, "LARGE", 1)
+    monkeypatch.setattr(group_files, "_refused", set())
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
+
+
 @pytest.mark.parametrize("worker", ["stays", "is new each time", "is sometimes new", "holds nothing"])
 @pytest.mark.parametrize("least_bytes", [0, 10**9])
 def test_results_are_the_same_whatever_workers_still_know(
@@ -76,6 +87,90 @@ def test_results_are_the_same_whatever_workers_still_know(
     assert sorted(on_stand_in(rows, define)) == embedded(rows, define) != []
     used = sum(hit is not None for hit in hits)
     assert (used == 0) == (worker in ("is new each time", "holds nothing"))
+
+
+def damage(directory: Path, drawn: random.Random) -> None:
+    """Have something happen to the files of groups, or to their directory."""
+    found = sorted(path for path in directory.rglob("*") if path.is_file())
+    what = drawn.randrange(4)
+    if what == 0 or not found:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    path = drawn.choice(found)
+    if what == 1:
+        path.write_bytes(drawn.randbytes(5_000))
+    elif what == 2:
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("disk", ["stays", "is damaged", "is lost meanwhile", "cannot be written"])
+@pytest.mark.parametrize("least_bytes", [0, 10**9])
+def test_results_are_the_same_whatever_becomes_of_files(
+    disk: str, least_bytes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn = random.Random(11)
+    found: list[bool] = []
+    lost: list[bool] = []
+    directory = tmp_path / "local"
+    in_files(monkeypatch, directory)
+    monkeypatch.setattr(group_log, "LEAST_BYTES", least_bytes)
+    take, get_many = GroupFiles.take, StoredFile.get_many
+
+    def taken(files: GroupFiles, position: Position) -> GroupFile | None:
+        if disk == "is damaged" and drawn.random() < 0.3:
+            damage(directory, drawn)
+        file = take(files, position)
+        found.append(file is not None)
+        return file
+
+    def asked(stored: StoredFile, names: Any) -> Any:
+        if disk == "is lost meanwhile" and drawn.random() < 0.2:
+            lost.append(True)
+            raise OSError("input/output error")
+        return get_many(stored, names)
+
+    monkeypatch.setattr(GroupFiles, "take", taken)
+    monkeypatch.setattr(StoredFile, "get_many", asked)
+    if disk == "cannot be written":
+        monkeypatch.setattr(StoredFile, "hand_on", StoredFile.about)
+    rows = batches()
+    assert sorted(on_stand_in(rows, define)) == embedded(rows, define) != []
+    assert any(found) == (disk != "cannot be written")
+    assert not all(found)
+    assert bool(lost) == (disk == "is lost meanwhile")
+
+
+def test_a_file_is_taken_at_its_position_only_and_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_files(monkeypatch, tmp_path)
+    files = GroupFiles({})
+    position = Position().after(100)
+    assert not files.keep(None, position._replace(base=0), filled("never large"))
+    for other in (position.after(1), Position().after(100)):
+        assert files.keep(None, position, filled("one"))
+        assert files.take(other) is None
+    assert files.keep(None, position, filled("two"))  # files of other positions of the log went with the miss
+    file = files.take(position)
+    assert file is not None
+    assert files.take(position) is None
+    tables = file.tables["step"]
+    assert dict(tables["rows"].whole()) == {"key": "two"}
+    tables["rows"].put(None, "other", "three")
+    tables.cut()
+    tables.merge()
+    assert files.keep(file, position.after(1), file.tables)
+
+
+def filled(value: str) -> dict[str, Tables]:
+    tables = Tables()
+    table = tables.declare(Table("rows"))
+    table.put(None, "key", value)
+    tables.cut()
+    tables.merge()
+    return {"step": tables}
 
 
 def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:

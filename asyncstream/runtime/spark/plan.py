@@ -29,7 +29,8 @@ from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
 from asyncstream.runtime.spark.state_transfer import save, transfer_from
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
 from asyncstream.runtime.spark.wire.values import classes_in
-from asyncstream.runtime.spark.worker.keyed import KeyGroup, remembered
+from asyncstream.runtime.spark.worker.group_head import remembered
+from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows

@@ -9,7 +9,8 @@ all.
 A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
 finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
 and an entry is taken out before it is used: whatever Spark runs twice, gives up, or sends to another worker
-finds another token, or nothing, and reads the log.
+finds another token, or nothing, and reads the log. Tables of large groups are in files, of which the same is
+true (`group_files`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.wire.values import Classes, dumps, loads
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
+from asyncstream.state.rows import Rows
 
 __all__ = ("Log", "Position", "entry_of", "everything", "kept_tables", "restore", "take_back", "keep")
 
@@ -48,18 +50,29 @@ class Position(NamedTuple):
         base: bytes of its first entry.
         changes: bytes of the others.
         entries: how many there are.
+        log: drawn for this log, which all of its positions share.
     """
 
     token: bytes = b""
     base: int = 0
     changes: int = 0
     entries: int = 0
+    log: bytes = b""
 
     def after(self, size: int) -> Position:
         """The position behind one more entry."""
         if not self.entries:
-            return Position(_token(), size, 0, 1)
-        return Position(_token(), self.base, self.changes + size, self.entries + 1)
+            return self.begun(size)
+        return Position(_token(), self.base, self.changes + size, self.entries + 1, self.log or _token())
+
+    def begun(self, size: int) -> Position:
+        """The position behind an entry that takes the place of all."""
+        return Position(_token(), size, 0, 1, self.log or _token())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self.base + self.changes
 
     @property
     def is_long(self) -> bool:
@@ -100,7 +113,7 @@ class Log:
             return after
         data = dumps(everything(operators))
         self._state.put([(data,)])
-        return Position().after(len(data))
+        return position.begun(len(data))
 
 
 def entry_of(cuts: Mapping[str, Cut]) -> Entry:
@@ -115,13 +128,19 @@ def entry_of(cuts: Mapping[str, Cut]) -> Entry:
 def everything(operators: Mapping[str, Operator]) -> Entry:
     """All rows of all tables, which have just been merged."""
     return {
-        step: {
-            table.name: _saved(table, Delta({space: table.whole(space) for space in table.namespaces()}))
-            for table in operator.tables.every()
-        }
+        step: {table.name: _saved(table, Delta(_whole(table))) for table in operator.tables.every()}
         for step, operator in operators.items()
         if operator.tables
     }
+
+
+def _whole(table: Table) -> dict[Any, Rows]:
+    if not table.is_remote:
+        return {space: table.whole(space) for space in table.namespaces()}
+    rows: dict[Any, Rows] = {}
+    for space, key, value in table.old_rows():  # one walk: each timer may have a namespace of its own
+        rows.setdefault(space, {})[key] = value
+    return rows
 
 
 def _saved(table: Table, delta: Delta) -> tuple[Any, Any, Any]:
@@ -192,7 +211,7 @@ def take_back(place: Any, position: Position) -> Mapping[str, Tables] | None:
 def keep(place: Any, position: Position, tables: Mapping[str, Tables]) -> None:
     """Keep the tables of a place, which are at this position, and less of others if that is too much."""
     take_back(place, Position())
-    size = position.base + position.changes
+    size = position.size
     if not position.token or size > HELD_BYTES:
         return
     _worker.tables[place] = (position.token, size, tables)

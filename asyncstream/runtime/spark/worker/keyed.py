@@ -20,17 +20,15 @@ each of them. Processing time stands still during a micro-batch, and advances af
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock, SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import CheckpointError, PipelineError, describe_error
+from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import LATEST_MS, before, to_spark
 from asyncstream.runtime.spark.compatibility import not_asked_to
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
@@ -39,7 +37,9 @@ from asyncstream.runtime.spark.state_transfer import route_of, take_up
 from asyncstream.runtime.spark.wire.batches import NOW, States
 from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, packed, unpack
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
-from asyncstream.runtime.spark.wire.values import Classes, dumps, loads
+from asyncstream.runtime.spark.wire.values import dumps, loads
+from asyncstream.runtime.spark.worker.group_files import GroupFiles
+from asyncstream.runtime.spark.worker.group_head import Head, Kind
 from asyncstream.runtime.spark.worker.group_log import (
     Log,
     Position,
@@ -52,154 +52,49 @@ from asyncstream.runtime.spark.worker.group_log import (
 from asyncstream.runtime.spark.worker.loop import settle
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
 from asyncstream.state import Tables
-from asyncstream.state.schema import Schema, compare
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ("KeyGroup", "Kind", "remembered")
+__all__ = ("KeyGroup",)
 
 
-WAY_OUT = (
-    "undo the change, or save what there is with the program that made it, plan.save_checkpoint(...), and go "
-    "on from there with a new checkpointLocation and start_from=Checkpoints(...), which takes "
-    "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
-)
-
-
-class Kind(NamedTuple):
+class _Turn(NamedTuple):
     """
-    What a step is, as far as its state depends on it.
+    What a key group has to do in a micro-batch.
 
     Attributes:
-        kind: what the step does.
-        operator: the class whose state it is.
-        schema: what the state consists of, as plain data.
+        envelopes: what has come, in its order.
+        kept: the head of its state.
+        watermark_ms: where event time comes to.
+        transferred: what its operators remember of another run, which they begin with, and the event time
+            that it had reached.
+        times: of the micro-batch, as Spark tells them.
     """
 
-    kind: str
-    operator: str
-    schema: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, step: OperatorStep) -> Kind:
-        schema = None if step.schema is None else step.schema.plain()
-        return cls(step.kind, step.spec.operator.__name__, schema)
-
-    def difference(self, now: Kind) -> str:
-        """Why a step that is `now` cannot use the state, in words; empty if it can."""
-        if self.kind != now.kind:
-            return f"it was a step {self.kind!r} and is a step {now.kind!r}"
-        if self.schema is None or now.schema is None:
-            return ""
-        if self == now and [*self.schema["parts"]] == [*now.schema["parts"]]:
-            return ""
-        change = compare(Schema.of(self.schema), Schema.of(now.schema))
-        if change.conflicts or change.added or change.removed or change.reordered:
-            return str(change)
-        return "" if self.operator == now.operator else str(change) or "it keeps its state in another form"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(repr(name.split(" ")[0]) for name in names) or "none"
-
-
-class _Kept(NamedTuple):
-    """
-    The head.
-
-    Attributes:
-        operators: what those have handed over that keep no tables, by step name.
-        watermark_ms: the last one that these operators saw.
-        timer_ms: the timer that is registered with Spark.
-        key_groups: how many there are, which says what keys are in this one.
-        grouping: the rule by which keys were divided; 0 is that of checkpoints which do not tell.
-        steps: what the operators were.
-        unnamed: those of all steps that had their names from their places.
-        abouts: of those that keep tables, what a snapshot says besides.
-        position: where their log has come to.
-    """
-
-    operators: States
+    group: int
+    envelopes: list[Row]
+    kept: Head
     watermark_ms: int
+    transferred: tuple[States, int] | None
+    times: Any
+
+
+class _Done(NamedTuple):
+    """
+    What has come of it.
+
+    Attributes:
+        tables: by step; they are at `position`, and hold nothing that is not in the log.
+        timer_ms: what is to be registered with Spark.
+        counts: what has been counted, by number.
+    """
+
+    parts: StageOperators
+    tables: Mapping[str, Tables]
+    position: Position
     timer_ms: int | None
-    key_groups: int
-    grouping: int = 0
-    steps: Mapping[str, Kind] = MappingProxyType({})
-    unnamed: tuple[str, ...] = ()
-    abouts: Mapping[str, Any] = MappingProxyType({})
-    position: tuple[Any, ...] = ()
-
-    def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
-        """
-        Raises:
-            CheckpointError: if what was remembered is not for these steps.
-        """
-        missing = [name for name in (*self.operators, *self.abouts) if name not in steps]
-        if missing:
-            raise CheckpointError(
-                "this stream's checkpoint holds what steps remember that this pipeline does not have, or has "
-                f"elsewhere: {', '.join(map(repr, missing))}; {WAY_OUT}"
-            )
-        for name, was in self.steps.items():
-            difference = was.difference(steps[name])
-            if difference:
-                raise CheckpointError(
-                    f"step {name!r} has changed and cannot use what this stream's checkpoint holds of it: "
-                    f"{difference}; {WAY_OUT}"
-                )
-        if self.steps and self.unnamed != unnamed:
-            raise CheckpointError(
-                "steps have come or gone, and some that remember something have their names from their "
-                "places only, so they would find each other's state: there were "
-                f"{_listed(self.unnamed)}, and there are {_listed(unnamed)}; give them names, name=..., "
-                f"and {WAY_OUT}"
-            )
-
-    def check(self, key_groups: int) -> None:
-        """
-        Raises:
-            PipelineError: if keys are divided otherwise by now.
-        """
-        if self.key_groups != key_groups:
-            raise PipelineError(
-                f"this stream's checkpoint has {self.key_groups} key groups, and the plan {key_groups}: what "
-                "belongs to a key would be looked for in another one; say "
-                f"on_spark(..., key_groups={self.key_groups})"
-            )
-        if self.grouping != GROUPING:
-            raise PipelineError(
-                "this stream's checkpoint is of another version of asyncstream, which divided keys into "
-                "groups by another rule: what belongs to a key would be looked for in the wrong group. Save "
-                "it with that version, plan.save_checkpoint(...), and go on from there with a new "
-                "checkpointLocation and on_spark(..., start_from=...)"
-            )
-
-
-def remembered(graph: Graph, head: bytes, entries: Sequence[bytes], classes: Classes) -> States:
-    """
-    What the steps of a stage remember of a key group, as snapshots.
-
-    Args:
-        entries: those of its log.
-    """
-    kept = _Kept(*loads(head, classes))
-    kept.check(kept.key_groups)
-    snapshots: States = {}
-    steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
-    kept.check_steps({name: Kind.of(step) for name, step in steps.items()}, kept.unnamed)
-    for name, state in kept.operators.items():
-        step = steps[name]
-        operator = step.spec.build()
-        operator.open(OperatorContext(name))
-        operator.advance_watermark(kept.watermark_ms)  # what is late by it is no part of a snapshot
-        operator.restore(state)
-        snapshots[name] = operator.snapshot()
-        operator.close()
-    log = (loads(entry, classes) for entry in entries)
-    for name, tables in kept_tables(log, kept.abouts).items():
-        snapshots[name] = tables.snapshot()
-    return snapshots
+    counts: Mapping[int, int]
 
 
 class KeyGroup:
@@ -226,6 +121,7 @@ class KeyGroup:
         blob = StructType([StructField("blob", BinaryType())])
         self._state = handle.getValueState("operators", blob)
         self._log = Log(handle.getListState("log", blob), self._terms.classes)
+        self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
         mine = {route.number for route in self._stage.entries} | {self._transfer_route}
@@ -251,31 +147,62 @@ class KeyGroup:
     def _advance(self, group: int, envelopes: list[Row], times: Any, fired_ms: int | None) -> Iterator[Row]:
         blob = self._state.get()
         groups = self._terms.key_groups
-        kept = _Kept({}, MIN_TIMESTAMP, None, groups, GROUPING)
+        kept = Head({}, MIN_TIMESTAMP, None, groups, GROUPING)
         if blob is not None:
-            kept = _Kept(*loads(blob[0], self._terms.classes))
+            kept = Head(*loads(blob[0], self._terms.classes))
             kept.check(groups)
             kept.check_steps(self._steps, self._terms.unnamed)
         # the checkpoint that the query began with may have been ahead of Spark
         watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
-        transferred: States | None = None
+        transferred: tuple[States, int] | None = None
         if envelopes and envelopes[0].route == self._transfer_route:
-            (transferred, start_ms), _ = unpack(envelopes.pop(0).payload)
-            watermark_ms = max(watermark_ms, start_ms)
+            (states, start_ms), _ = unpack(envelopes.pop(0).payload)
+            transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
+        turn = _Turn(group, envelopes, kept, watermark_ms, transferred, times)
+        position, place = Position(*kept.position), (self._number, group)
+        held, file = take_back(place, position), None
+        if held is None:
+            file = self._files.take(position)
+            held = None if file is None else file.tables
+        try:
+            done = self._run(turn, position, held)
+        except Exception:
+            is_lost = file is not None and file.is_broken
+            if file is not None:
+                file.discard()
+            if not is_lost:
+                raise
+            file, done = None, self._run(turn, position, None)
+        is_bound = any(table.is_bound for of_step in done.tables.values() for table in of_step.every())
+        if not is_bound and not self._files.keep(file, done.position, done.tables):
+            keep(place, done.position, done.tables)
+        self._register(done.timer_ms, kept.timer_ms, fired_ms)
+        yield from self._rows(group, done.parts, done.counts)
+
+    def _run(self, turn: _Turn, position: Position, held: Mapping[str, Tables] | None) -> _Done:
+        """
+        Have a turn, and write to Spark's state what it has changed, after everything else that may fail.
+
+        Args:
+            position: where the log has come to.
+            held: the tables of the group at this position; None: they are read.
+        """
+        kept, watermark_ms, transferred = turn.kept, turn.watermark_ms, turn.transferred
         clock: Clock = SystemClock()
         if self._terms.processing_time:
-            clock = ManualClock(times.getCurrentProcessingTimeInMs())
+            clock = ManualClock(turn.times.getCurrentProcessingTimeInMs())
         self._wakes.clear()
-        early = [row for row in envelopes if row.watermark != NOW]
+        early = [row for row in turn.envelopes if row.watermark != NOW]
         # W(N - 1), as far as it matters: the emitter of something at or below it knew it
         known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
         parts = StageOperators(
-            self._stage, self._terms, None, group, known_ms if transferred is None else kept.watermark_ms
+            self._stage,
+            self._terms,
+            None,
+            turn.group,
+            known_ms if transferred is None else kept.watermark_ms,
         )
         operators = parts.operators
-        place = (self._number, group)
-        position = Position(*kept.position)
-        held = take_back(place, position)
         try:
             for _ in parts.open(partial(self._context, clock)):
                 pass
@@ -286,7 +213,8 @@ class KeyGroup:
                     operators[name].restore(state)
                 self._go_on(operators, kept, held)
             else:
-                take_up(operators, [transferred])
+                states, start_ms = transferred
+                take_up(operators, [states])
                 if not early:  # else the watermarks of what was under way lead there
                     parts.restore_watermark(start_ms)
                     known_ms = max(known_ms, start_ms)
@@ -300,7 +228,7 @@ class KeyGroup:
             for exit_ in parts.exits:
                 exit_.watermark = NOW
             self._wake(operators, clock.now_ms())
-            for row in envelopes[len(early) :]:
+            for row in turn.envelopes[len(early) :]:
                 self._process(parts, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
@@ -309,11 +237,11 @@ class KeyGroup:
                 operators[name].tables.merge()
             with self._blaming(operators):
                 position = self._log.write(entry_of(cuts), operators, position)
-                head = _Kept(
+                head = Head(
                     states,
                     watermark_ms,
                     timer_ms,
-                    groups,
+                    self._terms.key_groups,
                     GROUPING,
                     self._steps,
                     self._terms.unnamed,
@@ -322,17 +250,14 @@ class KeyGroup:
                 )
                 self._state.update((dumps(tuple(head)),))
             tables = {name: operators[name].tables for name in cuts}
-            if not any(table.is_bound for of_step in tables.values() for table in of_step.every()):
-                keep(place, position, tables)
             counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():
                 operator.close()
-        self._register(timer_ms, kept.timer_ms, fired_ms)
-        yield from self._rows(group, parts, counts)
+        return _Done(parts, tables, position, timer_ms, counts)
 
     def _go_on(
-        self, operators: Mapping[str, Operator], kept: _Kept, held: Mapping[str, Tables] | None
+        self, operators: Mapping[str, Operator], kept: Head, held: Mapping[str, Tables] | None
     ) -> None:
         """Have operators go on with their tables: those that the worker has held, or what the log says."""
         if held is not None:

@@ -1,0 +1,157 @@
+"""
+Rows in one file that processes of a machine hand to each other: SQLite, of Python's own library.
+
+Only one process has the file at a time, and one that ends before it has handed it on leaves something that
+nobody may use (who takes a file gives it another name, and its old one back when all is written). So there is
+no journal: what is written goes into the file as it comes, and nothing is brought to the disk by force.
+
+RocksDB, which jobs of one process use, writes faster. But it takes long to open and merges what it has in the
+background, and a file that is open for a tenth of a second at a time leaves it neither.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from asyncstream.state.stored import Stored
+
+__all__ = ("StoredFile",)
+
+MANY: Final = 500
+"""Names that are asked for together."""
+
+CACHE_KIB: Final = 8 * 1024
+"""Memory for pages of the file."""
+
+_PAGES: Final = (1, 20, 400)
+"""Entries that a scan reads in one go: often the first is all that is wanted."""
+
+
+class StoredFile(Stored):
+    """
+    Bytes under names, in one file that is this object's alone.
+
+    Args:
+        path: of the file.
+        dumps, loads: as for `Stored`.
+
+    Raises:
+        sqlite3.Error: if the file cannot be used.
+    """
+
+    def __init__(self, path: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> None:
+        super().__init__(path, dumps, loads)
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            run = self._connection.execute
+            for setting in (
+                "journal_mode = off",
+                "synchronous = off",
+                "locking_mode = exclusive",
+                f"cache_size = -{CACHE_KIB}",
+                "temp_store = memory",
+            ):
+                run(f"pragma {setting}")
+            run("begin exclusive")
+            run("create table if not exists about (id integer primary key, data blob)")
+            # apart from their names: rows of a thousand bytes would leave room for few in a page of names
+            run("create table if not exists entries (id integer primary key, name blob, data blob)")
+            run("create unique index if not exists names on entries (name)")
+        except BaseException:
+            self._connection.close()
+            raise
+        self._run = run
+        self.get = self._get
+
+    def _get(self, name: bytes) -> bytes | None:
+        found = self._run("select data from entries where name = ?", (name,)).fetchone()
+        return None if found is None else found[0]
+
+    def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes] = {}
+        for start in range(0, len(names), MANY):
+            some = names[start : start + MANY]
+            places = ",".join("?" * len(some))
+            found.update(self._run(f"select name, data from entries where name in ({places})", some))
+        return [found.get(name) for name in names]
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        self._connection.executemany(
+            "insert into entries (name, data) values (?, ?) "
+            "on conflict (name) do update set data = excluded.data",
+            puts,
+        )
+        self._connection.executemany("delete from entries where name = ?", ((name,) for name in deletes))
+
+    def delete(self, name: bytes) -> None:
+        self._run("delete from entries where name = ?", (name,))
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        self._run("delete from entries where name >= ? and name < ?", (begin, end))
+
+    def scan(self, begin: bytes, end: bytes) -> _Scan:
+        return _Scan(self._page, begin, end)
+
+    def _page(self, begin: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        return self._run(
+            "select name, data from entries where name >= ? and name < ? order by name limit ?",
+            (begin, end, count),
+        ).fetchall()
+
+    def about(self) -> bytes | None:
+        """What was given when the file was last handed on; None: it is new."""
+        found = self._run("select data from about where id = 0").fetchone()
+        return None if found is None else found[0]
+
+    def hand_on(self, about: bytes) -> None:
+        """Have everything in the file, with this, and use it no more."""
+        self.check()
+        self._run("insert or replace into about (id, data) values (0, ?)", (about,))
+        self._run("commit")
+        self._end()
+        self._connection.close()
+
+    def close(self) -> None:
+        """Use the file no more, which is of no use to any other then."""
+        self._end()
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+
+class _Scan:
+    """Goes along the entries of a file, a page of them at a time: they may change meanwhile."""
+
+    def __init__(
+        self, page: Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]], begin: bytes, end: bytes
+    ) -> None:
+        self._page, self._end = page, end
+        self._pages = 0
+        self._entries: list[tuple[bytes, bytes]] = []
+        self._at = 0
+        self._read(begin)
+
+    def _read(self, begin: bytes) -> None:
+        count = _PAGES[min(self._pages, len(_PAGES) - 1)]
+        self._entries, self._at = self._page(begin, self._end, count), 0
+        self._pages += 1
+        self._is_last = len(self._entries) < count
+
+    def valid(self) -> bool:
+        return self._at < len(self._entries)
+
+    def key(self) -> bytes:
+        return self._entries[self._at][0]
+
+    def value(self) -> bytes:
+        return self._entries[self._at][1]
+
+    def next(self) -> None:
+        self._at += 1
+        if self._at == len(self._entries) and not self._is_last:
+            self._read(self._entries[-1][0] + b"\0")
+
+    def status(self) -> None:
+        """An error is raised where it happens."""
