@@ -264,6 +264,9 @@ class Handle:
     def getListState(self, name: str, schema: StructType) -> List:
         return List(self, name)
 
+    def getMapState(self, name: str, key: StructType, value: StructType) -> Map:
+        return Map(self, name)
+
     def registerTimer(self, time_ms: int) -> None:
         assert self._event_time, "there are no timers without event time"
         assert self._watermark_ms < time_ms < 2**63, "a timer that is due, or no number of Java's"
@@ -317,6 +320,29 @@ class List:
 
     def clear(self) -> None:
         self._handle.kept.values.pop(self._name, None)
+
+
+class Map:
+    """Stands in for a `MapState` with chunks of bytes under numbers."""
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle = handle
+        self._name = name
+
+    def _entries(self) -> dict[Any, Any]:
+        return dict(self._handle.kept.values.get(self._name, ()))
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        return self._entries().get(key)
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        assert [*map(type, (*key, *value))] == [int, bytes, bool]
+        self._handle.kept.values[self._name] = tuple({**self._entries(), key: value}.items())
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        entries = self._entries()
+        del entries[key]
+        self._handle.kept.values[self._name] = tuple(entries.items())
 
 
 class Worker(loop.LoopThread):

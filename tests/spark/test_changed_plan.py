@@ -103,6 +103,7 @@ def run(define: Define, store: Store) -> None:
             getListState=lambda *_: SimpleNamespace(
                 get=lambda: iter(store.log), appendValue=store.log.append
             ),
+            getMapState=lambda *_: None,
             deleteTimer=lambda _: None,
         )
     )

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,17 @@ import pytest
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
 from asyncstream.runtime.spark.worker import group_files, group_log
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
-from asyncstream.runtime.spark.worker.group_log import Position, keep, take_back
+from asyncstream.runtime.spark.worker.group_log import (
+    Log,
+    Position,
+    entry_of,
+    keep,
+    kept_tables,
+    take_back,
+)
 from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
 from tests.spark.contract import embedded, key_of, on_stand_in, row
-from tests.spark.fake_spark import List
+from tests.spark.fake_spark import Kept, List, Map
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):
@@ -59,7 +67,8 @@ def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Groups are large from the first row on."""
-    monkeypatch.setattr(group_files, "LARGE", 1)
+    monkeypatch.setattr(group_log, "LARGE", 1)
+    monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
     monkeypatch.setattr(group_files, "_refused", set())
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
 
@@ -219,6 +228,52 @@ def test_what_is_held_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     held = [place for place, position in positions.items() if take_back(place, position) is not None]
     assert held == [2, 3]
     assert group_log._worker.size == 0
+
+
+def test_a_log_that_grows_large_is_in_chunks_and_a_list_again_when_it_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_log, "LARGE", 1_000)
+    monkeypatch.setattr(group_log, "LEAST_BYTES", 0)
+    monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
+    kept = Kept()
+    handle = SimpleNamespace(kept=kept)
+    log = Log(List(handle, "log"), Map(handle, "chunks"), {})  # type: ignore[arg-type]
+    operator = SimpleNamespace(tables=Tables())
+    table = operator.tables.declare(Table("rows"))
+    position, layouts = Position(), []
+    for number, size in enumerate((100, 400, 800, 20, 20, 5_000, 5_000, 20, 10, *[800] * 20)):
+        for key in range(1 if size > 10 else 5):
+            table.put(None, key if size < 5_000 else "large", "x" * size)
+        if size == 10:
+            table.remove(None, "large")
+        cut = operator.tables.cut()
+        operator.tables.merge()
+        position = log.write(entry_of({"step": cut}), {"step": operator}, position)  # type: ignore[dict-item]
+        chunks = dict(kept.values.get("chunks", ()))
+        assert sorted(chunks) == [(at,) for at in position.chunks]
+        assert all(len(data) <= 300 for data, _ in chunks.values())
+        assert bool(kept.values.get("log")) == (position.first < 0)
+        layouts.append(position.first < 0)
+        about: dict[str, Any] = {"step": {"compound": (), "cells": {}, "rules": {}}}
+        read = kept_tables(log.read(position), about)["step"].tables["rows"]
+        assert dict(read.whole()) == dict(table.whole()), number
+    assert layouts[0]
+    assert not layouts[7]
+    assert layouts[-1]
+
+
+def test_large_groups_that_are_touched_alike_are_not_rewritten_together() -> None:
+    rewritten = set()
+    for number in range(0, 256, 16):
+        position = Position(b"t", 10_000_000, 0, 1, bytes([number]), 0, 3)
+        count = 0
+        while not position.is_long:
+            position, count = position.after(100_000), count + 1
+        rewritten.add(count)
+    assert len(rewritten) == 16
+    assert min(rewritten) > 149
+    assert max(rewritten) < 252
 
 
 def test_two_positions_of_equal_sizes_are_not_the_same() -> None:

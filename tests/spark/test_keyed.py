@@ -181,7 +181,9 @@ def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[i
     group = KeyGroup(stage, Terms(4, frozenset(), streaming=True), 1)
     group.init(
         SimpleNamespace(
-            getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,)), getListState=lambda *_: None
+            getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,)),
+            getListState=lambda *_: None,
+            getMapState=lambda *_: None,
         )
     )
     times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)

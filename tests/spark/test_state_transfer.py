@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 from asyncstream import (
     BoundedOutOfOrderness,
+    KeyedContext,
+    KeyedProcessFunction,
     NoWatermarks,
     Pipeline,
     PipelineError,
@@ -23,6 +26,7 @@ from asyncstream import (
 )
 from asyncstream.checkpoint import Checkpoints, DirectoryStore, MemoryStore
 from asyncstream.errors import CheckpointError
+from asyncstream.state import ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import Count, Sum, TumblingWindows
 from tests.spark.cluster import frame, run_stream, stream, write_batches
@@ -161,6 +165,35 @@ def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     settings = Checkpoints(store=store, codec="pickle", allow_dropped=["event_time"])
     found += run_embedded(rest, define, settings, name="marks")
     assert sorted(found) == embedded(batches, define)
+
+
+class Fat(KeyedProcessFunction[Any, Any]):
+    """Remembers much of a key, and tells what it remembered before."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.kept = ctx.state(ValueDescriptor[str]("kept"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        before = self.kept.get() or ""
+        out({"key": ctx.key, "ts": value["ts"], "before": before[:20], "length": len(before)})
+        self.kept.set(random.Random(value["ts"]).randbytes(200_000).hex())
+
+
+def fat(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    return {"fat": timed.key_by(key_of).process(Fat(), name="fat"), "all": timed.map(dict)}
+
+
+@pytest.mark.timeout(300)
+def test_groups_of_megabytes_go_on_and_are_saved(spark: SparkSession, tmp_path: Path) -> None:
+    """Their logs are in chunks, and their tables in files."""
+    batches = [[row(100 * n + k, key) for k, key in enumerate("abcdefgh")] for n in range(4)]
+    plan = on_spark(spark, stream(spark, tmp_path / "in", batches[:3]), fat, key_groups=2)
+    found = run_stream(plan, tmp_path / "checkpoint")["lines"]
+    settings = Checkpoints(store=MemoryStore(), codec="pickle", allow_dropped=["event_time"])
+    plan.save_checkpoint(str(tmp_path / "checkpoint"), settings)
+    _, rest = halves(batches, at=3)
+    found += run_embedded(rest, fat, settings, name="marks")
+    assert sorted(found) == embedded(batches, fat)
 
 
 def test_saved_watermark_holds_in_the_embedded_engine(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream.errors import PipelineError, StateError
-from asyncstream.state import MISSING, Database, DiskRows, DiskState, Tables
+from asyncstream.state import MISSING, Database, DiskRows, DiskState, StoredFile, Tables
+from asyncstream.state.stored import Stored
 from asyncstream.timers import TimerQueue, timer_table
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    database = Database(DiskState(tmp_path_factory.mktemp("state")))
-    yield database
-    database.close()
+@pytest.fixture(scope="module", params=["RocksDB", "a file"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    directory = tmp_path_factory.mktemp("state")
+    stored: Database | StoredFile
+    if request.param == "RocksDB":
+        stored = Database(DiskState(directory))
+    else:
+        stored = StoredFile(str(directory / "state"), partial(pickle.dumps, protocol=5), pickle.loads)
+    yield stored
+    stored.close()
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class ByIdentity:
     """Equals no copy of itself."""
 
 
-def test_keys_that_are_equal_meet_the_same_row(opened: Database) -> None:
+def test_keys_that_are_equal_meet_the_same_row(opened: Stored) -> None:
     rows = DiskRows(opened)
     rows.put([(None, 1, "one"), (None, "1", "text")])
     for key in (1, 1.0, True):
@@ -51,14 +59,14 @@ def test_keys_that_are_equal_meet_the_same_row(opened: Database) -> None:
     assert rows.of(None) == {"1": "text"}
 
 
-def test_namespaces_that_are_equal_are_one(opened: Database) -> None:
+def test_namespaces_that_are_equal_are_one(opened: Stored) -> None:
     rows = DiskRows(opened)
     rows.put([((1, 2), "k", 1), (5, "k", 2), ("text", "k", 3), ((1, 2, 3), "k", 4)])
     assert [rows.get(space, "k") for space in ((1.0, True + 1), 5.0, "text", (1, 2, 3))] == [1, 2, 3, 4]
     assert set(rows.namespaces()) == {(1, 2), 5, "text", (1, 2, 3)}
 
 
-def test_keys_with_one_hash_are_told_apart(opened: Database) -> None:
+def test_keys_with_one_hash_are_told_apart(opened: Stored) -> None:
     rows = DiskRows(opened)
     a, b, c = Meets("a"), Meets("b"), Meets("c")
     rows.put([(None, a, 1), (None, 7, 0), (None, b, 2)])
@@ -168,7 +176,7 @@ def test_a_lost_directory_loses_no_rows_in_silence(tmp_path: Path) -> None:
     database.close()
 
 
-def test_timers_that_are_on_disk_take_no_memory(opened: Database) -> None:
+def test_timers_that_are_on_disk_take_no_memory(opened: Stored) -> None:
     tables = Tables()
     tables.keep_old_in(lambda: DiskRows(opened), notes=True)
     queue = TimerQueue(tables.declare(timer_table("timers")))
@@ -192,3 +200,32 @@ def test_timers_that_are_on_disk_take_no_memory(opened: Database) -> None:
 def test_wrong_settings_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(PipelineError, match=next(reversed(arguments))):
         DiskState(**arguments)
+
+
+def test_a_file_is_handed_on_with_the_rows_in_it(tmp_path: Path) -> None:
+    def opened_again() -> StoredFile:
+        return StoredFile(str(tmp_path / "state"), partial(pickle.dumps, protocol=5), pickle.loads)
+
+    stored = opened_again()
+    assert stored.about() is None
+    rows, other = DiskRows(stored), DiskRows(stored)
+    rows.put([(None, number, str(number)) for number in range(2_000)])
+    rows.put([((1, 2), "k", 1), (7, "k", 2), (-5, "k", 3), ("text", "k", 4)])
+    other.put([(None, 1, "other")])
+    about = stored.tables, rows.kept(), other.kept()
+    stored.hand_on(stored.dumps(about))
+    with pytest.raises(StateError, match="was closed"):
+        rows.put([(None, 1, "late")])
+    stored = opened_again()
+    stored.tables, kept, kept_other = stored.loads(stored.about() or b"")
+    again, other = DiskRows.reopened(stored, kept), DiskRows.reopened(stored, kept_other)
+    assert len(again) == 2_004
+    assert again.of(None) == {number: str(number) for number in range(2_000)}
+    assert again.first() == -5
+    assert [again.get(space, "k") for space in ((1, 2), 7, "text")] == [1, 2, 4]
+    assert other.of(None) == {1: "other"}
+    DiskRows(stored).put([(None, 1, "new")])
+    again.put([(None, 1, "one"), ("more", "k", 5)])
+    assert set(again.namespaces()) == {None, (1, 2), 7, -5, "text", "more"}
+    assert other.of(None) == {1: "other"}
+    stored.close()

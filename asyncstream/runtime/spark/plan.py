@@ -30,6 +30,7 @@ from asyncstream.runtime.spark.state_transfer import save, transfer_from
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.group_head import remembered
+from asyncstream.runtime.spark.worker.group_log import joined
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
@@ -219,13 +220,23 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         for number in range(keyed):
             of_stage = read.option("operatorId", number)
             entries: dict[Any, list[bytes]] = {}
-            # in its order: the log of a group is one value
+            # in its order: the log of a small group is one value
             for row in of_stage.option("stateVarName", "log").load().collect():
                 entries[row.key] = [entry.blob for entry in row.list_value]
+            if self._has_chunks(location, number):
+                for row in of_stage.option("stateVarName", "chunks").load().collect():
+                    chunks = sorted((at.number, chunk) for at, chunk in row.map_value.items())
+                    entries[row.key] = [*entries.get(row.key, ()), *joined(chunk for _, chunk in chunks)]
             for row in of_stage.option("stateVarName", "operators").load().collect():
                 log = entries.get(row.key, [])
                 blobs.append(remembered(self._graph, row.value.blob, log, self._terms.classes))
         return save(chosen, self._title, self._graph, blobs, self._watermark(location))
+
+    def _has_chunks(self, location: str, number: int) -> bool:
+        """Whether the query was run by a version that keeps logs of large groups in chunks."""
+        metadata = self._spark.read.format("state-metadata").load(location)
+        told = metadata.where(metadata.operatorId == number).select("operatorProperties").head()
+        return told is not None and '"chunks"' in told[0]
 
     def _watermark(self, location: str) -> int:
         """The one that the next micro-batch of a query would have."""

@@ -36,9 +36,6 @@ __all__ = ("GroupFile", "GroupFiles")
 
 logger = logging.getLogger(__name__)
 
-LARGE: Final = 1 << 20
-"""Bytes in the log from which on a group has a file; it is given up when there are a quarter of them."""
-
 STALE_MS: Final = 3_600_000
 """Milliseconds after which a file that nothing has touched is removed: it costs one look into the log."""
 
@@ -143,7 +140,7 @@ class GroupFiles:
 
     def take(self, position: Position) -> GroupFile | None:
         """The file whose tables are at this position, if there is one; nothing else finds it from now on."""
-        if not self._directories or not position.log or position.size < LARGE // 4:
+        if not self._directories or not position.log or position.is_small:
             return None
         path, mine = self._path(position), self._own_path(position)
         try:
@@ -170,12 +167,12 @@ class GroupFiles:
             file: the one that they are in; None: they are in memory.
         """
         if file is not None:
-            if position.size < LARGE // 4:
+            if position.is_small:
                 file.discard()
             else:
                 file.hand_on(tables, self._path(position))
             return True
-        if not self._directories or position.size < LARGE or position.log in _refused:
+        if not self._directories or not position.is_large or position.log in _refused:
             return False
         file = self._opened(self._own_path(position))
         if file is None:

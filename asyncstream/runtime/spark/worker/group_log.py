@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -26,13 +26,32 @@ from asyncstream.runtime.spark.wire.values import Classes, dumps, loads
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
-__all__ = ("Log", "Position", "entry_of", "everything", "kept_tables", "restore", "take_back", "keep")
+__all__ = (
+    "Log",
+    "Position",
+    "entry_of",
+    "everything",
+    "joined",
+    "keep",
+    "kept_tables",
+    "restore",
+    "take_back",
+)
 
 LEAST_BYTES: Final = 64 * 1024
 """Changes that are never too many."""
 
 MANY: Final = 100
 """Entries that are."""
+
+LARGE: Final = 1 << 20
+"""Bytes of a group that is not kept in memory as a whole, nor in Spark's state as one value."""
+
+ENTRY_BYTES: Final = 10_000
+"""Bytes of a large group that take about as long to read as an entry does besides its bytes."""
+
+CHUNK_BYTES: Final = 4 << 20
+"""Bytes of a value in Spark's state: there are copies of it."""
 
 HELD_BYTES: Final = 256 * 2**20
 """What a worker keeps of tables, as long as they are in the log."""
@@ -51,6 +70,8 @@ class Position(NamedTuple):
         changes: bytes of the others.
         entries: how many there are.
         log: drawn for this log, which all of its positions share.
+        first: the number of its first chunk; -1: it is a list.
+        end: the number behind its last chunk.
     """
 
     token: bytes = b""
@@ -58,15 +79,18 @@ class Position(NamedTuple):
     changes: int = 0
     entries: int = 0
     log: bytes = b""
+    first: int = -1
+    end: int = 0
 
     def after(self, size: int) -> Position:
         """The position behind one more entry."""
         if not self.entries:
             return self.begun(size)
-        return Position(_token(), self.base, self.changes + size, self.entries + 1, self.log or _token())
+        changes, entries = self.changes + size, self.entries + 1
+        return self._replace(token=_token(), changes=changes, entries=entries, log=self.log or _token())
 
     def begun(self, size: int) -> Position:
-        """The position behind an entry that takes the place of all."""
+        """The position behind an entry that takes the place of all, and is a list yet."""
         return Position(_token(), size, 0, 1, self.log or _token())
 
     @property
@@ -75,9 +99,37 @@ class Position(NamedTuple):
         return self.base + self.changes
 
     @property
+    def chunks(self) -> range:
+        """The numbers of its chunks."""
+        return range(max(self.first, 0), self.end)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is to be read and written in parts."""
+        return self.size >= LARGE
+
+    @property
+    def is_small(self) -> bool:
+        """Whether that is not worth the trouble any more."""
+        return self.size < LARGE // 4
+
+    @property
     def is_long(self) -> bool:
-        """Whether one entry should take the place of all."""
-        return self.changes > max(self.base, LEAST_BYTES) or self.entries > MANY
+        """
+        Whether one entry should take the place of all.
+
+        Large groups are not to come to that in the same micro-batch, though all have been touched alike: how
+        much each may have is drawn with its log.
+        """
+        if self.base < LARGE:
+            is_list = self.first < 0
+            return (
+                self.changes > max(self.base, LEAST_BYTES)
+                or self.entries > MANY
+                or (is_list and self.is_large)
+            )
+        share = 1.5 + self.log[0] / 256
+        return self.changes > share * self.base or self.entries > MANY + self.base // ENTRY_BYTES
 
 
 def _token() -> bytes:
@@ -88,19 +140,26 @@ class Log:
     """
     The entries of a key group.
 
+    Spark reads all of a list to put an entry behind the others. So a log that is large is in numbered chunks.
+
     Args:
-        state: Spark's list state of them.
+        entries: Spark's list state of those of a small one.
+        chunks: Spark's map state of those of a large one.
         classes: as for `loads`.
     """
 
-    def __init__(self, state: Any, classes: Classes) -> None:
-        self._state = state
+    def __init__(self, entries: Any, chunks: Any, classes: Classes) -> None:
+        self._list = entries
+        self._chunks = chunks
         self._classes = classes
 
-    def read(self) -> Iterable[Entry]:
-        """All entries."""
-        for row in self._state.get():
-            yield loads(row[0], self._classes)
+    def read(self, position: Position) -> Iterator[Entry]:
+        """All entries; the log is at this position."""
+        if position.first < 0:
+            read: Iterable[bytes] = (row[0] for row in self._list.get())
+        else:
+            read = joined(self._chunks.getValue((number,)) for number in position.chunks)
+        return (loads(data, self._classes) for data in read)
 
     def write(self, entry: Entry, operators: Mapping[str, Operator], position: Position) -> Position:
         """Put an entry behind the others, or all there is in the place of all; gives the new position."""
@@ -109,11 +168,44 @@ class Log:
         data = dumps(entry)
         after = position.after(len(data))
         if not after.is_long:
-            self._state.appendValue((data,))
-            return after
-        data = dumps(everything(operators))
-        self._state.put([(data,)])
-        return position.begun(len(data))
+            if position.first < 0:
+                self._list.appendValue((data,))
+                return after
+            return after._replace(end=self._put(data, position.end))
+        if position.entries:
+            data = dumps(everything(operators))
+        for number in position.chunks:
+            self._chunks.removeKey((number,))
+        begun = position.begun(len(data))
+        if not begun.is_large:
+            self._list.put([(data,)])
+            return begun
+        if position.first < 0:
+            self._list.clear()
+        return begun._replace(first=position.end, end=self._put(data, position.end))
+
+    def _put(self, data: bytes, number: int) -> int:
+        """Put an entry into chunks from this number on; gives the one behind the last."""
+        for start in range(0, len(data), CHUNK_BYTES):
+            end = start + CHUNK_BYTES
+            self._chunks.updateValue((number,), (data[start:end], end >= len(data)))
+            number += 1
+        return number
+
+
+def joined(chunks: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:
+    """
+    The entries of chunks.
+
+    Args:
+        chunks: bytes, and whether they are the last of an entry.
+    """
+    parts: list[bytes] = []
+    for data, is_last in chunks:
+        parts.append(bytes(data))
+        if is_last:
+            yield b"".join(parts)
+            parts.clear()
 
 
 def entry_of(cuts: Mapping[str, Cut]) -> Entry:

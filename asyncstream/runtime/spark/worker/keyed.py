@@ -114,13 +114,16 @@ class KeyGroup:
         self._steps = {step.name: Kind.of(step) for step in stage.steps}
 
     def init(self, handle: Any) -> None:
-        from pyspark.sql.types import BinaryType, StructField, StructType
+        from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
         settle()
         self._handle = handle
         blob = StructType([StructField("blob", BinaryType())])
         self._state = handle.getValueState("operators", blob)
-        self._log = Log(handle.getListState("log", blob), self._terms.classes)
+        number = StructType([StructField("number", LongType())])
+        chunk = StructType([*blob.fields, StructField("is_last", BooleanType())])
+        chunks = handle.getMapState("chunks", number, chunk)
+        self._log = Log(handle.getListState("log", blob), chunks, self._terms.classes)
         self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
@@ -211,7 +214,7 @@ class KeyGroup:
                 parts.advance_watermark(known_ms)
                 for name, state in kept.operators.items():
                     operators[name].restore(state)
-                self._go_on(operators, kept, held)
+                self._go_on(operators, kept, position, held)
             else:
                 states, start_ms = transferred
                 take_up(operators, [states])
@@ -257,7 +260,11 @@ class KeyGroup:
         return _Done(parts, tables, position, timer_ms, counts)
 
     def _go_on(
-        self, operators: Mapping[str, Operator], kept: Head, held: Mapping[str, Tables] | None
+        self,
+        operators: Mapping[str, Operator],
+        kept: Head,
+        position: Position,
+        held: Mapping[str, Tables] | None,
     ) -> None:
         """Have operators go on with their tables: those that the worker has held, or what the log says."""
         if held is not None:
@@ -265,7 +272,7 @@ class KeyGroup:
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
                 operators[name].restored()
         elif kept.abouts:
-            for name, tables_of in kept_tables(self._log.read(), kept.abouts).items():
+            for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
                 restore(operators[name], tables_of)
 
     @contextmanager
