@@ -38,33 +38,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo
-from asyncstream.checkpoint.format import Draft, Role, pack
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
+from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
-from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
-from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
 from asyncstream.connectors.base import Source, Writer
-from asyncstream.errors import (
-    CheckpointError,
-    LeaseLost,
-    PipelineError,
-    SinkBroken,
-    SourceError,
-    describe_error,
-)
+from asyncstream.errors import CheckpointError, LeaseLost, SinkBroken, SourceError, describe_error
 from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.plan import Graph, OperatorStep
+from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
+from asyncstream.runtime.aio.keepable import check_settings
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
-from asyncstream.state import Frozen, freeze
+from asyncstream.state import freeze
 
-__all__ = ("Checkpointer", "check_settings")
+__all__ = ("Checkpointer",)
 
 log = logging.getLogger("asyncstream.checkpoint")
 
@@ -124,6 +117,7 @@ class Checkpointer:
         self.tables = TableLog(
             self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
         )
+        self._captures = Captures(graph, self._codec, self.tables, settings.inline_bytes)
         self.journal = _journal_of(settings, graph, self._codec, failed)
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
@@ -387,7 +381,7 @@ class Checkpointer:
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
-        captured = self._capture()
+        captured = self._captures.take(self._wiring)
         if self.journal is not None:
             self.journal.rotate(number)
         self._finished = {name: driver.finished for name, driver in self._wiring.sources.items()}
@@ -400,14 +394,17 @@ class Checkpointer:
             position = await waiting
             if position is None:  # which would be taken for the very first start
                 raise CannotKeep(f"step {name!r}: the sink's prepare() gave no position")
-            captured[name] = ("sink", self._held(name, freeze(position)))
+            captured[name] = ("sink", self._captures.held(name, freeze(position)))
         self._waits_for = "what steps remember to be encoded"
         size = sum(frozen.size for _, frozen in captured.values())
+        lease = self._tenure.lease.number
+        about = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, {}, lease)
+        encode = partial(self._captures.encode, captured, about)
         if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:
-            draft = self._encode(number, created_ms, finished, captured)
+            draft = encode()
         else:
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
-            draft = await self.tables.aside(partial(self._encode, number, created_ms, finished, captured))
+            draft = await self.tables.aside(encode)
         await self.tables.merge()
         return draft, positions
 
@@ -438,64 +435,6 @@ class Checkpointer:
                 log.warning("pipeline %r: a source could not forget what is done: %s", self._pipeline, error)
         self._positions = {number: kept for number, kept in self._positions.items() if number >= oldest}
 
-    def _capture(self) -> dict[str, tuple[Role, Frozen[Any]]]:
-        """What every step remembers at this instant, and its role."""
-        captured: dict[str, tuple[Role, Frozen[Any]]] = {}
-        name = ""
-        try:
-            for name, driver in self._wiring.sources.items():
-                captured[name] = ("source", self._held(name, freeze(driver.saved())))
-            for name, operator in self._wiring.operators.items():
-                if self._graph[name].schema is None:
-                    continue
-                if isinstance(operator, SinkOperator) and operator.has_epochs:
-                    continue
-                if operator.tables:
-                    captured[name] = ("operator", self._held(name, freeze(self.tables.cut(name).about)))
-                else:
-                    captured[name] = ("operator", self._held(name, operator.capture()))
-        except CheckpointError:
-            raise
-        except Exception as error:  # of a part that the user wrote
-            raise CannotKeep(f"step {name!r} gives no snapshot: {describe_error(error)}") from error
-        return captured
-
-    def _held(self, step: str, frozen: Frozen[Any]) -> Frozen[Any]:
-        """What cannot be copied is encoded at once: by the next callback it may have changed."""
-        if not frozen.is_live:
-            return frozen
-        encoded = self._encoded(step, frozen.thaw())
-        return Frozen(lambda: encoded, sum(len(data) for _, data in encoded or ()), is_live=True)
-
-    def _encoded(self, step: str, state: Any) -> Encoded | None:
-        if state is None:
-            return None
-        try:
-            return encode_state(step, state, self._codec)
-        except CheckpointError as error:
-            raise CannotKeep(str(error)) from error
-
-    def _encode(
-        self, number: int, created_ms: int, finished: bool, captured: dict[str, tuple[Role, Frozen[Any]]]
-    ) -> Draft:
-        """The bytes of the checkpoint, and what it says of itself; may run in a thread."""
-        self.tables.encode()
-        steps: dict[str, StepInfo] = {}
-        states: dict[str, list[Part]] = {}
-        for name, (role, frozen) in captured.items():
-            state = _thawed(name, frozen) if frozen.is_live else self._encoded(name, _thawed(name, frozen))
-            if state is not None:
-                if self.tables.keeps(name):
-                    state = [(ABOUT + path, data) for path, data in state]
-                parts = parts_of(state, self.tables.name_of, self._settings.inline_bytes)
-                states[name] = parts + self.tables.parts_of(name)
-                step = self._graph[name]
-                schema = None if step.schema is None else step.schema.plain()
-                steps[name] = StepInfo(role, step.kind, 0, schema)
-        lease = self._tenure.lease.number
-        info = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, steps, lease)
-        return pack(info, states)
-
     def _sinks(self) -> list[tuple[str, SinkOperator]]:
         return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
 
@@ -511,53 +450,3 @@ def _journal_of(
         if use is not None:
             journal.add_step(name, use.fingerprint, waits=use.waits)
     return journal
-
-
-def _thawed(step: str, frozen: Frozen[Any]) -> Any:
-    try:
-        return frozen.thaw()
-    except Exception as error:  # of a class that can be pickled and not be made again
-        raise CannotKeep(
-            f"step {step!r} cannot be kept in a checkpoint: of what it remembers, no copy can be made: "
-            f"{describe_error(error)}"
-        ) from error
-
-
-def check_settings(settings: Checkpoints, graph: Graph) -> None:
-    """
-    See whether checkpoints can be taken of this graph, and the settings are about its steps.
-
-    Raises:
-        PipelineError: if not.
-    """
-    for new in settings.renamed.values():
-        if new not in graph:
-            raise PipelineError(f"renamed: the pipeline has no step {new!r}")
-    for name in settings.migrate:
-        if name not in graph:
-            raise PipelineError(f"migrate: the pipeline has no step {name!r}")
-    _check_names(graph)
-
-
-def _check_names(graph: Graph) -> None:
-    """
-    Refuse to keep the state of steps that have no name to find it by.
-
-    Raises:
-        PipelineError: if there are such.
-    """
-    unnamed = graph.unnamed_with_state()
-    if unnamed:
-        raise PipelineError(
-            f"checkpoints find what steps remember by their names, and these have none of their own: "
-            f"{', '.join(map(repr, unnamed))}; give each a name=, e.g. "
-            f"{_EXAMPLES.get(graph[unnamed[0]].kind, 'name=')}, that stays when steps come and go"
-        )
-
-
-_EXAMPLES = {
-    "source": '.source(events, name="events")',
-    "sink": '.to(sink, name="results")',
-    "aggregate": '.aggregate(n=Count(), name="counts")',
-}
-"""How a step is given a name."""

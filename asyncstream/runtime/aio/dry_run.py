@@ -16,7 +16,7 @@ from asyncstream.connectors.base import Writer
 from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
 from asyncstream.lease import Holder, following, is_free
 from asyncstream.plan import Graph, SinkStep, SourceStep
-from asyncstream.runtime.aio.checkpoints import check_settings
+from asyncstream.runtime.aio.keepable import check_settings
 from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
 from asyncstream.runtime.aio.wiring import RunWiring
 

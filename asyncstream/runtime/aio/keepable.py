@@ -1,0 +1,51 @@
+"""
+Whether checkpoints can be taken of a graph: what is asked before anything runs.
+"""
+
+from __future__ import annotations
+
+from asyncstream.checkpoint import Checkpoints
+from asyncstream.errors import PipelineError
+from asyncstream.plan import Graph
+
+__all__ = ("check_settings",)
+
+
+def check_settings(settings: Checkpoints, graph: Graph) -> None:
+    """
+    See whether checkpoints can be taken of this graph, and the settings are about its steps.
+
+    Raises:
+        PipelineError: if not.
+    """
+    for new in settings.renamed.values():
+        if new not in graph:
+            raise PipelineError(f"renamed: the pipeline has no step {new!r}")
+    for name in settings.migrate:
+        if name not in graph:
+            raise PipelineError(f"migrate: the pipeline has no step {name!r}")
+    _check_names(graph)
+
+
+def _check_names(graph: Graph) -> None:
+    """
+    Refuse to keep the state of steps that have no name to find it by.
+
+    Raises:
+        PipelineError: if there are such.
+    """
+    unnamed = graph.unnamed_with_state()
+    if unnamed:
+        raise PipelineError(
+            f"checkpoints find what steps remember by their names, and these have none of their own: "
+            f"{', '.join(map(repr, unnamed))}; give each a name=, e.g. "
+            f"{_EXAMPLES.get(graph[unnamed[0]].kind, 'name=')}, that stays when steps come and go"
+        )
+
+
+_EXAMPLES = {
+    "source": '.source(events, name="events")',
+    "sink": '.to(sink, name="results")',
+    "aggregate": '.aggregate(n=Count(), name="counts")',
+}
+"""How a step is given a name."""
