@@ -46,6 +46,7 @@ from asyncstream.codec import Codec
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import CheckpointError, LeaseLost, SinkBroken, SourceError, describe_error
 from asyncstream.metrics import BYTES, Histogram, Timings
+from asyncstream.operators.call_log import CallLog
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
@@ -180,6 +181,10 @@ class Checkpointer:
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
         return found.states["operator"], found.states["source"]
+
+    def call_log(self, step: str) -> CallLog | None:
+        """Where the calls of a step are written down that end between checkpoints; None: they are not."""
+        return None if self.journal is None else self.journal.step(step)
 
     # ------------------------------------------------------------------ taking them
 

@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import copy_context
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -37,22 +35,21 @@ from asyncstream.connectors.outlets import Outlet
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import (
     AsyncStreamError,
-    CheckpointError,
-    InternalError,
     SinkError,
     SourceError,
     UserFunctionError,
     describe_error,
 )
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.call_log import CallLog
-from asyncstream.operators.flow import Attended, Intake
-from asyncstream.plan import Graph, OperatorStep
+from asyncstream.operators.flow import Attended
+from asyncstream.plan import Graph
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.following import Followed, Tracer
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
+from asyncstream.runtime.aio.run_parts import RunParts
+from asyncstream.runtime.aio.run_tasks import RunTasks
 from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
 from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.runtime.aio.wakeups import Wakeups
@@ -133,23 +130,14 @@ class Run:
         )
         self._state = state
         self._spilling: Spilling | None = None
-        self._open_seconds = open_seconds
         self._patience = patience
         self._told = told
-        self._tasks: dict[asyncio.Task[None], str] = {}
-        self._stubborn: set[asyncio.Task[Any]] = set()
-        self._helpers: set[asyncio.Task[Any]] = set()
-        self._opened: list[SourceDriver | Operator] = []
-        self._being_opened = "a checkpoint"
-        self._being_closed: str | None = None
+        self._tasks = RunTasks(self, patience, self.fail, self._ended)
+        self._opened = RunParts(self, name, open_seconds, patience)
         self._winding_down = False
         self._finishing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._warning: asyncio.TimerHandle | None = None
-
-    def _call_log(self, step: str) -> CallLog | None:
-        journal = None if self.checkpointer is None else self.checkpointer.journal
-        return None if journal is None else journal.step(step)
 
     def now_ms(self) -> int:
         """Processing time, milliseconds since the epoch."""
@@ -168,7 +156,6 @@ class Run:
         self.graph.in_use = True
         self.loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self.loop.create_future()
-        self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] = self.loop.create_future()
         self._clock.begin()
         self.started_ms = self._clock.now_ms()
         self.wakeups = Wakeups(self._clock, self.fail)
@@ -184,7 +171,10 @@ class Run:
         self.loop_watch = LoopWatch(self.name, self.parts)
         self.loop_watch.begin()
         try:
-            await self._open_in_time()
+            await self._opened.open_in_time(self._open_all())
+            # not before who opened the job has its turn: leaving at once is to read nothing
+            for name, driver in self.wiring.sources.items():
+                self._tasks.spawn(name, driver.run)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._note(error)
@@ -192,35 +182,8 @@ class Run:
             raise
         self.phase = "stopping" if self._winding_down else "running"
 
-    async def _open_in_time(self) -> None:
-        # in a task of its own: who opens this job must be able to give up, whatever a step does
-        opening = self.loop.create_task(self._open_all(), name="asyncstream open")
-        stubborn: set[asyncio.Task[Any]] = set()
-        try:
-            waited: set[asyncio.Future[Any]] = {opening, self._overdue}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not opening.done():
-                stubborn = await end_tasks({opening}, self._patience)
-            if stubborn:
-                log.error(
-                    "pipeline %r: step %r ignored its cancellation while it was opened",
-                    self.name,
-                    self._being_opened,
-                )
-        if self._overdue.done():
-            step, kind = self._overdue.result()
-            error = TimeoutError(f"it did not open within {self._open_seconds:g} s")
-            if kind is UserFunctionError:
-                raise UserFunctionError(step, None, error, when="when it was opened")
-            raise kind(f"step {step!r}: {error}")
-        opening.result()
-        # not before who opened the job has its turn: leaving at once is to read nothing
-        for name, driver in self.wiring.sources.items():
-            self._spawn(name, driver.run)
-
     async def _open_all(self) -> None:
-        self._context = copy_context()
+        self._tasks.remember_context()
         enter(self, "a checkpoint")
         if self._state is not None:
             self._spilling = Spilling(self._state, self.checkpointer)
@@ -234,10 +197,10 @@ class Run:
         # tail first: an operator may emit as soon as it is open, also while it is restored
         operators = self.wiring.operators
         for name, operator in reversed(operators.items()):
-            self._opened.append(operator)  # before it is: also what fails to open is closed
-            if self._spilling is not None:
-                self._spilling.take(operator)
-            with self._opening(name, SinkError if name in self.wiring.sinks else UserFunctionError):
+            kind = SinkError if name in self.wiring.sinks else UserFunctionError
+            with self._opened.opening(operator, name, kind):
+                if self._spilling is not None:
+                    self._spilling.take(operator)
                 operator.open(
                     OperatorContext(
                         name,
@@ -252,82 +215,31 @@ class Run:
                         self.followed,
                         self.name,
                         name in self._tracking,
-                        self._call_log(name),
+                        None if self.checkpointer is None else self.checkpointer.call_log(name),
                         None if self.checkpointer is None else self.checkpointer.ask,
                     )
                 )
                 if isinstance(operator, Attended):
                     await operator.start()
         for name, driver in self.wiring.sources.items():
-            self._opened.append(driver)
-            with self._opening(name, SourceError):
+            with self._opened.opening(driver, name, SourceError):
                 await driver.start()
         if self._from is not None:
             await restore(self._from, self.graph, self.wiring)
         for name, sink in self.wiring.sinks.items():
-            self._spawn(name, sink.run)
+            self._tasks.spawn(name, sink.run)
         if self._spilling is not None:
-            self._help(self._spill(self._spilling))
+            self._tasks.help(self._spill(self._spilling))
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
         for name, driver in self.wiring.sources.items():
-            if self.checkpointer is None and not self._remembers(name):
+            if self.checkpointer is None and not self.wiring.remembers(name):
                 driver.acknowledge_at_once()
-
-    def _remembers(self, source: str) -> bool:
-        """Whether a step behind this source keeps elements that were in it, or what came of them."""
-        return any(
-            step.spec.schema is not None
-            and not step.spec.keeps_only_watermarks
-            and not isinstance(self.wiring.operators[step.name], Intake)
-            for step in self.graph.behind(source)
-            if isinstance(step, OperatorStep)
-        )
-
-    @contextmanager
-    def _opening(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
-        """What is awaited in this block is inside `step`, and to be done in time."""
-        enter(self, f"step {step!r}")
-        self._being_opened = step
-        timer = self.loop.call_later(self._open_seconds, self._open_overdue, step, kind)
-        try:
-            with _naming_function(step, "when it was opened"):
-                yield
-        finally:
-            timer.cancel()
-
-    def _open_overdue(self, step: str, kind: type[AsyncStreamError]) -> None:
-        if not self._overdue.done():
-            self._overdue.set_result((step, kind))
-
-    def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        context = self._context.copy()
-        context.run(enter, self, f"step {name!r}")
-        task = self.loop.create_task(self._watched(name, work), name=f"asyncstream {name}", context=context)
-        self._tasks[task] = name
-        task.add_done_callback(self._ended)
 
     # ------------------------------------------------------------------ the end of tasks, and failure
 
-    async def _watched(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """
-        Do the work of a task. The job fails with it at once, not when the loop sees that the task has ended:
-        a checkpoint that is taken in between would lack the elements over which it failed.
-        """
-        try:
-            await work()
-        except AsyncStreamError as error:
-            self.fail(error)
-            raise
-        except Exception as error:
-            broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
-            broken.__cause__ = error
-            self.fail(broken)
-            raise broken from error
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        name = self._tasks.pop(task)
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         driver = self.wiring.sources.get(name)
         if task.cancelled():
             has_left = driver is not None and driver.has_left
@@ -338,7 +250,7 @@ class Run:
             self.fail(error)
         if self._winding_down:
             self._end_sinks()
-        if not self._tasks:
+        if not self._tasks.running:
             self._finish()
 
     def fail(self, error: BaseException) -> None:
@@ -377,13 +289,13 @@ class Run:
             intake.halt()
         self.leave_sources()
         self.wakeups.cancel()  # what a timer emitted now would not be written
-        self._help(self._end_tasks(seconds))
-        if not self._tasks:
+        self._tasks.help(self._end_tasks(seconds))
+        if not self._tasks.running:
             self._finish()
 
     def _end_sinks(self) -> None:
         """Have the sinks write what they have, each when no other can give it more."""
-        running = set(self._tasks.values())
+        running = set(self._tasks.running.values())
         for name, sink in self.wiring.sinks.items():
             if not self.wiring.feeders[name] & running:
                 sink.write_rest()
@@ -396,20 +308,20 @@ class Run:
 
     def leave_sources(self) -> None:
         """Read no more, as if more could come."""
-        for task, name in self._tasks.items():
+        for task, name in self._tasks.running.items():
             driver = self.wiring.sources.get(name)
             if driver is not None and not driver.has_left:
                 driver.leave()
                 task.cancel()
-        for submissions in self._ends(Submissions):
+        for submissions in self.wiring.ends(Submissions):
             submissions.end()
 
     async def _end_tasks(self, seconds: float) -> None:
         """See that every task ends: sources soon, sinks in so many seconds, and what will not end is left."""
         until = self.loop.time() + seconds
-        sources = {task for task, name in self._tasks.items() if name in self.wiring.sources}
-        stubborn = await self._cancelled(sources)
-        sinks = set(self._tasks) - sources
+        sources = {task for task, name in self._tasks.running.items() if name in self.wiring.sources}
+        stubborn = await self._tasks.cancelled(sources)
+        sinks = set(self._tasks.running) - sources
         if sinks:
             _, sinks = await asyncio.wait(sinks, timeout=max(0.0, until - self.loop.time()))
         if sinks:
@@ -422,15 +334,8 @@ class Run:
             self._leave_alone(stubborn)
             self._finish()
 
-    async def _cancelled(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Those of these tasks, cancelled once, that do not end when they are cancelled again and again."""
-        if tasks:
-            _, tasks = await asyncio.wait(tasks, timeout=min(1.0, self._patience))
-        return await end_tasks(tasks, self._patience - 1)
-
     def _leave_alone(self, stubborn: Iterable[asyncio.Task[None]]) -> None:
-        self._stubborn.update(stubborn)
-        names = sorted(self._tasks[task] for task in stubborn)
+        names = self._tasks.leave_alone(stubborn)
         kind = SinkError if any(name in self.wiring.operators for name in names) else SourceError
         text = ", ".join(map(repr, names))
         self._note(kind(f"steps that ignored their cancellation for {self._patience:g} s: {text}"))
@@ -451,10 +356,10 @@ class Run:
                 self.fail(error)
                 return
             if not has_ended:
-                for task in [task for task, owner in self._tasks.items() if owner == name]:
+                for task in [task for task, owner in self._tasks.running.items() if owner == name]:
                     driver.leave()
                     task.cancel()
-                    self._help(self._end_source(driver, task))
+                    self._tasks.help(self._end_source(driver, task))
 
     def suspend_sources(self) -> None:
         """Have the sources keep what they have taken and cannot take again: another job goes on with them."""
@@ -462,7 +367,7 @@ class Run:
             driver.suspend()
 
     async def _end_source(self, driver: SourceDriver, task: asyncio.Task[None]) -> None:
-        if await self._cancelled({task}):
+        if await self._tasks.cancelled({task}):
             self.fail(
                 SourceError(
                     f"step {driver.name!r}: reading ignored its cancellation for {self._patience:g} s"
@@ -489,14 +394,8 @@ class Run:
             await asyncio.sleep(REST_CHECK)
 
     def _unbind_outlets(self) -> None:
-        for outlet in self._ends(Outlet):
+        for outlet in self.wiring.ends(Outlet):
             outlet.unbind(self.error)
-
-    def _ends(self, kind: type[Any]) -> Iterator[Any]:
-        for step in self.graph:
-            end = getattr(step, "source", None) or getattr(step, "sink", None)
-            if isinstance(end, kind):
-                yield end
 
     def _warn_if_slow(self) -> None:
         if self._warning is None:
@@ -513,12 +412,12 @@ class Run:
     def unfinished(self) -> list[str]:
         """The steps that open, read, call, write or close."""
         if self.phase in ("new", "opening"):
-            return [self._being_opened] if self.phase == "opening" else []
-        if self._being_closed is not None:
-            return [self._being_closed]
-        found = [name for name in self._tasks.values() if name in self.wiring.sources]
+            return [self._opened.current] if self.phase == "opening" else []
+        if self._opened.is_over:
+            return [self._opened.current]
+        found = [name for name in self._tasks.running.values() if name in self.wiring.sources]
         found += [name for name, intake in self.wiring.intakes.items() if not intake.is_at_rest()]
-        return found or list(self._tasks.values())  # at last, sinks that are being flushed
+        return found or list(self._tasks.running.values())  # at last, sinks that are being flushed
 
     # ------------------------------------------------------------------ finishing and closing
 
@@ -542,25 +441,15 @@ class Run:
     def take_checkpoint_soon(self) -> None:
         """Ask for a checkpoint, and do not wait for it."""
         if self.checkpointer is not None:
-            self._help(self._try_checkpoint(self.checkpointer))
-
-    async def _try_checkpoint(self, checkpointer: Checkpointer) -> None:
-        try:
-            await checkpointer.take()
-        except CheckpointError:
-            pass  # it is in the log, and the last one is still to come
+            self.checkpointer.ask(
+                lambda is_safe: None
+            )  # if it fails that is in the log, and the last is to come
 
     async def _spill(self, spilling: Spilling) -> None:
         try:
             await spilling.run(self.wiring.operators)
         except Exception as error:  # of the disk, or of a value that cannot be kept
             self.fail(error)
-
-    def _help(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what supervises the others; ended when the run is closed."""
-        task = self.loop.create_task(work)
-        self._helpers.add(task)
-        task.add_done_callback(self._helpers.discard)
 
     async def close(self) -> None:
         """End everything, whatever has happened, even if the caller is cancelled meanwhile."""
@@ -578,8 +467,7 @@ class Run:
 
     async def _close_all(self) -> None:
         """From head to tail; the first error found on the way is kept."""
-        await end_tasks(self._helpers, self._patience)
-        stubborn = await end_tasks(set(self._tasks) - self._stubborn, self._patience)
+        stubborn = await self._tasks.end_all()
         if stubborn:
             self._leave_alone(stubborn)
         if self._finishing is not None:
@@ -589,13 +477,8 @@ class Run:
         if self._warning is not None:
             self._warning.cancel()
         self.wakeups.cancel()
-        for part in reversed(self._opened):
-            self._being_closed = part.name if isinstance(part, SourceDriver) else part.context.name
-            enter(self, f"step {self._being_closed!r}")
-            if isinstance(part, SourceDriver):
-                await self._closed(part.stop(self._patience))
-            else:
-                await self._closed(self._close_operator(part))
+        for closing in self._opened.closings():
+            await self._closed(closing)
         if self.checkpointer is not None:
             await self.checkpointer.leave()
         if self._spilling is not None:
@@ -605,33 +488,9 @@ class Run:
             self.finished.set_result(None)
         self.graph.in_use = False
 
-    async def _close_operator(self, operator: Operator) -> None:
-        with _naming_function(operator.context.name, "when it was closed"):
-            try:
-                if isinstance(operator, Attended):
-                    await operator.stop()
-            finally:
-                operator.close()
-
     async def _closed(self, work: Coroutine[Any, Any, None]) -> None:
         """The first error decides, but all is closed."""
         try:
             await work
         except BaseException as error:
             self._note(error)
-
-
-@contextmanager
-def _naming_function(step: str, when: str) -> Iterator[None]:
-    """What the user's part of an operator raises in this block comes out naming the step."""
-    try:
-        yield
-    except AsyncStreamError:
-        raise
-    except Exception as error:
-        raise UserFunctionError(step, None, error, when=when) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise UserFunctionError(step, None, error, when=when) from error

@@ -4,8 +4,9 @@ Makes the operators of one run from a graph, and connects them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
@@ -38,6 +39,7 @@ class RunWiring:
         Args:
             has_room: told of each operator that had no room for what the clock makes it emit, and has again.
         """
+        self._graph = graph
         self.operators: dict[str, Operator] = {}
         self.sinks: dict[str, SinkOperator] = {}
         for step in graph:
@@ -80,3 +82,20 @@ class RunWiring:
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
         return not all(gate.is_open() for gate in self._connections.gates.get(name, ()))
+
+    def remembers(self, source: str) -> bool:
+        """Whether a step behind this source keeps elements that were in it, or what came of them."""
+        return any(
+            step.spec.schema is not None
+            and not step.spec.keeps_only_watermarks
+            and step.name not in self.intakes
+            for step in self._graph.behind(source)
+            if isinstance(step, OperatorStep)
+        )
+
+    def ends(self, kind: type[Any]) -> Iterator[Any]:
+        """The sources and sinks of this class that were given to the pipeline."""
+        for step in self._graph:
+            end = getattr(step, "source", None) or getattr(step, "sink", None)
+            if isinstance(end, kind):
+                yield end

@@ -1,0 +1,134 @@
+"""
+The parts of a run, what drives its sources and its operators: opened one after the other, each in bounded
+time, and closed the other way round. What fails is named by its step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.operators.base import Operator
+from asyncstream.operators.flow import Attended
+from asyncstream.runtime.aio.inside import enter
+from asyncstream.runtime.aio.reading import SourceDriver
+
+__all__ = ("RunParts",)
+
+log = logging.getLogger("asyncstream.job")
+
+
+class RunParts:
+    """
+    The parts of one run.
+
+    Args:
+        owner: the run, as `inside` knows it.
+        pipeline: its name.
+        seconds: what each part gets to open.
+        patience: seconds in which it must end when it is cancelled.
+
+    Attributes:
+        begun: those whose opening was begun, in this order: also what fails to open is closed.
+        current: the step that is being opened, or closed.
+        is_over: they are being closed.
+    """
+
+    def __init__(self, owner: object, pipeline: str, seconds: float, patience: float) -> None:
+        self._owner = owner
+        self._pipeline = pipeline
+        self._seconds = seconds
+        self._patience = patience
+        self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] | None = None
+        self.begun: list[SourceDriver | Operator] = []
+        self.current = "a checkpoint"
+        self.is_over = False
+
+    async def open_in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        """
+        Do what opens all parts, unless one of them takes too long.
+
+        Raises:
+            AsyncStreamError: names the step that failed, or took too long.
+        """
+        # in a task of its own: who opens this job must be able to give up, whatever a step does
+        loop = asyncio.get_running_loop()
+        overdue = self._overdue = loop.create_future()
+        opening = loop.create_task(work, name="asyncstream open")
+        stubborn: set[asyncio.Task[Any]] = set()
+        try:
+            waited: set[asyncio.Future[Any]] = {opening, overdue}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not opening.done():
+                stubborn = await end_tasks({opening}, self._patience)
+            if stubborn:
+                log.error(
+                    "pipeline %r: step %r ignored its cancellation while it was opened",
+                    self._pipeline,
+                    self.current,
+                )
+        if overdue.done():
+            step, kind = overdue.result()
+            error = TimeoutError(f"it did not open within {self._seconds:g} s")
+            if kind is UserFunctionError:
+                raise UserFunctionError(step, None, error, when="when it was opened")
+            raise kind(f"step {step!r}: {error}")
+        opening.result()
+
+    @contextmanager
+    def opening(
+        self, part: SourceDriver | Operator, step: str, kind: type[AsyncStreamError]
+    ) -> Iterator[None]:
+        """This block opens `part` of `step`; if that takes too long, a `kind` of error is raised."""
+        self.begun.append(part)
+        enter(self._owner, f"step {step!r}")
+        self.current = step
+        timer = asyncio.get_running_loop().call_later(self._seconds, self._note_overdue, step, kind)
+        try:
+            with _naming_function(step, "when it was opened"):
+                yield
+        finally:
+            timer.cancel()
+
+    def _note_overdue(self, step: str, kind: type[AsyncStreamError]) -> None:
+        if self._overdue is not None and not self._overdue.done():
+            self._overdue.set_result((step, kind))
+
+    def closings(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What closes each, from head to tail, to be awaited before the next is asked for."""
+        for part in reversed(self.begun):
+            self.current = part.name if isinstance(part, SourceDriver) else part.context.name
+            self.is_over = True
+            enter(self._owner, f"step {self.current!r}")
+            yield part.stop(self._patience) if isinstance(part, SourceDriver) else _close(part)
+
+
+async def _close(operator: Operator) -> None:
+    with _naming_function(operator.context.name, "when it was closed"):
+        try:
+            if isinstance(operator, Attended):
+                await operator.stop()
+        finally:
+            operator.close()
+
+
+@contextmanager
+def _naming_function(step: str, when: str) -> Iterator[None]:
+    """What the user's part of an operator raises in this block comes out naming the step."""
+    try:
+        yield
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(step, None, error, when=when) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise UserFunctionError(step, None, error, when=when) from error

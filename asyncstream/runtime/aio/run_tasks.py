@@ -1,0 +1,101 @@
+"""
+The tasks of a run: one for each source and sink, and those that supervise them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.errors import AsyncStreamError, InternalError, describe_error
+from asyncstream.runtime.aio.inside import enter
+
+__all__ = ("RunTasks",)
+
+
+class RunTasks:
+    """
+    Starts tasks, has the run fail with the first of them that fails, and ends them in bounded time.
+
+    Args:
+        owner: the run, as `inside` knows it.
+        patience: seconds in which a task must end that is cancelled again and again.
+        failed: told of the error of a task, at once.
+        ended: told when a task has ended, with the name of its step.
+
+    Attributes:
+        running: by task, the name of the step that it drives.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        patience: float,
+        failed: Callable[[BaseException], None],
+        ended: Callable[[str, asyncio.Task[None]], None],
+    ) -> None:
+        self._owner = owner
+        self._patience = patience
+        self._failed = failed
+        self._told = ended
+        self.running: dict[asyncio.Task[None], str] = {}
+        self._stubborn: set[asyncio.Task[Any]] = set()
+        self._helpers: set[asyncio.Task[Any]] = set()
+
+    def remember_context(self) -> None:
+        """Tasks that are started from now on have the context variables of this moment."""
+        self._context = copy_context()
+
+    def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the task of a step."""
+        context = self._context.copy()
+        context.run(enter, self._owner, f"step {name!r}")
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._watched(name, work), name=f"asyncstream {name}", context=context)
+        self.running[task] = name
+        task.add_done_callback(self._ended)
+
+    async def _watched(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """
+        Do the work of a task. The job fails with it at once, not when the loop sees that the task has ended:
+        a checkpoint that is taken in between would lack the elements over which it failed.
+        """
+        try:
+            await work()
+        except AsyncStreamError as error:
+            self._failed(error)
+            raise
+        except Exception as error:
+            broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
+            broken.__cause__ = error
+            self._failed(broken)
+            raise broken from error
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._told(self.running.pop(task), task)
+
+    def help(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what supervises the others; ended when the run is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+
+    async def cancelled(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Those of these tasks, cancelled once, that do not end when they are cancelled again and again."""
+        if tasks:
+            _, tasks = await asyncio.wait(tasks, timeout=min(1.0, self._patience))
+        return await end_tasks(tasks, self._patience - 1)
+
+    def leave_alone(self, stubborn: Iterable[asyncio.Task[None]]) -> list[str]:
+        """Wait no more for these, that ignore their cancellation: the names of their steps."""
+        stubborn = set(stubborn)
+        self._stubborn |= stubborn
+        return sorted(self.running[task] for task in stubborn)
+
+    async def end_all(self) -> set[asyncio.Task[None]]:
+        """End helpers, then the others; those that will not end."""
+        await end_tasks(self._helpers, self._patience)
+        return await end_tasks(set(self.running) - self._stubborn, self._patience)
