@@ -14,10 +14,13 @@ from typing import Final, Protocol, runtime_checkable
 
 from asyncstream.errors import PipelineError
 
-__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock", "epoch_seconds")
+__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock", "epoch_seconds", "monotonic_seconds")
 
 epoch_seconds: Final[Callable[[], float]] = time.time
 """What the machine's clock shows, which may have been set back; for those who ask for every element."""
+
+monotonic_seconds: Final[Callable[[], float]] = time.monotonic
+"""The time that event loops of asyncio go by."""
 
 
 @runtime_checkable

@@ -93,6 +93,9 @@ class CacheStore:
 
     holder: Holder
 
+    finds_at_once = False
+    """Whether `find` gives what is kept, without waiting."""
+
     def __init__(self, size: int) -> None:
         self.size = count("size", size)
         self._group = Group()
@@ -116,9 +119,15 @@ class CacheStore:
     async def disconnect(self) -> None:
         """End; nothing is being written."""
 
+    def read_at_once(self, key: bytes) -> bytes | None:
+        """As `read`, of a store that need not be waited for, and says so by `finds_at_once`."""
+        raise TypeError(f"{type(self).__name__} does not override read_at_once")
+
     async def read(self, key: bytes) -> bytes | None:
         """What is kept for a key; None: nothing. May raise what the store's library raises."""
-        raise TypeError(f"{type(self).__name__} does not override read")
+        if not self.finds_at_once:
+            raise TypeError(f"{type(self).__name__} does not override read")
+        return self.read_at_once(key)
 
     async def write(self, group: Group) -> Iterable[bool]:
         """
@@ -173,18 +182,11 @@ class CacheStore:
 
     async def get(self, key: bytes) -> bytes | None:
         """What is kept for a key; None if there is nothing, or the store is away."""
-        if not self._is_open:
-            raise PipelineError(
-                "cached: the store is not open; use the guard in a pipeline, or in `async with`"
-            )
-        collected = self._group.entries
-        if key not in collected:
-            collected = self._under_way.entries
-        if key in collected:
-            entry = collected[key]
-            return None if entry is None else entry[0]
-        if self._away_until is not None and asyncio.get_running_loop().time() < self._away_until:
-            return None
+        if self.finds_at_once:
+            return self.find(key)
+        known, data = self._collected(key)
+        if known:
+            return data
         try:
             found = await self.read(key)
         except Exception as error:  # of the disk, of the network, of the store's library
@@ -192,6 +194,32 @@ class CacheStore:
             return None
         self._away_until = None
         return found
+
+    def find(self, key: bytes) -> bytes | None:
+        """As `get`, of a store that `finds_at_once`."""
+        known, data = self._collected(key)
+        if known:
+            return data
+        try:
+            found = self.read_at_once(key)
+        except Exception as error:  # of the disk, of the store's library
+            self._away(error)
+            return None
+        self._away_until = None
+        return found
+
+    def _collected(self, key: bytes) -> tuple[bool, bytes | None]:
+        """Whether it is known without the store, or it cannot be asked; and what is kept then."""
+        if not self._is_open:
+            raise PipelineError(
+                "cached: the store is not open; use the guard in a pipeline, or in `async with`"
+            )
+        for entries in (self._group.entries, self._under_way.entries):
+            if key in entries:
+                entry = entries[key]
+                return True, None if entry is None else entry[0]
+        until = self._away_until
+        return until is not None and asyncio.get_running_loop().time() < until, None
 
     def put(self, key: bytes, data: bytes, milliseconds: int | None) -> None:
         """Keep `data`, which is of use for so long; None: as long as there is room."""

@@ -1,12 +1,11 @@
 """
-Cache: answers that are kept for a while, in a `cachetools` cache, and behind it in a store that outlives the
-process.
+Cache: answers that are kept for a while in memory, and behind it in a store that outlives the process.
 
 An entry goes through four ages. *Fresh*: it is the answer. *Stale*: it still is, but the first call that gets
 it starts a call in the background that renews it. *Kept*: a call is made, and if it fails the old answer is
 given after all. *Expired*: as if it were not there. The entry carries the ends of its ages itself, so one
-cache keeps answers of different ages (what is there, what is not, errors), and any mapping of cachetools
-decides only whom to throw out when it is full.
+cache keeps answers of different ages (what is there, what is not, errors), and a cache of cachetools in the
+place of ours decides only whom to throw out when it is full.
 
 With a store, memory is the first of two tiers. What is not in it, or is stale there, is looked for in the
 store: another process, or an earlier one, may have the answer. Times are those of the wall clock then, which
@@ -27,10 +26,10 @@ from typing import Any, Final, TypeVar
 from asyncstream.clock import Clock, epoch_seconds
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
-from asyncstream.errors import MissingExtra
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.guard import Background, Call, Guard, chain, hashable, usable_as_decorator
 from asyncstream.guards.outcomes import is_retryable
+from asyncstream.guards.recent import Recent
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.guards.sqlite_cache import SqliteCache
@@ -74,8 +73,8 @@ class Cached(Guard[In, Out]):
         negative: whether an answer means that there is nothing; by default, whether it is None.
         negative_ttl: how long such an answer is fresh; None: as long as others; 0: not kept.
         errors: types of errors that are kept as answers, for `negative_ttl`.
-        cache: where to keep entries in memory, instead of a new `cachetools.LRUCache(size)`: any cache of
-            cachetools, or another mapping. Guards of different functions must not share one.
+        cache: where to keep entries in memory instead: any cache of cachetools, or another mapping. Guards of
+            different functions must not share one.
         store: where answers outlive the process: the path of an SQLite file, or "sqlite:///path", a
             `SqliteCache`; "redis://host", a `RedisCache`; None: nowhere. Answers belong to the function that
             gave them: they are not found once its code, or a constant in it, is another.
@@ -86,9 +85,6 @@ class Cached(Guard[In, Out]):
             known (SQLite). None: each process makes its own.
         codec: with a store, how answers become bytes: "json", "pickle" or a `Codec`.
         clock: with a store, tells the time; None: the machine's.
-
-    Raises:
-        MissingExtra: when built without `cache`, if cachetools is not installed.
     """
 
     def __init__(
@@ -120,10 +116,18 @@ class Cached(Guard[In, Out]):
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
         )
         self._errors = errors
-        self._cache = _lru_cache(count("size", size)) if cache is None else cache
+        self._cache: MutableMapping[Any, Any]
+        self._use: Callable[[Any], None] | None = None
+        """Tells the cache that an entry was used; None: it is told by being read."""
+        if cache is None:
+            self._cache = recent = Recent(count("size", size))
+            self._use = recent.move_to_end
+        else:
+            self._cache = cache
         self._renewing: set[Hashable] = set()
         self._background = Background()
         self._counts = dict.fromkeys(("cached", "cache_misses", "cache_renewed"), 0)
+        self._hits = 0  # counted for each element: a number of its own is counted in half the time
         if self._stale_if_error:
             self._counts["cache_stale_on_error"] = 0
 
@@ -174,26 +178,28 @@ class Cached(Guard[In, Out]):
         entry: Entry | None
         try:
             entry = self._cache[key]
+            if self._use is not None:
+                self._use(key)
         except KeyError:
             entry = None
         except TypeError:
             hashable(key)
             raise
         if entry is not None:
-            fresh_until, stale_until, _, answer, is_error = entry
             now = self._time()
-            if now < fresh_until or (now < stale_until and self._stored is None):
-                self._counts["cached"] += 1
-                if now >= fresh_until:
+            if now < entry.fresh_until or (now < entry.stale_until and self._stored is None):
+                self._hits += 1
+                if now >= entry.fresh_until:
                     self._begin_to_renew(key, value)
-                if is_error:
+                if entry.is_error:
                     # an error raised again and again would collect a traceback without end
-                    raise answer.with_traceback(None)
-                return answer  # type: ignore[no-any-return]
+                    raise entry.answer.with_traceback(None)
+                return entry.answer  # type: ignore[no-any-return]
         stored = self._stored
         if stored is None:
             return await self._ask(key, value, entry)
-        found = await stored.get(stored.name_of(key))
+        name = stored.name_of(key)
+        found = stored.find(name) if stored.finds_at_once else await stored.get(name)
         if found is not None:
             self._remember(key, found)
             entry = found
@@ -282,7 +288,7 @@ class Cached(Guard[In, Out]):
         return entry
 
     def _stored_answer(self, key: Hashable, value: In, entry: Entry) -> Out:
-        self._counts["cached"] += 1
+        self._hits += 1
         self._counts["cache_stored"] += 1
         if self._time() >= entry.fresh_until:
             self._begin_to_renew(key, value)
@@ -313,7 +319,7 @@ class Cached(Guard[In, Out]):
             stored.release(name)
 
     def counters(self) -> dict[str, int]:
-        return dict(self._counts)
+        return self._counts | {"cached": self._hits}
 
 
 class _Seconds:
@@ -338,14 +344,6 @@ def _store(given: object) -> CacheStore:
             raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", given)
         return SqliteCache(given)
     raise refuse("store", "the path of a file, an address, a SqliteCache or a RedisCache", given)
-
-
-def _lru_cache(size: int) -> MutableMapping[Any, Any]:
-    try:
-        from cachetools import LRUCache
-    except ImportError as error:
-        raise MissingExtra("cached()", "guards") from error
-    return LRUCache(size)
 
 
 cached = usable_as_decorator(Cached)

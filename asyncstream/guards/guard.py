@@ -17,15 +17,16 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+from asyncstream.clock import monotonic_seconds
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
 from asyncstream.validation import is_async_function, refuse
 
 __all__ = (
-    "EARLY",
     "Background",
     "Call",
     "Decorator",
+    "EARLY",
     "Guard",
     "GuardMaker",
     "chain",
@@ -34,6 +35,7 @@ __all__ = (
     "fail",
     "hashable",
     "loop_time",
+    "time_of",
     "usable_as_decorator",
 )
 
@@ -98,7 +100,7 @@ class Guard(AsyncFunction[In, Out]):
 
     async def open(self) -> None:
         loop = get_running_loop()
-        self._time = loop.time
+        self._time = time_of(loop)
         if isinstance(self.inner, AsyncFunction) and self._held_in is not loop:
             self._held_in = loop
             await hold(self.inner)
@@ -147,6 +149,13 @@ class Guard(AsyncFunction[In, Out]):
 def loop_time() -> float:
     """The time of the running event loop, in seconds."""
     return get_running_loop().time()
+
+
+def time_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """What tells the time of an event loop; for those who ask for every element."""
+    if getattr(loop.time, "__func__", None) is asyncio.BaseEventLoop.time:
+        return monotonic_seconds  # which is all that it asks, in a third of the time
+    return loop.time
 
 
 def chain(function: object) -> Iterator[object]:

@@ -20,6 +20,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from struct import Struct
 from typing import Any, Final, Literal
 
 from asyncstream.aside import DiskThread
@@ -54,6 +55,9 @@ _SCHEMA: Final = (
 
 _FIND: Final = "SELECT key, answer FROM answers WHERE hash = ?"
 
+_HASH: Final = Struct(">q")
+"""The number of a key's row: its first eight bytes."""
+
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _examined: set[str] = set()
@@ -73,6 +77,8 @@ class SqliteCache(CacheStore):
         on_damage: what to do with a damaged file: "refuse" to begin; or "renew": rename it to
             `<path>.damaged`, say so in the log, and begin with an empty one.
     """
+
+    finds_at_once = True
 
     def __init__(
         self,
@@ -180,14 +186,14 @@ class SqliteCache(CacheStore):
 
     # ------------------------------------------------------------------ answers and leases
 
-    async def read(self, key: bytes) -> bytes | None:
+    def read_at_once(self, key: bytes) -> bytes | None:
         if self._reader is None:
             return None
         try:
             if not self._reader.in_transaction:
                 self._reader.execute("BEGIN")
                 asyncio.get_running_loop().call_soon(self._end_pass)
-            row = self._reader.execute(_FIND, (int.from_bytes(key[:8], "big", signed=True),)).fetchone()
+            row = self._reader.execute(_FIND, _HASH.unpack_from(key)).fetchone()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 return None
@@ -287,7 +293,8 @@ class SqliteCache(CacheStore):
 
 
 def _hash(key: bytes) -> int:
-    return int.from_bytes(key[:8], "big", signed=True)
+    found: int = _HASH.unpack_from(key)[0]
+    return found
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

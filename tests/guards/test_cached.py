@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
 from typing import Any
 
 import pytest
 from cachetools import TTLCache
 
-from asyncstream.errors import MissingExtra, PipelineError
+from asyncstream.errors import PipelineError
 from asyncstream.guards import cached, single_flight
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
@@ -156,11 +157,25 @@ async def test_element_that_cannot_be_a_key_asks_for_one() -> None:
     assert await cached(Flaky(0), key=repr)({}) == {}
 
 
-def test_missing_cachetools_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_library_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cachetools", None)
-    with pytest.raises(MissingExtra, match=r"asyncstream\[guards\]"):
-        cached(Flaky(0))
-    cached(Flaky(0), cache={})
+    service = Flaky(0)
+    guarded = cached(service)
+    assert [await guarded(1), await guarded(1)] == [1, 1]
+    assert len(service.times) == 1
+
+
+async def test_what_was_used_last_is_kept_also_in_another_process() -> None:
+    service = Flaky(0)
+    guarded: Any = cached(service, size=2)
+    for number in (1, 2, 1):
+        await guarded(number)
+    there = pickle.loads(pickle.dumps(guarded._cache))
+    assert list(there) == [2, 1]
+    await guarded(3)
+    assert list(guarded._cache) == [1, 3]
+    there[3] = there[1]
+    assert list(there) == [1, 3]
 
 
 @pytest.mark.parametrize("guard", [cached, single_flight])
