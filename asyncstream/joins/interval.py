@@ -13,10 +13,12 @@ on the bound is lost if the watermark came in between; that is as in Flink, and 
 
 That is exact, and a timer for each element would cost as much as the join. An element at its last time can
 only meet one that comes at the watermark's own time, and that one looks for times above its bound, not at it.
-So elements may stay a while after their time, and one timer for each buffer takes away what has gathered.
-Only where it shows is there a timer for the first element of a buffer, and after that for the next: where
-elements without a partner are emitted, and where an element goes at its own time, so that another of that
-time may find it or not.
+So elements may stay a while after their time. Each that comes takes the place of what
+may go from its buffer: one in use holds little more than it must, and most searches end at its front. One
+timer for each buffer takes away what gathers where none come; these are due at multiples of a `step_ms`, so
+that many share a bucket of the queue. Only where it shows is there a timer for the first element of a buffer,
+and after that for the next: where elements without a partner are emitted, and where an element goes at its
+own time, so that another of that time may find it or not.
 
 With `how` other than "inner", an element that goes and has had no partner is emitted with None in the place
 of one. Its own time may be far behind the watermark by then, and late for every step that follows. So such a
@@ -25,6 +27,7 @@ result carries the time at which it went, which is when it became certain.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +49,12 @@ How: TypeAlias = Literal["inner", "left", "right", "full"]
 LATE_LEFT: Final = "late_left"
 LATE_RIGHT: Final = "late_right"
 """Tags of the side outputs for elements that came too late."""
+
+_STEPS: Final = 16
+"""How many steps of timers the time has for which elements are kept: one of them is what they stay longer."""
+
+_LONGEST_STEP_MS: Final = 1_000
+"""Of such a step: the more timers are due at once, the longer the event loop waits for them."""
 
 _NOTHING: Final[Buffer] = [[], []]
 """The buffer of a key that has none; to be read only."""
@@ -104,6 +113,7 @@ class _Side:
         keeps_ms: how long after its own time an element may get a partner.
         emits_alone: an element that had none is emitted.
         is_exact: each element goes when event time comes to that, not a while later.
+        step_ms: if not, its timers are due at multiples of this, at least 1.
     """
 
     def __init__(self, number: int, key_by: KeyBy, bounds: tuple[int, int], how: How) -> None:
@@ -113,6 +123,7 @@ class _Side:
         self.keeps_ms = max(self.upper_ms, 0)
         self.emits_alone = emits_alone(how, number)
         self.is_exact = self.emits_alone or not self.keeps_ms
+        self.step_ms = 1 if self.is_exact else max(1, min(self.keeps_ms // _STEPS, _LONGEST_STEP_MS))
         self.late = (LATE_LEFT, LATE_RIGHT)[number]
         self.table = Table(("left", "right")[number], may_be_away=True)
 
@@ -160,8 +171,9 @@ class IntervalJoinOperator(TimedJoin):
         mine, theirs = side.table.rows(), other.table.rows()
         key_by, marks, is_left, is_exact = side.key_of(), self._marks, side is self._left, side.is_exact
         watermark, lower_ms, upper_ms = self._timers.watermark, side.lower_ms, side.upper_ms
-        at_watermark_ms = lower_ms + (other.keeps_ms > 0)
-        results, stamps = self._results, self._stamps
+        at_watermark_ms, ends_ms = lower_ms + (other.keeps_ms > 0), min(upper_ms, 0)
+        gone_ms = -math.inf if is_exact else reached(watermark) - side.keeps_ms
+        results, stamps, gone = self._results, self._stamps, 0
         value = None
         try:
             for value, timestamp in zip(values, timestamps, strict=True):
@@ -170,6 +182,12 @@ class IntervalJoinOperator(TimedJoin):
                 if buffer is None:
                     buffer = self._buffer(side, key, timestamp)
                 times = buffer[0]
+                if times and times[0] <= gone_ms:
+                    place = bisect_right(times, gone_ms)
+                    gone += place
+                    del times[:place], buffer[1][:place]
+                    if marks:
+                        del buffer[2][:place]
                 place = len(times)
                 if not place or timestamp >= times[-1]:
                     times.append(timestamp)
@@ -183,36 +201,43 @@ class IntervalJoinOperator(TimedJoin):
                 found = theirs.get(key)
                 if found is None:
                     found = self._found(other, key)
-                times, count = found[0], 0
+                times = found[0]
+                count = 0
                 if times:
-                    least_ms = lower_ms if timestamp > watermark else at_watermark_ms
-                    start = bisect_left(times, timestamp + least_ms)
-                    end = bisect_right(times, timestamp + upper_ms, start)
-                    count = end - start
-                if count > 0:
-                    # a loop: for a few partners a comprehension or zip takes twice as long
-                    if is_left:
-                        for partner in found[1][start:end]:
-                            results.append((value, partner))
-                    else:
-                        for partner in found[1][start:end]:
-                            results.append((partner, value))
-                    if times[end - 1] <= timestamp:
+                    # the ends first: most often all that is buffered is within bounds, and not later
+                    partners, last_ms = found[1], times[-1]
+                    least_ms = timestamp + (lower_ms if timestamp > watermark else at_watermark_ms)
+                    start = 0 if times[0] >= least_ms else bisect_left(times, least_ms)
+                    if last_ms <= timestamp + ends_ms:
+                        if start:
+                            partners = partners[start:]
+                        count = len(partners)
                         stamps += [timestamp] * count
                     else:
-                        later = bisect_right(times, timestamp, start, end)
+                        end = bisect_right(times, timestamp + upper_ms, start)
+                        partners = partners[start:end]
+                        count = len(partners)
+                        later = bisect_right(times, timestamp, start, max(start, end))
                         stamps += [timestamp] * (later - start)
                         stamps += times[later:end]
+                if count:
+                    # a loop: for a few partners a comprehension or zip takes twice as long
+                    if is_left:
+                        for partner in partners:
+                            results.append((value, partner))
+                    else:
+                        for partner in partners:
+                            results.append((partner, value))
                     if len(results) >= BURST:
                         self._flush()
                         results, stamps = self._results, self._stamps
                 if marks:
                     buffer[2].insert(place, count > 0)
-                    if count > 0:
-                        found[2][start:end] = [True] * count
+                    if count:
+                        found[2][start : start + count] = [True] * count
         except BaseException as error:
             raise self.blame(value, error) from error
-        self._buffered += len(values)
+        self._buffered += len(values) - gone
 
     def _buffer(self, side: _Side, key: Any, timestamp: int) -> Buffer:
         """The buffer of a key that is not young; a new one, with a timer for its first element."""
@@ -229,8 +254,10 @@ class IntervalJoinOperator(TimedJoin):
         return _NOTHING if found is MISSING else cast(Buffer, found)
 
     def _wait(self, side: _Side, key: Any, timestamp: int) -> None:
-        """Have a timer for when an element of this time goes."""
-        self._timers.event.register(min(timestamp + side.keeps_ms, MAX_TIMESTAMP), key, side.number)
+        """Have a timer for when an element of this time goes, or a while later."""
+        due_ms = timestamp + side.keeps_ms
+        due_ms += -due_ms % side.step_ms
+        self._timers.event.register(min(due_ms, MAX_TIMESTAMP), key, side.number)
 
     def snapshot(self) -> Any:
         for side in (self._left, self._right):
@@ -244,7 +271,8 @@ class IntervalJoinOperator(TimedJoin):
         # what is emitted comes in the order of time, so no more of this key yet
         times = self._let_go(side, key, timestamp if side.is_exact else self._timers.watermark)
         if times:
-            self._wait(side, key, times[0 if side.is_exact else -1])
+            # a buffer that has been in use is looked at half as often
+            self._wait(side, key, times[0] if side.is_exact else times[-1] + side.keeps_ms)
 
     def _let_go(self, side: _Side, key: Any, watermark: int) -> list[int]:
         """Forget what cannot get a partner any more at this watermark; the times of what stays of the key."""
@@ -263,6 +291,7 @@ class IntervalJoinOperator(TimedJoin):
         if gone == len(times):
             side.table.remove(None, key)
             return []
-        for part in buffer:
-            del part[:gone]
+        if gone:
+            for part in buffer:
+                del part[:gone]
         return times
