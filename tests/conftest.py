@@ -43,7 +43,7 @@ processes of one kind).
 """
 
 
-ALONE: Final = ("cli", "crash", "examples", "runtime", "simulation", "test_readme.py")
+ALONE: Final = ("cli", "crash", "examples", "simulation", "test_readme.py")
 """Folders and files whose tests are dealt out one by one: they are long, and share nothing."""
 
 
