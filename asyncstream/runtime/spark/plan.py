@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.errors import PipelineError
+from asyncstream.errors import CheckpointError, PipelineError, describe_error
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, as_text
 from asyncstream.runtime.spark.clocks import before, delay_ms, timed_inputs
 from asyncstream.runtime.spark.compatibility import differences, refuse_unknown, replays
@@ -35,7 +35,7 @@ from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows
-from asyncstream.validation import refuse
+from asyncstream.validation import count, refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -231,6 +231,36 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 log = entries.get(row.key, [])
                 blobs.append(remembered(self._graph, row.value.blob, log, self._terms.classes))
         return save(chosen, self._title, self._graph, blobs, self._watermark(location))
+
+    def rescale(self, location: str, partitions: int) -> None:
+        """
+        Divide the state of a stopped query among another number of Spark's partitions, in place.
+
+        The query goes on from its checkpoint as before; what was read, and what was written, stays so. Spark
+        notes the number in the checkpoint, where it counts for more than `spark.sql.shuffle.partitions`. The
+        key groups stay: make the plan with the `key_groups` that it had. For others, start a new query from
+        `save_checkpoint`, by `start_from`.
+
+        Args:
+            location: the query's checkpoint, its option `checkpointLocation`.
+            partitions: as many as there are key groups at most: one with none would have nothing to do.
+
+        Raises:
+            PipelineError: if the plan has no state, or over Spark Connect.
+            CheckpointError: if Spark cannot divide it.
+        """
+        if not any(stage.kind is StageKind.KEYED for stage in self._stages):
+            raise PipelineError("rescale: only a stream of keyed steps has state to divide")
+        if count("partitions", partitions) > self._terms.key_groups:
+            raise refuse("partitions", f"at most the {self._terms.key_groups} key groups", partitions)
+        manager = getattr(self._spark, "_streamingCheckpointManager", None)
+        if manager is None:
+            raise PipelineError("rescale: Spark offers it in the driver only, not over Spark Connect")
+        try:
+            manager.repartition(location, partitions)
+        except Exception as error:
+            said = describe_error(error).splitlines()[0]
+            raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
 
     def _has_chunks(self, location: str, number: int) -> bool:
         """Whether the query was run by a version that keeps logs of large groups in chunks."""
