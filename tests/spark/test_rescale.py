@@ -1,4 +1,4 @@
-"""State among another number of partitions."""
+"""State of a stopped query: looked up by key, and divided among another number of partitions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import BoundedOutOfOrderness, CheckpointError, Pipeline, PipelineError, Stream
+from asyncstream.cli import main
 from asyncstream.runtime.spark import SparkPlan
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame, run_stream, stream, write_batches
@@ -35,10 +36,15 @@ def windows(spark: SparkSession, rows: DataFrame) -> SparkPlan:
 
 
 @pytest.mark.timeout(400)
-def test_stream_goes_on_with_another_number_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_goes_on_with_another_number_of_partitions(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint = str(tmp_path / "checkpoint")
     plan = windows(spark, stream(spark, tmp_path / "in", [micro_batch(0), micro_batch(1)]))
     assert run_stream(plan, Path(checkpoint)) == {"lines": []}
+    plan.save_checkpoint(checkpoint, tmp_path / "saved")
+    assert main(["state", "query", str(tmp_path / "saved"), "counts", "k7"]) == 0
+    assert "6" in capsys.readouterr().out, "three elements of each second"
     plan.rescale(checkpoint, 3)
 
     rows = spark.readStream.schema(event_columns()).json(str(tmp_path / "in"))
