@@ -22,7 +22,7 @@ settings.load_profile("any machine")
 
 pytest_plugins = (
     "pytester",
-    *(f"tests.servers.{name}" for name in ("certificates", "kafka", "nats", "postgres", "redis")),
+    *(f"tests.servers.{name}" for name in ("certificates", "kafka", "mqtt", "nats", "postgres", "redis")),
 )
 
 

@@ -93,6 +93,7 @@ from asyncstream import (
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
 from asyncstream.connectors.http import RestSource, ServerSentEvent, SseSource, WebSocketSource
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
+from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.elements import Timestamps
 from asyncstream.guards import (
     Budget,
@@ -241,6 +242,10 @@ def sources(
     assert_type(orders, SourceStream[Any])
     orders.to(KafkaSink("copy", bootstrap_servers=[servers], key=lambda order: order["id"]))
     orders.to(KafkaTransactionalSink("priced", transactional_id="pricing", bootstrap_servers=servers))
+    measured = pipeline.source(
+        MqttSource[MqttMessage]("mqtt://localhost", "t", client_id="me", messages=True)
+    )
+    measured.map(lambda message: message.topic).to(MqttSink("mqtt://localhost", "copy"))
     assert_type(pipeline.source(CsvSource("a", model=Seat, delimiter=";")), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Seat)), SourceStream[Seat])
     assert_type(pipeline.source(JsonLinesSource("a", model=Fare, on_malformed="reject")), SourceStream[Fare])

@@ -1,0 +1,302 @@
+"""
+A connection to a broker of MQTT 5, its errors told plainly.
+
+The client's network is a thread of its own. What it says is handed to the event loop; what it receives goes
+into a queue, and where that is full, the thread waits, and with it the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Condition
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from asyncstream.aside import aside
+from asyncstream.errors import MissingExtra, describe_error
+from asyncstream.validation import refuse, text
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client, MQTTMessage
+
+__all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls")
+
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+
+_PATIENCE: Final = 10.0
+"""Seconds that a connection or an answer may take."""
+
+_KEEPALIVE: Final = 60
+"""Seconds of silence after which either side looks whether the other one is there."""
+
+_UNACKNOWLEDGED: Final = 0xFFFF
+"""The most that the protocol has numbers for."""
+
+
+class MqttError(Exception):
+    """What the broker or the connection says, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker is, and who one is there."""
+
+    host: str
+    port: int
+    user: str | None
+    password: str | None
+    is_secure: bool
+
+    def __str__(self) -> str:
+        return f"MQTT at {self.host}:{self.port}"
+
+
+def address_of(url: object) -> Address:
+    """The address of a broker; what is wrong with it is a `PipelineError`."""
+    checked = text("url", url)
+    try:
+        import paho.mqtt.client  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("MQTT", "mqtt") from error
+    try:
+        parts = urlsplit(checked)
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        port = 0
+    if not port or parts.scheme not in _PORTS or not parts.hostname:
+        advice = "e.g. mqtt://localhost:1883, or mqtts:// for TLS"
+        raise refuse("url", "the address of an MQTT broker", checked, advice)
+    user, password = (None if one is None else unquote(one) for one in (parts.username, parts.password))
+    return Address(parts.hostname, port, user, password, parts.scheme == "mqtts")
+
+
+def check_tls(tls: object, address: Address) -> ssl.SSLContext | None:
+    """What TLS is done with; None: it is not."""
+    if tls is None:
+        return ssl.create_default_context() if address.is_secure else None
+    if not isinstance(tls, ssl.SSLContext) or not address.is_secure:
+        raise refuse("tls", "an ssl.SSLContext, with an address of mqtts://", tls)
+    return tls
+
+
+class Connection:
+    """
+    One connection, which is not made again when it breaks.
+
+    Args:
+        address: of the broker.
+        tls: see `check_tls`.
+        client_id: who one is; "": nobody whom the broker remembers.
+        session: seconds for which the broker keeps what is not acknowledged when the connection is gone.
+        limit: how many messages may be here that were not taken yet.
+
+    Attributes:
+        arrived: messages that were not taken yet; with those of QoS 1 to be acknowledged in their order.
+        resumed: the broker has kept a session of this client.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None,
+        client_id: str = "",
+        session: int = 0,
+        limit: int = 1,
+    ) -> None:
+        self._address = address
+        self._tls = tls
+        self._id = client_id
+        self._session = session
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._client: Client | None = None
+        self._opened: asyncio.Future[bool] = self._loop.create_future()
+        self._answers: dict[int, asyncio.Future[str]] = {}
+        self._early: dict[int, str] = {}  # answers that were quicker than the question was written down
+        self._broken = ""
+        self._room = Condition()
+        self._closed = False
+        self._changed = asyncio.Event()
+        self.arrived: deque[MQTTMessage] = deque()
+        self.resumed = False
+
+    # ------------------------------------------------------------------ the client's thread
+
+    def _tell(self, what: Callable[..., None], *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def _on_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        self._tell(self._set_opened, "" if not reason.is_failure else str(reason), flags.session_present)
+
+    def _on_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        self._tell(self._set_broken, str(reason))
+
+    def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
+        with self._room:
+            # of QoS 1 the broker sends no more than may wait; of QoS 0 as much as it has
+            while len(self.arrived) >= self._limit and not self._closed:
+                self._room.wait()
+            self.arrived.append(message)
+            if len(self.arrived) == 1:
+                self._tell(self._changed.set)
+
+    def _on_answer(self, client: Client, data: Any, mid: int, reasons: Any, properties: Any) -> None:
+        failed = [
+            reason for reason in (reasons if isinstance(reasons, list) else [reasons]) if reason.is_failure
+        ]
+        self._tell(self._set_answer, mid, str(failed[0]) if failed else "")
+
+    # ------------------------------------------------------------------ the event loop
+
+    def _set_opened(self, failure: str, resumed: bool) -> None:
+        self.resumed = resumed
+        if failure:
+            self._set_broken(f"the broker says: {failure}")
+        elif not self._opened.done():
+            self._opened.set_result(True)
+
+    def _set_broken(self, reason: str) -> None:
+        self._broken = self._broken or f"the connection is broken: {reason}"
+        self._changed.set()
+        if not self._opened.done():
+            self._opened.set_exception(MqttError(self._broken))
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(MqttError(self._broken))
+
+    def _set_answer(self, mid: int, failure: str) -> None:
+        answer = self._answers.pop(mid, None)
+        if answer is None:
+            self._early[mid] = failure
+        elif not answer.done():
+            answer.set_result(failure)
+
+    async def open(self) -> None:
+        """
+        Raises:
+            MqttError: if there is no connection to be had.
+        """
+        from paho.mqtt.client import Client, MQTTv5
+        from paho.mqtt.enums import CallbackAPIVersion
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.properties import Properties
+
+        client = self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            self._id,
+            protocol=MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = client.on_subscribe = self._on_answer
+        client.connect_timeout = _PATIENCE
+        if self._tls is not None:
+            client.tls_set_context(self._tls)
+        if self._address.user is not None:
+            client.username_pw_set(self._address.user, self._address.password)
+        wishes = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        wishes.SessionExpiryInterval = self._session
+        wishes.ReceiveMaximum = min(self._limit, _UNACKNOWLEDGED)
+
+        def connect() -> None:
+            host, port = self._address.host, self._address.port
+            client.connect(host, port, _KEEPALIVE, clean_start=not self._session, properties=wishes)
+            client.loop_start()
+
+        try:
+            await aside(connect)
+            async with asyncio.timeout(_PATIENCE):
+                await self._opened
+        except (OSError, ValueError, TimeoutError) as error:
+            raise MqttError(describe_error(error)) from error
+
+    async def _answered(self, mid: int | None) -> None:
+        """The broker has answered the packet of this number."""
+        if self._broken:
+            raise MqttError(self._broken)
+        assert mid is not None
+        failure = self._early.pop(mid, None)
+        if failure is None:
+            answer = self._answers[mid] = self._loop.create_future()
+            async with asyncio.timeout(_PATIENCE):
+                failure = await answer
+        if failure:
+            raise MqttError(f"the broker says: {failure}")
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""
+        from paho.mqtt.subscribeoptions import SubscribeOptions
+
+        client = self._connected()
+        options = SubscribeOptions(qos=1, retainAsPublished=True, retainHandling=1)
+        _, mid = client.subscribe([(topic, options) for topic in topics])
+        await self._answered(mid)
+
+    def publish(self, topic: str, payload: bytes, retain: bool) -> int:
+        """Send a message with QoS 1; gives its number, for `published`."""
+        return self._connected().publish(topic, payload, qos=1, retain=retain).mid
+
+    async def published(self, mid: int) -> None:
+        """The broker has it."""
+        await self._answered(mid)
+
+    async def wait(self, seconds: float) -> None:
+        """
+        Until a message has come, or for so long.
+
+        Raises:
+            MqttError: if none comes any more.
+        """
+        if not self.arrived and self._broken:
+            raise MqttError(self._broken)
+        self._changed.clear()
+        if not self.arrived and not self._broken:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def take(self, count: int) -> list[MQTTMessage]:
+        """What has come, at most so many."""
+        with self._room:
+            found = [self.arrived.popleft() for _ in range(min(count, len(self.arrived)))]
+            self._room.notify()
+        return found
+
+    def acknowledge(self, mids: Sequence[int]) -> None:
+        """Tell the broker that messages are done with, in the order in which they came."""
+        client = self._connected()
+        for mid in mids:
+            client.ack(mid, 1)
+
+    def _connected(self) -> Client:
+        if self._client is None or self._broken:
+            raise MqttError(self._broken or "the connection is not open")
+        return self._client
+
+    async def close(self) -> None:
+        """Leave in an orderly way; what was not acknowledged is sent again."""
+        client, self._client = self._client, None
+        with self._room:
+            self._closed = True
+            self._room.notify()
+        if client is not None:
+
+            def leave() -> None:
+                client.disconnect()
+                client.loop_stop()
+
+            await aside(leave)
+            # with the last reference the client closes its sockets
+            client.on_connect = client.on_disconnect = client.on_message = None
+            client.on_publish = client.on_subscribe = None
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()

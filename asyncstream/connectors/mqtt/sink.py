@@ -1,0 +1,110 @@
+"""
+A topic of MQTT as a sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of, check_tls
+from asyncstream.connectors.mqtt.messages import MqttMessage
+from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError, describe_error
+from asyncstream.validation import choice, function, text
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ("MqttSink",)
+
+
+class MqttSink(Sink[Any]):
+    """
+    Publishes elements with QoS 1, and waits until the broker has them: at least once.
+
+    A job that goes on after a crash publishes again what it has since its last checkpoint. An `MqttMessage`
+    brings its topic along, and whether it is to be retained.
+
+    Args:
+        url: the address of the broker: as for `MqttSource`.
+        topic: where elements go; or a function of an element that says it.
+        encode: what messages hold: "json", "bytes", "text", or a function that makes bytes of an element.
+        default: for JSON, makes of a value of your own type one that can be written.
+        retain: the broker keeps the last message of each topic for those who come later.
+        tls: as for `MqttSource`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topic: str | Callable[[Any], str],
+        *,
+        encode: Encode = "json",
+        default: Default | None = None,
+        retain: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = address_of(url)
+        self._tls = check_tls(tls, self._address)
+        self._fixed = topic if isinstance(topic, str) else None
+        self._topic = None if isinstance(topic, str) else function("topic", topic)
+        where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
+        self._what = f"{where} of {self._address}"
+        self._encode = encoder(encode, default)
+        self._retain = choice("retain", retain, (True, False))
+        self._connection: Connection | None = None
+        self._taken = 0
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except (MqttError, TimeoutError, ValueError) as error:
+            raise SinkError(f"cannot write to {self._what}: {describe_error(error)}") from error
+
+    async def open(self) -> None:
+        self._connection = Connection(self._address, self._tls)
+        with self._naming():
+            await self._connection.open()
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        await carried_through(self._publish([self._prepared(value) for value in values]))
+
+    def _prepared(self, value: Any) -> tuple[str, bytes, bool]:
+        """The topic, what the message holds, and whether it is retained."""
+        topic, payload, retain = self._fixed, value, self._retain
+        try:
+            if isinstance(value, MqttMessage):
+                topic, payload, retain = value.topic or topic, value.value, value.retain or retain
+            if self._topic is not None:
+                topic = self._topic(value)
+            if not isinstance(topic, str) or not topic or "+" in topic or "#" in topic:
+                raise TypeError(f"expected a topic without wildcards, got {topic!r}")
+            return topic, self._encode(payload), retain
+        except Exception as error:
+            raise SinkError(why_unwritten(value, self._what, error)) from error
+
+    async def _publish(self, messages: list[tuple[str, bytes, bool]]) -> None:
+        connection = self._connection
+        if connection is None:
+            raise SinkError(f"the sink of {self._what} is not open")
+        with self._naming():
+            sent = [connection.publish(*message) for message in messages]
+            for mid in sent:
+                await connection.published(mid)
+                self._taken += 1
+
+    def taken(self) -> int:
+        return self._taken
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -1,0 +1,263 @@
+"""MQTT against a real broker: nothing is lost, what is acknowledged, and what errors say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SinkError, SourceError
+from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
+from asyncstream.runtime.aio.job import Job
+from tests.servers.mqtt import MqttServer, running_mqtt
+
+pytestmark = pytest.mark.broker
+
+numbers = count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a topic and a client that were not used before."""
+    return f"t{next(numbers)}"
+
+
+async def publish(url: str, values: list[Any], topic: Any) -> None:
+    pipeline = Pipeline("publish")
+    pipeline.source(values, name="in").to(MqttSink(url, topic), name="out")
+    await pipeline.run()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # of a real server
+
+
+@asynccontextmanager
+async def reading(
+    source: MqttSource[Any],
+    seen: list[Any],
+    store: MemoryStore | None = None,
+    call: Callable[[Any], Awaitable[Any]] | None = None,
+) -> AsyncIterator[Job]:
+    pipeline = Pipeline("reading")
+    stream = pipeline.source(source, name="in")
+    calls = stream if call is None else stream.async_map(call, name="calls", concurrency=5)
+    calls.to(seen.append, name="out")
+    kept = None if store is None else Checkpoints(store=store, every=0.05)
+    async with pipeline.start(checkpoints=kept) as job:
+        yield job
+
+
+async def left(url: str, name: str) -> list[Any]:
+    """What the broker still has for a client."""
+    seen: list[Any] = []
+    async with reading(MqttSource(url, name, client_id=name), seen) as job:
+        await publish(url, ["last"], name)
+        await until(lambda: "last" in seen)
+        await job.stop()
+    return seen[:-1]
+
+
+async def begin(url: str, name: str) -> None:
+    """Make the session, so that the broker keeps what comes."""
+    async with reading(MqttSource(url, name, client_id=name), []) as job:
+        await job.stop()
+
+
+async def test_what_is_published_comes_and_is_acknowledged(mqtt_server: MqttServer, name: str) -> None:
+    seen: list[Any] = []
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(900)), name)
+    async with reading(MqttSource(mqtt_server.url, name, client_id=name), seen, MemoryStore()) as job:
+        await until(lambda: len(seen) == 900)
+        for _ in range(3):  # the first may be taken before what is done is known to be
+            await job.checkpoint()
+        await job.stop()
+    assert seen == list(range(900))
+    assert await left(mqtt_server.url, name) == []
+
+
+async def test_what_no_checkpoint_holds_comes_again(mqtt_server: MqttServer, name: str) -> None:
+    stuck, store = asyncio.Event(), MemoryStore()
+    first, second = list[Any](), list[Any]()
+
+    async def call(value: int) -> int:
+        if value >= 50:
+            await stuck.wait()
+        return value
+
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(100)), name)
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name, batch=10)
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with reading(source, first, store, call):
+            await until(lambda: len(first) == 50)
+            raise ZeroDivisionError  # a crash, as far as the broker and the checkpoints can tell
+    stuck.set()
+    async with reading(source, second, store, call) as job:
+        await until(lambda: set(first + second) >= set(range(100)))
+        await job.stop()
+
+
+async def test_so_many_may_be_unacknowledged_and_then_it_asks_for_checkpoints(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    seen: list[Any] = []
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(200)), name)
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name, unacknowledged=20)
+    pipeline = Pipeline("few")
+    pipeline.source(source, name="in").to(seen.append, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=3600, keep=1)) as job:
+        await until(lambda: len(seen) == 200)
+        await job.stop()
+    assert seen == list(range(200))
+
+
+async def test_topics_and_what_is_retained_come_along(mqtt_server: MqttServer, name: str) -> None:
+    await publish(
+        mqtt_server.url, [MqttMessage(1, f"{name}/a", retain=True), MqttMessage(2, f"{name}/b")], name
+    )
+    seen: list[Any] = []
+    source = MqttSource[Any](mqtt_server.url, f"{name}/+", client_id=name, messages=True)
+    for _ in range(2):  # a session that goes on is not given it again
+        async with reading(source, seen) as job:
+            await publish(mqtt_server.url, [3], lambda value: f"{name}/c")
+            await until(lambda: bool(seen) and seen[-1].topic == f"{name}/c")
+            await asyncio.sleep(0.05)  # for what should not come
+            await job.stop()
+    assert seen == [MqttMessage(1, f"{name}/a", retain=True), *[MqttMessage(3, f"{name}/c")] * 2]
+
+
+async def test_what_is_no_element_is_rejected_or_fails(mqtt_server: MqttServer, name: str) -> None:
+    await begin(mqtt_server.url, name)
+    pipeline = Pipeline("publish")
+    pipeline.source([b"1", b"{", b"3"], name="in").to(
+        MqttSink(mqtt_server.url, name, encode="bytes"), name="out"
+    )
+    await pipeline.run()
+    seen, rejected = list[Any](), list[Any]()
+    failing, rejecting = Pipeline("failing"), Pipeline("rejecting")
+    failing.source(MqttSource(mqtt_server.url, name, client_id=name), name="in").to(seen.append, name="out")
+    with pytest.raises(SourceError, match=f"step 'in': '{name}' of MQTT at .*it cannot be read"):
+        await failing.run(checkpoints=Checkpoints(store=MemoryStore(), every=60))
+    assert seen == [1]
+    source = rejecting.source(
+        MqttSource[Any](mqtt_server.url, name, client_id=name, on_malformed="reject"), name="in"
+    )
+    source.to(seen.append, name="out")
+    source.rejected.to(rejected.append, name="rejected")
+    async with rejecting.start() as job:
+        await until(lambda: seen[-1] == 3)
+        await job.stop()
+    assert [one.value for one in rejected] == [b"{"]
+
+
+@pytest.fixture
+def own() -> Iterator[MqttServer]:
+    """A server of the test's own, to be stopped."""
+    with running_mqtt() as server:
+        yield server
+
+
+async def test_a_server_that_comes_back_is_gone_on_with(own: MqttServer, name: str) -> None:
+    seen: list[Any] = []
+    pipeline = Pipeline("away")
+    source = MqttSource[Any](own.url, name, client_id=name, if_forgotten="go_on")
+    pipeline.source(source, name="in").to(seen.append, name="out")
+    restarts = Restarts(attempts=100, backoff=0.05, longest=0.05)
+    kept = Checkpoints(store=MemoryStore(), every=0.05)
+    running = asyncio.ensure_future(pipeline.run(checkpoints=kept, restart=restarts))
+    await publish_until(own, name, 1, seen)
+    own.kill()
+    await asyncio.sleep(0.1)  # of a real server
+    own.start()
+    await publish_until(own, name, 2, seen)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def publish_until(server: MqttServer, name: str, value: int, seen: list[Any]) -> None:
+    async with asyncio.timeout(20):
+        while value not in seen:
+            await publish(server.url, [value], name)
+            await asyncio.sleep(0.02)  # of a real server
+
+
+async def test_a_session_that_is_gone_is_told_of(own: MqttServer, name: str) -> None:
+    store = MemoryStore()
+    seen: list[Any] = []
+    source = MqttSource[Any](own.url, name, client_id=name)
+    async with reading(source, seen, store) as job:
+        await publish_until(own, name, 1, seen)
+        await job.stop()
+    own.kill()
+    own.start()  # which has nothing on the disk
+    with pytest.raises(
+        SourceError, match=r"step 'in': cannot go on with .*the broker has no session of client"
+    ):
+        async with reading(source, seen, store) as job:
+            await job.wait()
+
+
+async def test_wrong_settings_are_told_of(mqtt_server: MqttServer, name: str) -> None:
+    away = "mqtt://somebody:secret@127.0.0.1:1"
+    for source, says in (
+        (
+            MqttSource[Any](away, name, client_id=name),
+            "step 'in': cannot read .* of MQTT at 127.0.0.1:1: .*refused",
+        ),
+        (MqttSource[Any](mqtt_server.url, "a/#/b", client_id=name), "step 'in': cannot read 'a/#/b' of MQTT"),
+    ):
+        pipeline = Pipeline("reading")
+        pipeline.source(source, name="in").discard()
+        with pytest.raises(SourceError, match=says) as told:
+            await pipeline.run()
+        assert "secret" not in str(told.value)
+    for sink, says in (
+        (MqttSink(away, name), "step 'out': cannot write to topic .*refused"),
+        (
+            MqttSink(mqtt_server.url, lambda value: "a/+"),
+            "step 'out': .*expected a topic without wildcards, got 'a/",
+        ),
+        (MqttSink(mqtt_server.url, name, encode="bytes"), "step 'out': .*expected bytes, got int"),
+    ):
+        pipeline = Pipeline("writing")
+        pipeline.source([1], name="in").to(sink, name="out")
+        with pytest.raises(SinkError, match=says):
+            await pipeline.run()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"url": "http://localhost"}, "url: expected the address of an MQTT broker"),
+        ({"url": "mqtt://localhost:none"}, "url: expected the address of an MQTT broker"),
+        ({"client_id": ""}, "client_id: expected"),
+        ({"decode": "xml"}, "decode: expected 'json', 'bytes', 'text' or a function"),
+        ({"unacknowledged": 65536}, "unacknowledged: expected 65535 at most"),
+        ({"tls": True}, "tls: expected an ssl.SSLContext, with an address of mqtts://"),
+        ({"if_forgotten": "weep"}, "if_forgotten: expected one of 'refuse', 'go_on'"),
+    ],
+)
+def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
+    arguments: dict[str, Any] = {"url": "mqtt://localhost", "client_id": "me", **more}
+    with pytest.raises(PipelineError, match=says):
+        MqttSource(arguments.pop("url"), "t", **arguments)
+
+
+def test_topics_are_named() -> None:
+    with pytest.raises(PipelineError, match="topics: expected one or more topics"):
+        MqttSource("mqtt://localhost", client_id="me")
+
+
+def test_the_plan_says_at_least_once() -> None:
+    pipeline = Pipeline("plan")
+    pipeline.source(MqttSource("mqtt://localhost", "t", client_id="me"), name="in").to([], name="out")
+    assert [way.level for way in pipeline.guarantees()] == ["at least once"]
