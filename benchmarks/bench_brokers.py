@@ -40,9 +40,6 @@ BATCH = 1000
 LEAST = 0.7
 """Of what the bare client does in a second."""
 
-_NOT_ALIKE = ("PostgreSQL, outbox",)
-"""Without a goal: what the bare client has taken there, a crash loses."""
-
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 new = map("bench{}".format, count(1)).__next__
@@ -219,16 +216,21 @@ async def postgres_pairs(url: str, elements: Sequence[Any], turns: int) -> dict[
         await insert(table(), f"ON CONFLICT (id) DO UPDATE SET {values}")
 
     async def take() -> None:
+        """Rows are claimed first, and deleted when they are done with: a crash loses none."""
         name, seen = filled.pop(), 0
         async with connected() as cursor:
+            await cursor.execute(f"ALTER TABLE {name} ADD COLUMN taken_by text")
+            await cursor.execute(f"CREATE INDEX ON {name} (id) WHERE taken_by IS NULL")
             while True:
                 await cursor.execute(
-                    f"DELETE FROM {name} WHERE id IN (SELECT id FROM {name} ORDER BY id LIMIT {BATCH} "
-                    "FOR UPDATE SKIP LOCKED) RETURNING *"
+                    f"UPDATE {name} SET taken_by = 'bare' WHERE id IN (SELECT id FROM {name} "
+                    f"WHERE taken_by IS NULL ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED) RETURNING *"
                 )
                 if not (found := await cursor.fetchall()):
                     break
                 seen += len(found)
+                done = [row[0] for row in found]
+                await cursor.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", (done,))
         assert seen == len(elements)
 
     columns = ["id", "customer", "amount"]
@@ -270,8 +272,7 @@ def main(quick: bool = False) -> None:
 
             measured = compare({"bare": times(bare), "asyncstream": times(ours)}, base="bare", turns=turns)
             print(results(name, measured, base="bare"))
-            if name not in _NOT_ALIKE:
-                reached.append(Goal(f"{name}: of the bare client", measured["asyncstream"].wall_ratio, LEAST))
+            reached.append(Goal(f"{name}: of the bare client", measured["asyncstream"].wall_ratio, LEAST))
     print(goals(reached))
 
 
