@@ -7,6 +7,8 @@ ones of your own. All merge, so that sessions can use them. As in SQL, a field t
 and an aggregate that has seen nothing gives None (a count gives 0); `First`, `Last` and `Collect` alone
 take None as a value like any other.
 
+What a built-in one does is declared in its `does`, from which `fused` makes its methods.
+
 Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
 share their work. Some are so for some values only: a sum, for integers, but not for floats, whose last digits
 hang on it, nor for texts. With the first of these, sliding windows share no more (`is_order_free`).
@@ -14,16 +16,17 @@ hang on it, nor for texts. With the first of these, sliding windows share no mor
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingExtra
+from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, plain_methods, refuse, selector
 from asyncstream.windowing.functions import AggregateFunction, can_merge
-from asyncstream.windowing.fused import CALLED, Inline, fused
+from asyncstream.windowing.fused import Inline, fused, methods
+from asyncstream.windowing.windows import WindowResult
 
 __all__ = (
     "ELEMENTS",
@@ -55,13 +58,24 @@ class FieldAggregate(AggregateFunction[Any, Out]):
     """
     Base of the aggregates of one field.
 
+    Args:
+        of: the name of a field, or a function of the element; None: the element itself.
+
     Attributes:
-        of: which field.
+        does: of a class that does not write its methods, what they do.
     """
+
+    does: ClassVar[Inline]
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "does" in vars(cls):
+            for name, method in methods(cls.does).items():
+                setattr(cls, name, method)
 
     def __init__(self, of: Field = None) -> None:
         self.of = of
-        self.value_of = _reader(of)
+        self.value_of = _itself if of is None else selector("of", of)
 
     def state_schema(self) -> Any:
         return attributes(self, without=("value_of",))
@@ -72,99 +86,77 @@ class Count(FieldAggregate[int]):
     How many elements; of a field: how many have it other than None.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
     order_free = True
-
-    def create(self) -> int:
-        return 0
-
-    def add(self, accumulator: int, value: Any) -> int:
-        if self.of is None:
-            return accumulator + 1
-        return accumulator if self.value_of(value) is None else accumulator + 1
-
-    def merge(self, accumulator: int, other: int) -> int:
-        return accumulator + other
-
-    def result(self, accumulator: int) -> int:
-        return accumulator
+    does = Inline(
+        create="0",
+        add="if {field} is not None:\n    {held} += 1",
+        merge="{held} += {other}",
+        add_whole="{held} += 1",
+    )
 
 
-class Sum(FieldAggregate[Any]):
+class _Adding(FieldAggregate[Any]):
+    """Adds values up."""
+
+    order_free = True
+
+    def is_order_free(self, value: Any) -> bool:
+        return _adds_exactly(self.value_of(value))
+
+
+class Sum(_Adding):
     """
     The sum, of whatever can be added to others of its kind.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
-    order_free = True
-
-    def is_order_free(self, value: Any) -> bool:
-        return _adds_exactly(self.value_of(value))
+    does = Inline(
+        create="None",
+        add="""\
+_value = {field}
+if _value is not None:
+    {held} = _value if {held} is None else {held} + _value""",
+        merge="""\
+if {other} is not None:
+    {held} = {other} if {held} is None else {held} + {other}""",
+    )
 
     def holds_order_free(self, accumulator: Any) -> bool:
         return _adds_exactly(accumulator)
 
-    def create(self) -> Any:
-        return None
 
-    def add(self, accumulator: Any, value: Any) -> Any:
-        part = self.value_of(value)
-        if accumulator is None:
-            return part
-        return accumulator if part is None else accumulator + part
-
-    def merge(self, accumulator: Any, other: Any) -> Any:
-        if accumulator is None:
-            return other
-        return accumulator if other is None else accumulator + other
-
-    def result(self, accumulator: Any) -> Any:
-        return accumulator
-
-
-class Mean(FieldAggregate[Any]):
+class Mean(_Adding):
     """
     The arithmetic mean.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
-    order_free = True
-
-    def is_order_free(self, value: Any) -> bool:
-        return _adds_exactly(self.value_of(value))
+    does = Inline(
+        create="(0, 0)",
+        add="""\
+_value = {field}
+if _value is not None:
+    _count, _total = {held}
+    {held} = (_count + 1, _total + _value)""",
+        merge="{held} = ({held}[0] + {other}[0], {held}[1] + {other}[1])",
+        result="{held}[1] / {held}[0] if {held}[0] else None",
+    )
 
     def holds_order_free(self, accumulator: tuple[int, Any]) -> bool:
         return _adds_exactly(accumulator[1])
-
-    def create(self) -> tuple[int, Any]:
-        return (0, 0)
-
-    def add(self, accumulator: tuple[int, Any], value: Any) -> tuple[int, Any]:
-        part = self.value_of(value)
-        return accumulator if part is None else (accumulator[0] + 1, accumulator[1] + part)
-
-    def merge(self, accumulator: tuple[int, Any], other: tuple[int, Any]) -> tuple[int, Any]:
-        return (accumulator[0] + other[0], accumulator[1] + other[1])
-
-    def result(self, accumulator: tuple[int, Any]) -> Any:
-        count, total = accumulator
-        return total / count if count else None
 
 
 class _Extreme(FieldAggregate[Any]):
     """The value that beats all others, None aside."""
 
     order_free = True
-    beats: Callable[[Any, Any], Any]
 
     def is_order_free(self, value: Any) -> bool:
         return _has_no_double(self.value_of(value))
@@ -172,19 +164,17 @@ class _Extreme(FieldAggregate[Any]):
     def holds_order_free(self, accumulator: Any) -> bool:
         return _has_no_double(accumulator)
 
-    def create(self) -> Any:
-        return None
 
-    def add(self, accumulator: Any, value: Any) -> Any:
-        return self.merge(accumulator, self.value_of(value))
-
-    def merge(self, accumulator: Any, other: Any) -> Any:
-        if accumulator is None:
-            return other
-        return other if other is not None and self.beats(other, accumulator) else accumulator
-
-    def result(self, accumulator: Any) -> Any:
-        return accumulator
+def _beating(beats: str) -> Inline:
+    """What an extreme does of which each value `beats` those before it."""
+    taken = (
+        f"if {{new}} is not None and ({{held}} is None or {{new}} {beats} {{held}}):\n    {{held}} = {{new}}"
+    )
+    return Inline(
+        create="None",
+        add="_value = {field}\n" + taken.replace("{new}", "_value"),
+        merge=taken.replace("{new}", "{other}"),
+    )
 
 
 class Min(_Extreme):
@@ -192,11 +182,10 @@ class Min(_Extreme):
     The smallest.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
-    beats = staticmethod(operator.lt)
+    does = _beating("<")
 
 
 class Max(_Extreme):
@@ -204,11 +193,10 @@ class Max(_Extreme):
     The largest.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
-    beats = staticmethod(operator.gt)
+    does = _beating(">")
 
 
 class First(FieldAggregate[Any]):
@@ -216,23 +204,16 @@ class First(FieldAggregate[Any]):
     The one that came first; of merged sessions, that of the earlier session.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
     joins_in_order = True
-
-    def create(self) -> tuple[Any, ...]:
-        return ()
-
-    def add(self, accumulator: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-        return accumulator or (self.value_of(value),)
-
-    def merge(self, accumulator: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        return accumulator or other
-
-    def result(self, accumulator: tuple[Any, ...]) -> Any:
-        return accumulator[0] if accumulator else None
+    does = Inline(
+        create="()",
+        add="if not {held}:\n    {held} = ({field},)",
+        merge="{held} = {held} or {other}",
+        result="{held}[0] if {held} else None",
+    )
 
 
 class Last(FieldAggregate[Any]):
@@ -240,23 +221,16 @@ class Last(FieldAggregate[Any]):
     The one that came last; of merged sessions, that of the later session.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
     joins_in_order = True
-
-    def create(self) -> tuple[Any, ...]:
-        return ()
-
-    def add(self, accumulator: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-        return (self.value_of(value),)
-
-    def merge(self, accumulator: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        return other or accumulator
-
-    def result(self, accumulator: tuple[Any, ...]) -> Any:
-        return accumulator[0] if accumulator else None
+    does = Inline(
+        create="()",
+        add="{held} = ({field},)",
+        merge="{held} = {other} or {held}",
+        result="{held}[0] if {held} else None",
+    )
 
 
 class Collect(FieldAggregate[list[Any]]):
@@ -264,25 +238,17 @@ class Collect(FieldAggregate[list[Any]]):
     All of them in a list, in order of arrival; those of merged sessions one session after the other.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
     joins_in_order = True
-
-    def create(self) -> list[Any]:
-        return []
-
-    def add(self, accumulator: list[Any], value: Any) -> list[Any]:
-        accumulator.append(self.value_of(value))
-        return accumulator
-
-    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
-        accumulator.extend(other)
-        return accumulator
-
-    def result(self, accumulator: list[Any]) -> list[Any]:
-        return list(accumulator)
+    does = Inline(
+        create="[]",
+        add="{held}.append({field})",
+        merge="{held}.extend({other})",
+        result="list({held})",
+        copy="list({other})",
+    )
 
 
 class _OfSessions(Collect):
@@ -300,27 +266,17 @@ class CountDistinct(FieldAggregate[int]):
     How many different ones, exactly: the window holds each of them once. They must be hashable.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
     """
 
     order_free = True
-
-    def create(self) -> set[Any]:
-        return set()
-
-    def add(self, accumulator: set[Any], value: Any) -> set[Any]:
-        part = self.value_of(value)
-        if part is not None:
-            accumulator.add(part)
-        return accumulator
-
-    def merge(self, accumulator: set[Any], other: set[Any]) -> set[Any]:
-        accumulator |= other
-        return accumulator
-
-    def result(self, accumulator: set[Any]) -> int:
-        return len(accumulator)
+    does = Inline(
+        create="set()",
+        add="_value = {field}\nif _value is not None:\n    {held}.add(_value)",
+        merge="{held} |= {other}",
+        result="len({held})",
+        copy="set({other})",
+    )
 
 
 class Quantile(FieldAggregate[float | None]):
@@ -330,8 +286,7 @@ class Quantile(FieldAggregate[float | None]):
     Memory does not grow with the window. The sketch draws lots, so two runs may differ within its error.
 
     Args:
-        of: a function of the element, or the name of a field, that gives what to work on; None: the
-            element.
+        of: the name of a field, or a function of the element; None: the element itself.
 
     Attributes:
         share: from 0 (the smallest) over 0.5 (the median) to 1 (the largest).
@@ -340,6 +295,14 @@ class Quantile(FieldAggregate[float | None]):
     Raises:
         MissingExtra: if the package `datasketches` is not installed.
     """
+
+    does = Inline(
+        create="{part}._sketch({part}.k)",
+        add="_value = {field}\nif _value is not None:\n    {held}.update(_value)",
+        merge="{held}.merge({other})",
+        result="None if {held}.is_empty() else {held}.get_quantile({part}.share)",
+        copy="{part}.merge({part}.create(), {other})",
+    )
 
     def __init__(self, share: float, of: Field = None, *, k: int = 200) -> None:
         super().__init__(of)
@@ -351,22 +314,6 @@ class Quantile(FieldAggregate[float | None]):
         self.k = k
         self._sketch = _sketch_type()
 
-    def create(self) -> Any:
-        return self._sketch(self.k)
-
-    def add(self, accumulator: Any, value: Any) -> Any:
-        part = self.value_of(value)
-        if part is not None:
-            accumulator.update(part)
-        return accumulator
-
-    def merge(self, accumulator: Any, other: Any) -> Any:
-        accumulator.merge(other)
-        return accumulator
-
-    def result(self, accumulator: Any) -> float | None:
-        return None if accumulator.is_empty() else accumulator.get_quantile(self.share)
-
     def save(self, accumulator: Any) -> bytes:
         saved: bytes = accumulator.serialize()
         return saved
@@ -375,7 +322,41 @@ class Quantile(FieldAggregate[float | None]):
         return self._sketch.deserialize(kept)
 
 
-class Aggregates(AggregateFunction[Any, dict[str, Any]]):
+class InPlace(AggregateFunction[Any, Any]):
+    """
+    Aggregates with their accumulators in a list, so that `add` changes it where it is; its methods are fused.
+
+    Attributes:
+        parts: the aggregates by name; one alone has the name None, and snapshots hold its accumulator alone.
+        order_free: whether all of them are.
+        add_each: adds one element to each accumulator of a row, and gives the row.
+        gather: as of `Fused`.
+        results: as of `Fused`.
+    """
+
+    add_each: Callable[[Sequence[list[Any]], Any], Any]
+    gather: Callable[[Rows, Rows], None]
+    results: Callable[[int, int, Iterable[tuple[Any, list[Any]]]], list[WindowResult]]
+
+    def __init__(self, parts: Mapping[Any, AggregateFunction[Any, Any]]) -> None:
+        self.parts = parts
+        self.order_free = all(part.order_free for part in parts.values())
+        self.joins_in_order = all(part.order_free or part.joins_in_order for part in parts.values())
+        for name, method in fused(parts)._asdict().items():
+            setattr(self, name, method)
+
+    def is_order_free(self, value: Any) -> bool:
+        return all(part.is_order_free(value) for part in self.parts.values())
+
+    def holds_order_free(self, accumulator: list[Any]) -> bool:
+        parts = zip(self.parts.values(), accumulator, strict=False)  # perhaps with a number behind
+        return all(part.holds_order_free(held) for part, held in parts)
+
+    def __reduce__(self) -> Any:
+        return InPlace, (self.parts,)
+
+
+class Aggregates(InPlace):
     """
     Several aggregates over the same elements; the result is a dict with the result of each by its name.
 
@@ -393,135 +374,15 @@ class Aggregates(AggregateFunction[Any, dict[str, Any]]):
             plain_methods(name, part, AggregateFunction)
             if not can_merge(part):
                 raise refuse(name, "an aggregate that overrides merge", part)
-        self.parts = parts
-        self.order_free = all(part.order_free for part in parts.values())
-        self.joins_in_order = all(part.order_free or part.joins_in_order for part in parts.values())
-        one: Any = fused({name: (part, _inline(part)) for name, part in parts.items()})
-        self.create = one.create  # type: ignore[method-assign]
-        self.add = one.add  # type: ignore[method-assign]
-        self.add_order_free = one.add_order_free  # type: ignore[method-assign]
-        self.add_each: Callable[[Sequence[list[Any]], Any], Any] = one.add_each
-        self.merge = one.merge  # type: ignore[method-assign]
-        self.result = one.result  # type: ignore[method-assign]
-        self.save = one.save  # type: ignore[method-assign]
-        self.load = one.load  # type: ignore[method-assign]
-
-    def is_order_free(self, value: Any) -> bool:
-        return all(part.is_order_free(value) for part in self.parts.values())
-
-    def holds_order_free(self, accumulator: list[Any]) -> bool:
-        parts = zip(self.parts.values(), accumulator, strict=True)
-        return all(part.holds_order_free(held) for part, held in parts)
+        super().__init__(parts)
 
     def __reduce__(self) -> Any:
         return _aggregates, (self.parts,)
 
 
-class InPlace(AggregateFunction[Any, Any]):
-    """
-    One aggregate with its accumulator in a list, so that `add` changes it where it is.
-
-    Snapshots hold the accumulator alone.
-
-    Attributes:
-        add_each: adds one element to each accumulator of a row, and gives the row.
-    """
-
-    def __init__(self, aggregate: AggregateFunction[Any, Any]) -> None:
-        self._one = aggregate
-        self.order_free = aggregate.order_free
-        self.joins_in_order = aggregate.joins_in_order
-        one: Any = fused({"": (aggregate, _inline(aggregate))})
-        self.create = one.create  # type: ignore[method-assign]
-        self.add = one.add  # type: ignore[method-assign]
-        self.add_order_free = one.add_order_free  # type: ignore[method-assign]
-        self.merge = one.merge  # type: ignore[method-assign]
-        self.add_each: Callable[[Sequence[list[Any]], Any], Any] = one.add_each
-
-    def result(self, accumulator: list[Any]) -> Any:
-        return self._one.result(accumulator[0])
-
-    def save(self, accumulator: list[Any]) -> Any:
-        return self._one.save(accumulator[0])
-
-    def load(self, kept: Any) -> list[Any]:
-        return [self._one.load(kept)]
-
-    def holds_order_free(self, accumulator: list[Any]) -> bool:
-        return self._one.holds_order_free(accumulator[0])
-
-
-def in_place(aggregate: AggregateFunction[Any, Any]) -> Aggregates | InPlace:
+def in_place(aggregate: AggregateFunction[Any, Any]) -> InPlace:
     """`aggregate`, with its accumulators in lists, of which it looks at its own parts only."""
-    return aggregate if isinstance(aggregate, Aggregates) else InPlace(aggregate)
-
-
-_COUNT = Inline(create="0", add="{held} += 1", merge="{held} += {other}")
-
-_INLINE: dict[type, Inline] = {
-    Sum: Inline(
-        create="None",
-        add="""\
-_value = {field}
-if _value is not None:
-    {held} = _value if {held} is None else {held} + _value""",
-        merge="""\
-if {other} is not None:
-    {held} = {other} if {held} is None else {held} + {other}""",
-        free="type({given}) is int or {part}.is_order_free(value)",
-    ),
-    Mean: Inline(
-        create="(0, 0)",
-        add="""\
-_value = {field}
-if _value is not None:
-    _count, _total = {held}
-    {held} = (_count + 1, _total + _value)""",
-        merge="{held} = ({held}[0] + {other}[0], {held}[1] + {other}[1])",
-        result="{part}.result({held})",
-        free="type({given}) is int or {part}.is_order_free(value)",
-    ),
-    First: Inline(
-        create="()",
-        add="if not {held}:\n    {held} = ({field},)",
-        merge="{held} = {held} or {other}",
-        result="{held}[0] if {held} else None",
-    ),
-    Last: Inline(
-        create="()",
-        add="{held} = ({field},)",
-        merge="{held} = {other} or {held}",
-        result="{held}[0] if {held} else None",
-    ),
-    Collect: Inline(
-        create="[]",
-        add="{held}.append({field})",
-        merge="{held}.extend({other})",
-        result="list({held})",
-    ),
-    Min: Inline(
-        create="None",
-        add="""\
-_value = {field}
-if _value is not None and ({held} is None or _value < {held}):
-    {held} = _value""",
-        merge="""\
-if {other} is not None and ({held} is None or {other} < {held}):
-    {held} = {other}""",
-        free="type({given}) is int or {part}.is_order_free(value)",
-    ),
-    Max: Inline(
-        create="None",
-        add="""\
-_value = {field}
-if _value is not None and ({held} is None or _value > {held}):
-    {held} = _value""",
-        merge="""\
-if {other} is not None and ({held} is None or {other} > {held}):
-    {held} = {other}""",
-        free="type({given}) is int or {part}.is_order_free(value)",
-    ),
-}
+    return aggregate if isinstance(aggregate, Aggregates) else InPlace({None: aggregate})
 
 
 def _adds_exactly(value: Any) -> bool:
@@ -541,18 +402,6 @@ def _has_no_double(value: Any) -> bool:
 
 def _aggregates(parts: dict[str, AggregateFunction[Any, Any]]) -> Aggregates:
     return Aggregates(**parts)
-
-
-def _inline(part: AggregateFunction[Any, Any]) -> Inline:
-    """What the methods of exactly this class do."""
-    if type(part) is Count and part.of is None:
-        return _COUNT
-    return _INLINE.get(type(part), CALLED)
-
-
-def _reader(of: Field) -> Callable[[Any], Any]:
-    """The function that reads a field."""
-    return _itself if of is None else selector("of", of)
 
 
 def _itself(value: Any) -> Any:

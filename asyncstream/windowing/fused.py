@@ -1,22 +1,26 @@
 """
-Several aggregates as one.
+What aggregates do, written out: one of them, or several as one.
 
-Calling each aggregate for each element costs more than what it does. So what the built-in ones do is written
-out, one below the other, and compiled once, as `dataclasses` does with `__init__`. Nothing of the user's gets
-into the text but the names of results, as literals: fields are read by functions that it refers to by number.
-Any other aggregate, also a subclass of a built-in one, is called. A test holds the text against the methods.
+A built-in aggregate is declared as source (`Inline`), of which its methods are compiled, as `dataclasses`
+does with `__init__`. Calling each of several for each element would cost more than what they do. So where
+they stand together their source stands one below the other and is compiled once, together with the loops that
+go over many accumulators. Nothing of the user's gets into the text but the names of results, as literals:
+fields are read by functions that it refers to by number. Any other aggregate, also a subclass of a built-in
+one, is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from asyncstream.state import IMMUTABLE
+from asyncstream.state.rows import Rows
 from asyncstream.windowing.functions import AggregateFunction, OrderMatters
+from asyncstream.windowing.windows import WindowResult, new_result
 
-__all__ = ("CALLED", "Fused", "Inline", "fused")
+__all__ = ("CALLED", "Fused", "Inline", "fused", "methods")
 
 
 class Inline(NamedTuple):
@@ -24,52 +28,66 @@ class Inline(NamedTuple):
     What the methods of an aggregate do, as source.
 
     In it `{held}` stands for its accumulator, `{other}` for the other one in a merge, `{field}` for the value
-    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own. `free` says of a
-    value `{given}` that its order does not matter, for most values; empty: it never does.
+    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own. `copy` gives an
+    accumulator like `{other}` that may be changed. `add_whole` is done instead of `add` where the field is
+    the element itself.
     """
 
     create: str
     add: str
     merge: str
     result: str = "{held}"
-    free: str = ""
+    copy: str = "{other}"
+    add_whole: str = ""
 
 
-CALLED = Inline(
+CALLED: Final = Inline(
     create="{part}.create()",
     add="{held} = {part}.add({held}, value)",
     merge="{held} = {part}.merge({held}, {other})",
     result="{part}.result({held})",
+    copy="{part}.merge({part}.create(), {other})",
 )
 """An aggregate of which nothing is known."""
 
 
 class Fused(NamedTuple):
-    """The methods of an `AggregateFunction` whose accumulator is a list with those of its parts."""
+    """
+    The methods of an `AggregateFunction` whose accumulator is a list with those of its parts.
+
+    Three go over many. `add_each` adds an element to each accumulator of a row, and gives the row. `gather`
+    merges accumulators by key, behind each of which stands a number, into those that were found before; of a
+    key that comes for the first time it takes what there is, which it copies when the key comes again.
+    `results` gives the results of a window, from its start to its end, for keys with accumulators.
+    """
 
     create: Callable[[], list[Any]]
     add: Callable[[list[Any], Any], list[Any]]
     add_order_free: Callable[[list[Any], Any], list[Any]]
     add_each: Callable[[Sequence[list[Any]], Any], Sequence[list[Any]]]
     merge: Callable[[list[Any], list[Any]], list[Any]]
-    result: Callable[[list[Any]], dict[str, Any]]
-    save: Callable[[list[Any]], list[Any]]
-    load: Callable[[list[Any]], list[Any]]
+    gather: Callable[[Rows, Rows], None]
+    result: Callable[[list[Any]], Any]
+    results: Callable[[int, int, Iterable[tuple[Any, list[Any]]]], list[WindowResult]]
+    save: Callable[[list[Any]], Any]
+    load: Callable[[Any], list[Any]]
 
 
-def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fused:
+def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> Fused:
     """
     One function for each method.
 
     Args:
-        parts: the aggregates by the names of their results, each with what it does or `CALLED`.
+        parts: the aggregates by the names of their results. Under None stands one alone, whose result and
+            whose saved accumulator are not put into a dict or list.
     """
-    names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters}
+    names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters, "new": new_result}
     checks: list[str] = []
     read: list[str] = []
     add_read: list[str] = []
-    create, add, merge, result, save, load = [], [], [], [], [], []
-    for place, (name, (part, source)) in enumerate(parts.items()):
+    create, add, merge, copy, result, save, load = [], [], [], [], [], [], []
+    for place, (name, part) in enumerate(parts.items()):
+        source = _source_of(part)
         names[f"part{place}"] = part
         words = {
             "held": f"held[{place}]",
@@ -82,34 +100,90 @@ def fused(parts: Mapping[str, tuple[AggregateFunction[Any, Any], Inline]]) -> Fu
             words["field"] = f"read{place}(value)"
         create.append(source.create.format(**words))
         add.append(source.add.format(**words))
-        if source.free:
-            given = f"_given{place}"
-            is_free = source.free.format(given=given, **words)
-            read.append(f"{given} = {words['field']}")
+        if type(part).is_order_free is not AggregateFunction.is_order_free:
+            is_free = f"part{place}.is_order_free(value)"
+            if source is not CALLED:  # of which none minds the order of integers
+                given = f"_given{place}"
+                read.append(f"{given} = {words['field']}")
+                is_free = f"type({given}) is int or {is_free}"
+                words = {**words, "field": given}
             checks.append(f"if not ({is_free}):\n    raise OrderMatters")
-            words = {**words, "field": given}
-        elif type(part).is_order_free is not AggregateFunction.is_order_free:
-            checks.append(f"if not part{place}.is_order_free(value):\n    raise OrderMatters")
         add_read.append(source.add.format(**words))
         merge.append(source.merge.format(**words))
-        result.append(f"{name!r}: {source.result.format(**words)}")
+        copy.append(source.copy.format(**{**words, "other": words["held"]}))
+        result.append(("" if name is None else f"{name!r}: ") + source.result.format(**words))
         save.append(_kept(AggregateFunction.save, part).format(**words))
-        load.append(_kept(AggregateFunction.load, part).format(**words))
-    along_row = f"for held in row:\n{_block(add_read)}"
-    text = "\n".join(
-        [
-            f"def create():\n    return [{', '.join(create)}]",
-            f"def add(held, value):\n{_block(add)}\n    return held",
-            f"def add_order_free(held, value):\n{_block([*read, *checks, *add_read])}\n    return held",
-            f"def add_each(row, value):\n{_block([*read, along_row])}\n    return row",
-            f"def merge(held, other):\n{_block(merge)}\n    return held",
-            f"def result(held):\n    return {{{', '.join(result)}}}",
-            f"def save(held):\n    return [{', '.join(save)}]",
-            f"def load(held):\n    return [{', '.join(load)}]",
-        ]
-    )
+        kept = "held" if name is None else words["held"]
+        load.append(_kept(AggregateFunction.load, part).format(**{**words, "held": kept}))
+    alone = None in parts
+    its_result = result[0] if alone else f"{{{', '.join(result)}}}"
+    saved = save[0] if alone else f"[{', '.join(save)}]"
+    text = f"""
+def create():
+    return [{", ".join(create)}]
+def add(held, value):
+{_block(add)}
+    return held
+def add_order_free(held, value):
+{_block([*read, *checks, *add_read])}
+    return held
+def add_each(row, value):
+{_block([*read, "for held in row:", _block(add_read)])}
+    return row
+def merge(held, other):
+{_block(merge)}
+    return held
+def gather(found, rows):
+    for key, other in rows.items():
+        held = found.get(key)
+        if held is None:
+            found[key] = other
+            continue
+        if len(held) > {len(parts)}:
+            held = found[key] = [{", ".join(copy)}]
+{_block(merge, 2)}
+def result(held):
+    return {its_result}
+def results(start_ms, end_ms, cells):
+    return [new((key, start_ms, end_ms, {its_result})) for key, held in cells]
+def save(held):
+    return {saved}
+def load(held):
+    return [{", ".join(load)}]
+"""
     exec(compile(text, "<fused aggregates>", "exec"), names)
     return Fused(*(names[method] for method in Fused._fields))
+
+
+def methods(does: Inline) -> dict[str, Callable[..., Any]]:
+    """The methods of a class of aggregates that does this, each by its name."""
+    words = {"held": "accumulator", "other": "other", "part": "self", "field": "self.value_of(value)"}
+    create, add, merge, result, _, add_whole = (source.format(**words) for source in does)
+    if add_whole:
+        add = f"if self.of is None:\n{_block([add_whole])}\nelse:\n{_block([add])}"
+    text = f"""
+def create(self):
+    return {create}
+def add(self, accumulator, value):
+{_block([add])}
+    return accumulator
+def merge(self, accumulator, other):
+{_block([merge])}
+    return accumulator
+def result(self, accumulator):
+    return {result}
+"""
+    found: dict[str, Any] = {}
+    exec(compile(text, "<aggregate>", "exec"), {}, found)
+    return found
+
+
+def _source_of(part: AggregateFunction[Any, Any]) -> Inline:
+    """What the methods of exactly this class do."""
+    source: Inline = vars(type(part)).get("does", CALLED)
+    if source.add_whole and part.of is None:  # type: ignore[attr-defined]
+        return source._replace(add=source.add_whole)
+    return source
 
 
 def _kept(method: Callable[..., Any], part: AggregateFunction[Any, Any]) -> str:
@@ -120,5 +194,5 @@ def _kept(method: Callable[..., Any], part: AggregateFunction[Any, Any]) -> str:
     return f"{{held}} if type({{held}}) in immutable else {call}"
 
 
-def _block(lines: list[str]) -> str:
-    return indent("\n".join(lines), "    ")
+def _block(lines: list[str], depth: int = 1) -> str:
+    return indent("\n".join(lines), depth * "    ")

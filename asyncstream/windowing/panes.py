@@ -61,7 +61,7 @@ _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
 
 _PART: Final = 1_000
-"""Keys of which the accumulators are in memory together, where not all are."""
+"""Keys whose results are made and handed on together; where not all is in memory, their accumulators too."""
 
 
 class PaneWindowOperator(PlainWindowOperator):
@@ -214,12 +214,12 @@ class PaneWindowOperator(PlainWindowOperator):
     def _count_early(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
         """Count an element of a window that has not ended; it fires with every so many-th."""
         if _count(self._early, window, key, self._firings.early):
-            self._emit(*window, [(key, held)], aggregate.result)
+            self._emit(*window, [(key, held)], aggregate)
 
     def _count_late(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
         """Count an element of a window that has fired at its end; it fires with every so many-th."""
         if self._firings.late == 1 or _count(self._late, window, key, self._firings.late):
-            self._emit(*window, [(key, held)], aggregate.result)
+            self._emit(*window, [(key, held)], aggregate)
 
     def _add_in_order(self, elements: Iterator[Element]) -> None:
         key_by, add_each = self._key_by, self._in_place.add_each
@@ -370,14 +370,14 @@ class PaneWindowOperator(PlainWindowOperator):
         self._armed.discard(window)
         self._early.drop(window)
         cells = self._open.each(window) if self._in_order else self._of_slices(window)
-        result_of = (self._in_place if self._in_order else self._slices.aggregate).result
+        aggregate = self._in_place if self._in_order else self._slices.aggregate
         if self._clears and not self._lateness_ms:
             for key, held in cells:
-                self._emit(*window, [(key, held)], result_of)
+                self._emit(*window, [(key, held)], aggregate)
                 self._clear(window, key)
         else:
-            for some in _in_parts(cells) if self._open.is_remote else (cells,):
-                self._emit(*window, some, result_of)
+            for some in _in_parts(cells):
+                self._emit(*window, some, aggregate)
         if window in self._open:
             if self._lateness_ms:
                 self._put_done(window, self._open.adopt(window))

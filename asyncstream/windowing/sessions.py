@@ -224,7 +224,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         if not touched:
             self._clean_later(key, session)
-        self._emit(session.start, session.end, [(key, session.held)], self._aggregate.result)
+        self._emit(session.start, session.end, [(key, session.held)], self._aggregate)
 
     def _merge(self, sessions: list[_Session], touched: list[_Session], start: int, end: int) -> _Session:
         """One session for those that `start` to `end` touches, and for that."""
@@ -244,7 +244,7 @@ class SessionWindowOperator(PlainWindowOperator):
         self._waiting.to_clean.register(session.end - 1 + self._lateness_ms, key)
 
     def _fire(self, watermark: float) -> None:
-        table, result_of = self._sessions, self._aggregate.result
+        table = self._sessions
         while (come := self._waiting.to_fire.pop(watermark + 1)) is not None:
             end, keys = come
             due: dict[Any, int] = {}
@@ -259,7 +259,7 @@ class SessionWindowOperator(PlainWindowOperator):
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
-                self._emit(session.start, end, [(key, session.held)], result_of)
+                self._emit(session.start, end, [(key, session.held)], self._aggregate)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)

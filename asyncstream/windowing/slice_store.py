@@ -63,6 +63,7 @@ class SliceStore:
         self.can_share = self._is_disjoint or is_shared
         self.has_epochs = is_shared and not (self._is_disjoint or aggregate.order_free)
         self.aggregate = aggregate if self._is_disjoint else listed
+        self.gather = listed.gather
         self.add: Callable[[Any, Any], Any] = aggregate.add if self._is_disjoint else listed.add_order_free
         save, load = (aggregate.save, aggregate.load) if self._is_disjoint else numbered(listed)
         table = partial(Table, namespace_of=tuple, may_be_away=True)
@@ -144,24 +145,15 @@ class SliceStore:
         """
         places = [place for place in self._slices_of(window) if self._has_rows(place)]
         if beside is not None or any(place in self._closed for place in places):
-            every = {**dict.fromkeys(keys), **self._in_arrival_order(places)}
+            every = {**dict.fromkeys(keys), **self._firsts(places)}
             held_by = beside or _nothing
             return {key: self.merged(window, key, held_by(key)) for key in every}.items()
         if len(places) == 1:
             return self.table.each(places[0])
-        merge, create = self.aggregate.merge, self.aggregate.create
-        found = self._in_arrival_order(places)
-        own: set[Any] = set()  # keys whose accumulator is no longer that of a slice
-        for place in places:
-            for key, held in self.table.whole(place).items():
-                present = found[key]
-                if present is MISSING:
-                    found[key] = held
-                elif key in own:
-                    found[key] = merge(present, held)
-                else:
-                    own.add(key)
-                    found[key] = merge(merge(create(), present), held)
+        slices = [cells for place in places if (cells := self.table.whole(place))]
+        found: Rows = {} if _follow_one_another(slices) else self._firsts(places)
+        for cells in slices:
+            self.gather(found, cells)
         return found.items()
 
     def into_windows(self) -> dict[Span, dict[Any, Any]]:
@@ -191,26 +183,16 @@ class SliceStore:
     def _has_rows(self, place: Span) -> bool:
         return place in self.table or place in self._closed
 
-    def _in_arrival_order(self, places: Iterable[Span]) -> Rows:
-        """The keys of some slices in the order of their first elements, each with `MISSING`."""
-        keys: Rows = {}
-        every = [cells for place in places if (cells := self.table.whole(place))]
-        closed = [cells for place in places if (cells := self._closed.whole(place))]
-        every += ({key: parts[0] for key, parts in cells.items()} for cells in closed)
-        last = -1
-        for cells in every:
-            if closed or next(iter(cells.values()))[-1] < last:
-                break
-            last = next(reversed(cells.values()))[-1]
-            keys.update(dict.fromkeys(cells, MISSING))
-        else:
-            return keys  # each had all its keys before the next had its first
+    def _firsts(self, places: Iterable[Span]) -> Rows:
+        """The keys of some slices in the order of their first elements, each with None."""
         firsts: dict[Any, int] = {}
-        for cells in every:
-            for key, held in cells.items():
-                if held[-1] < firsts.get(key, held[-1] + 1):
-                    firsts[key] = held[-1]
-        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__), MISSING)
+        for place in places:
+            numbers = [(key, held[-1]) for key, held in self.table.whole(place).items()]
+            numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
+            for key, number in numbers:
+                if number < firsts.get(key, number + 1):
+                    firsts[key] = number
+        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__))
 
     # ------------------------------------------------------------------ state
 
@@ -227,6 +209,16 @@ class SliceStore:
     def _count_from(self, number: int) -> None:
         if self.numbers is not None:
             self.numbers = count(number)
+
+
+def _follow_one_another(slices: Iterable[Rows]) -> bool:
+    """Whether each of some slices had all its keys before the next had its first."""
+    last = -1
+    for cells in slices:
+        if next(iter(cells.values()))[-1] < last:
+            return False
+        last = next(reversed(cells.values()))[-1]
+    return True
 
 
 def _nothing(key: Any) -> Any:

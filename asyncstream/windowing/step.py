@@ -6,7 +6,7 @@ emitted, and what process functions work with.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,19 +19,17 @@ from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Cell
 from asyncstream.timers import Timer, reached
+from asyncstream.windowing.aggregates import InPlace
 from asyncstream.windowing.contexts import FunctionContext
+from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.upgrade import Contents, contents_of, kind_of
-from asyncstream.windowing.windows import TimeWindow, Window, WindowResult
+from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
 __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
 LATE = "late"
 """Tag of the side output for elements that came too late for all their windows."""
-
-_new_result = partial(tuple.__new__, WindowResult)
-"""`WindowResult(...)` from a tuple, without the detour through its generated `__new__`: half the time."""
-
 
 check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 """Refuses what cannot be placed in time."""
@@ -168,26 +166,32 @@ class PlainWindowOperator(WindowStep):
         self,
         start_ms: int,
         end_ms: int,
-        cells: Iterable[tuple[Any, Any]],
-        result_of: Callable[[Any], Any],
+        cells: Collection[tuple[Any, Any]],
+        aggregate: AggregateFunction[Any, Any],
     ) -> None:
         """Emit the results of one window for some keys, given as (key, accumulator)."""
-        results: list[WindowResult] = []
-        key: Any = None
-        try:
-            if self._plan.process is None:
-                for key, held in cells:
-                    results.append(_new_result((key, start_ms, end_ms, result_of(held))))
+        last_ms = min(end_ms - 1, MAX_TIMESTAMP)
+        if self._plan.process is None and isinstance(aggregate, InPlace):
+            try:
+                results = aggregate.results(start_ms, end_ms, cells)
+            except Exception:  # the loop meets it, too, and finds the key
+                pass
             else:
-                window = TimeWindow(start_ms, end_ms)
-                for key, held in cells:
+                self._emitter.extend(results, last_ms)
+                return
+        window, results, key, result_of = TimeWindow(start_ms, end_ms), [], None, aggregate.result
+        try:
+            for key, held in cells:
+                if self._plan.process is None:
+                    results.append(new_result((key, start_ms, end_ms, result_of(held))))
+                else:
                     self._process_window(key, window, result_of(held))
-                self._emitter.relieve()
+            self._emitter.relieve()
         except BaseException as error:
-            self._emitter.extend(results, end_ms - 1)
+            self._emitter.extend(results, last_ms)
             self._emitter.flush()
-            raise self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error) from error
-        self._emitter.extend(results, min(end_ms - 1, MAX_TIMESTAMP))
+            raise self.blame(Timer(end_ms - 1, key, window), error) from error
+        self._emitter.extend(results, last_ms)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """

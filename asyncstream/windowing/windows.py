@@ -8,11 +8,20 @@ and a plain tuple finds the entry of the window that equals it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP
 
-__all__ = ("GLOBAL_WINDOW", "GlobalWindow", "TimeWindow", "Window", "WindowResult", "window_from")
+__all__ = (
+    "GLOBAL_WINDOW",
+    "GlobalWindow",
+    "TimeWindow",
+    "Window",
+    "WindowResult",
+    "new_result",
+    "window_from",
+)
 
 if TYPE_CHECKING:  # where nothing is said of the types, they may be any
     from typing_extensions import TypeVar as Defaulted
@@ -88,3 +97,7 @@ class WindowResult(NamedTuple, Generic[K, V]):
     start_ms: int | None
     end_ms: int | None
     value: V
+
+
+new_result: Final = partial(tuple.__new__, WindowResult)
+"""`WindowResult(...)` from a tuple, without the detour through its generated `__new__`: half the time."""

@@ -564,6 +564,35 @@ def test_a_window_whose_trigger_never_fires_is_cleared_once_at_the_end_of_input(
         assert cleared == [("a", (0, 1000))]
 
 
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(20), ms(10))], ids=shown)
+def test_a_result_that_fails_names_its_key_behind_those_before_it(
+    assigner: WindowAssigner, general: bool
+) -> None:
+    class Share(AggregateFunction[Any, float]):
+        order_free = True
+
+        def create(self) -> int:
+            return 0
+
+        def add(self, accumulator: int, value: Any) -> int:
+            return accumulator + int(value[1])
+
+        def merge(self, accumulator: int, other: int) -> int:
+            return accumulator + other
+
+        def result(self, accumulator: int) -> float:
+            return 1 / accumulator
+
+    run = harness(WindowPlan(assigner, aggregate=Aggregates(share=Share())), general)
+    for key, value in (("a", 1), ("b", 0), ("c", 2)):
+        run.element((key, value), 5)
+    with pytest.raises(UserFunctionError) as caught:
+        run.watermark(9)
+    assert "key='b'" in str(caught.value)
+    assert [result.key for result in run.outputs()] == ["a"]
+
+
 @pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, 10**30])
 @pytest.mark.parametrize(
     "assigner", [TumblingWindows(1), SlidingWindows(2, 1), SlidingWindows(3, 2), SessionWindows(1)]
