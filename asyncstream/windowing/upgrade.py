@@ -196,6 +196,8 @@ def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
             before = found.get((key, window))
             if before is not None:
                 held = aggregate.merge(aggregate.load(before.held), held)
+                if not before.pending:  # it fires in the order of its first element since
+                    del found[key, window]
             pending = last_ms > fired_ms or (before is not None and before.pending)
             found[key, window] = Pane(key, window, aggregate.save(held), pending)
     return sorted(found.values(), key=lambda pane: (pane.window[1], not pane.pending))

@@ -628,3 +628,18 @@ def test_windows_before_the_epoch_and_offsets() -> None:
     run.watermark(MAX_TIMESTAMP)
     spans = [(result.start_ms, result.end_ms, result.value) for result in run.outputs()]
     assert spans == [(-13, -3, 1), (-3, 7, 1), (7, 17, 1)]
+
+
+def test_a_window_that_is_to_fire_again_does_so_in_the_order_of_what_came_since() -> None:
+    plan = WindowPlan(SlidingWindows(ms(9), ms(1)), aggregate=COUNT, allowed_lateness_ms=1)
+
+    def chosen() -> Operator:
+        return window_operator(itemgetter(0), plan)
+
+    def general() -> Operator:
+        return WindowOperator(itemgetter(0), plan)
+
+    before = [("el", ("b", 1), 0), ("el", ("a", 2), 0), ("wm", 3), ("restart",), ("restart",)]
+    script = [*before, ("el", ("a", 3), 3), ("el", ("b", 4), 3), ("restart",), ("wm", MAX_TIMESTAMP)]
+    found = [Harness(*makers).run(script) for makers in ((general,), (chosen,), (chosen, general))]
+    assert found[0] == found[1] == found[2]
