@@ -3,7 +3,7 @@ Storm's window policies, case by case: what `WindowManager`, the policies, the w
 the operator answer is what Storm's own classes answered.
 
 Left out, by the rule in `holds_for_us` and by nothing else: cases whose outcome rests on a rule that the
-table in `asyncstream.windowing.policies` decides otherwise, or that are tagged as accidents of Storm; and
+table in `docs/coming-from.md` decides otherwise, or that are tagged as accidents of Storm; and
 the kinds about persisted windows and recovery by message ids, which snapshots replace.
 """
 

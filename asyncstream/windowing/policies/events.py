@@ -14,11 +14,11 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP
 
-__all__ = ("Event", "EventQueue")
+__all__ = ("Event", "EventQueue", "Policy")
 
 _TIMESTAMP = attrgetter("timestamp")
 _ORDER = attrgetter("order")
@@ -46,8 +46,34 @@ class Event:
         self.order = order
         self.window = window
 
+    def fields(self) -> list[Any]:
+        """What makes an equal one: [value, timestamp, order, window]."""
+        return [self.value, self.timestamp, self.order, self.window]
+
     def __repr__(self) -> str:
         return f"Event({self.value!r}, {self.timestamp}, order={self.order}, window={self.window})"
+
+
+class Policy:
+    """
+    Base of the policies, whose memory is the values of one attribute or of several.
+
+    Attributes:
+        remembers: their names.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    def snapshot(self) -> Any:
+        """What `restore` needs to go on from here: the value, or several in a list."""
+        values = [getattr(self, name) for name in self.remembers]
+        return values if len(values) > 1 else values[0] if values else None
+
+    def restore(self, state: Any) -> None:
+        """Take up the state that `snapshot` gave."""
+        values = state if len(self.remembers) > 1 else [state]
+        for name, value in zip(self.remembers, values, strict=False):
+            setattr(self, name, value)
 
 
 class EventQueue:
@@ -151,7 +177,7 @@ class EventQueue:
     def snapshot(self) -> dict[str, Any]:
         """What `restore` needs: events as [value, timestamp, order, window], in order of arrival."""
         return {
-            "events": [[event.value, event.timestamp, event.order, event.window] for event in self],
+            "events": [event.fields() for event in self],
             "reached": [event.order for event in self.reached],
             "reference": self._reference_ms,
             "order": self._order,

@@ -2,8 +2,7 @@
 Eviction policies: which of the events held belong to the window that fires now.
 
 After Storm's policies of the same names. A policy is told of every event (`track`) and of every firing
-(`set_context`), and then judges events in order of arrival (`evict`). `partition` judges many at once;
-where a policy overrides it, it is the same rule without a call for each event.
+(`set_context`), and then judges events in order of arrival: all at once (`partition`), or the next (`evict`).
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from asyncstream.windowing.policies.events import Event
+from asyncstream.windowing.policies.events import Event, Policy
 
 __all__ = (
     "CountEviction",
@@ -74,27 +73,38 @@ class Partition:
     held: list[Event]
 
 
-class EvictionPolicy:
+class EvictionPolicy(Policy):
     """
     Base of the eviction policies: the length of a window.
 
     Attributes:
         reads_time: whether events after the reference time are out of the window.
         compacts: whether events may expire between two firings.
+        waits: whether nothing is decided before the first firing.
     """
 
     reads_time: ClassVar[bool] = True
     compacts: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+
+    _reference_ms: int | None = None
 
     def track(self, count: int = 1) -> None:
         """`count` events have arrived."""
 
     def set_context(self, firing: Firing) -> None:
         """The decisions that follow are about this firing."""
+        self._reference_ms = firing.reference_ms
 
     def evict(self, timestamp_ms: int, now_ms: int) -> Decision:
         """Decide about the next event in order of arrival; `now_ms` is processing time."""
-        raise TypeError(f"{type(self).__name__} does not override evict")
+        reference = self._reference(now_ms)
+        if reference is None:
+            return Decision.STOP
+        if self.reads_time and timestamp_ms > reference:
+            return Decision.KEEP
+        parts = self.partition((Event(None, timestamp_ms, 0),), now_ms)
+        return Decision.EXPIRE if parts.expired else Decision.PROCESS if parts.window else Decision.KEEP
 
     def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
         """
@@ -104,31 +114,19 @@ class EvictionPolicy:
             events: none is after the reference time, if this policy reads time: those are kept anyway.
             now_ms: processing time, milliseconds since the epoch.
         """
-        expired: list[Event] = []
-        window: list[Event] = []
-        held: list[Event] = []
-        for position, event in enumerate(events):
-            decision = self.evict(event.timestamp, now_ms)
-            if decision is Decision.EXPIRE:
-                expired.append(event)
-                continue
-            if decision is Decision.STOP:
-                held += events[position:]
-                break
-            held.append(event)
-            if decision is Decision.PROCESS:
-                window.append(event)
-        return Partition(expired, window, held)
+        reference = self._reference(now_ms)
+        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
+
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+        """`partition`, once there is a reference time."""
+        raise TypeError(f"{type(self).__name__} does not override _parted")
+
+    def _reference(self, now_ms: int) -> int | None:
+        """The end of the window that fires; before the first, the clock, or None."""
+        return now_ms if self._reference_ms is None and not self.waits else self._reference_ms
 
     def reset(self) -> None:
         """The decisions begin again for the same firing."""
-
-    def snapshot(self) -> Any:
-        """What `restore` needs to go on from here."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Take up the state that `snapshot` gave."""
 
 
 class CountEviction(EvictionPolicy):
@@ -141,6 +139,7 @@ class CountEviction(EvictionPolicy):
 
     reads_time = False
     compacts = True
+    remembers = ("_count",)
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -152,23 +151,11 @@ class CountEviction(EvictionPolicy):
     def set_context(self, firing: Firing) -> None:
         self._count += firing.missing
 
-    def evict(self, timestamp_ms: int, now_ms: int) -> Decision:
-        if self._count > self._length:
-            self._count -= 1
-            return Decision.EXPIRE
-        return Decision.PROCESS
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
         expired = list(events[: max(0, self._count - self._length)])
         self._count -= len(expired)
         window = list(events[len(expired) :])
         return Partition(expired, window, window)
-
-    def snapshot(self) -> int:
-        return self._count
-
-    def restore(self, state: int) -> None:
-        self._count = state
 
 
 class TimeEviction(EvictionPolicy):
@@ -182,32 +169,16 @@ class TimeEviction(EvictionPolicy):
     """
 
     compacts = True
+    remembers = ("_reference_ms",)
 
     def __init__(self, length_ms: int) -> None:
         self._length_ms = length_ms
-        self._reference_ms: int | None = None
 
-    def set_context(self, firing: Firing) -> None:
-        self._reference_ms = firing.reference_ms
-
-    def evict(self, timestamp_ms: int, now_ms: int) -> Decision:
-        reference = now_ms if self._reference_ms is None else self._reference_ms
-        if reference - timestamp_ms >= self._length_ms:
-            return Decision.EXPIRE
-        return Decision.KEEP if timestamp_ms > reference else Decision.PROCESS
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
-        reference = now_ms if self._reference_ms is None else self._reference_ms
-        start = reference - self._length_ms
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+        start = reference_ms - self._length_ms
         held = [event for event in events if event.timestamp > start]
         expired = [event for event in events if event.timestamp <= start] if len(held) < len(events) else []
         return Partition(expired, held, held)
-
-    def snapshot(self) -> int | None:
-        return self._reference_ms
-
-    def restore(self, state: int | None) -> None:
-        self._reference_ms = state
 
 
 class WatermarkTimeEviction(TimeEviction):
@@ -215,23 +186,14 @@ class WatermarkTimeEviction(TimeEviction):
     The same length in event time, where nothing is decided before the first watermark.
 
     Storm's policy also stops at the first event that is ahead of the end by more than the lag; see the
-    table in the package for why this one does not.
+    table in `docs/coming-from.md` for why this one does not.
 
     Args:
         length_ms: of a window; at least 1.
     """
 
     compacts = False
-
-    def evict(self, timestamp_ms: int, now_ms: int) -> Decision:
-        if self._reference_ms is None:
-            return Decision.STOP
-        return super().evict(timestamp_ms, now_ms)
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
-        if self._reference_ms is None:
-            return Partition([], [], list(events))
-        return super().partition(events, now_ms)
+    waits = True
 
 
 class WatermarkCountEviction(EvictionPolicy):
@@ -240,39 +202,27 @@ class WatermarkCountEviction(EvictionPolicy):
 
     `current` is how many events there are for this firing: those up to the window's end, or under a
     count slide those of the last firing and `slide_count` more. The oldest leave while `current` is
-    above the length; then as many are processed as `current` says; the rest is kept.
+    above the length; then as many are processed as `current` says; the rest is kept. The reference time
+    comes with each firing.
 
     Args:
         length: of a window, in elements; at least 1.
     """
 
+    waits = True
+    remembers = ("_current", "_processed")
+
     def __init__(self, length: int) -> None:
         self._length = length
-        self._reference_ms: int | None = None
         self._current = 0
         self._processed = 0
 
     def set_context(self, firing: Firing) -> None:
-        self._reference_ms = firing.reference_ms
+        super().set_context(firing)
         self._current = self._processed + firing.slide_count if firing.count is None else firing.count
         self._processed = 0
 
-    def evict(self, timestamp_ms: int, now_ms: int) -> Decision:
-        if self._reference_ms is None:
-            return Decision.STOP
-        if timestamp_ms > self._reference_ms:
-            return Decision.KEEP
-        if self._current > self._length:
-            self._current -= 1
-            return Decision.EXPIRE
-        if self._processed < self._current:
-            self._processed += 1
-            return Decision.PROCESS
-        return Decision.KEEP
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
-        if self._reference_ms is None:
-            return Partition([], [], list(events))
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
         expired = list(events[: max(0, self._current - self._length)])
         self._current -= len(expired)
         held = list(events[len(expired) :])
@@ -282,10 +232,3 @@ class WatermarkCountEviction(EvictionPolicy):
 
     def reset(self) -> None:
         self._processed = 0
-
-    def snapshot(self) -> list[int]:
-        """[current, processed]; the reference time comes with the next firing."""
-        return [self._current, self._processed]
-
-    def restore(self, state: list[int]) -> None:
-        self._current, self._processed = state

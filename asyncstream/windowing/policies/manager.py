@@ -162,7 +162,7 @@ class WindowManager:
             "queue": self.queue.snapshot(),
             "eviction": self._eviction.snapshot(),
             "trigger": self._trigger.snapshot(),
-            "expired": [[e.value, e.timestamp, e.order, e.window] for e in self._expired],
+            "expired": [event.fields() for event in self._expired],
             "window": self._window,
             "added": self._added,
         }

@@ -106,16 +106,8 @@ def policy_settings(
     Check the arguments of `policy_window`, which explains them.
 
     Args:
-        length: as of `policy_window`.
-        slide: as of `policy_window`.
-        tumbling: as of `policy_window`.
-        time: as of `policy_window`.
-        lag: as of `policy_window`.
-        watermark_interval: as of `policy_window`.
-        streams: as of `policy_window`.
-        idle_after: as of `policy_window`.
-        late: as of `policy_window`.
-        source: what is known of the source that is read, if it is.
+        length, slide, tumbling, time: as of `policy_window`.
+        lag, watermark_interval, streams, idle_after, late: as of it, too.
         outputs: the tags of all outputs that have readers, if known: `late` must be one of them.
 
     Raises:

@@ -15,10 +15,9 @@ the slide, whenever a timer happens to go off.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.windowing.policies.events import Event, EventQueue
+from asyncstream.windowing.policies.events import Event, EventQueue, Policy
 from asyncstream.windowing.policies.eviction import Firing
 
 __all__ = (
@@ -30,7 +29,7 @@ __all__ = (
 )
 
 
-class TriggerPolicy:
+class TriggerPolicy(Policy):
     """Base of the trigger policies: the slide of a window."""
 
     def room(self) -> int | None:
@@ -65,13 +64,6 @@ class TriggerPolicy:
         """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
         return None
 
-    def snapshot(self) -> Any:
-        """What `restore` needs to go on from here."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Take up the state that `snapshot` gave."""
-
 
 class CountTriggerPolicy(TriggerPolicy):
     """
@@ -80,6 +72,8 @@ class CountTriggerPolicy(TriggerPolicy):
     Args:
         slide: elements between two windows; at least 1.
     """
+
+    remembers = ("_count",)
 
     def __init__(self, slide: int) -> None:
         self._slide = slide
@@ -104,12 +98,6 @@ class CountTriggerPolicy(TriggerPolicy):
             return None
         return Firing(now_ms, slide_count=self._slide, missing=self._slide - self._count)
 
-    def snapshot(self) -> int:
-        return self._count
-
-    def restore(self, state: int) -> None:
-        self._count = state
-
 
 class WatermarkTimeTriggerPolicy(TriggerPolicy):
     """
@@ -124,10 +112,12 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
             never empties, and which would fire with the same events over and over through a gap.
     """
 
+    remembers = ("_end_ms",)
+
     def __init__(self, slide_ms: int, only_new: bool = False) -> None:
         self._slide_ms = slide_ms
         self._only_new = only_new
-        self._end_ms: int | None = None
+        self._end_ms: int | None = None  # of the next window; None before the first
         self._time_ms = MIN_TIMESTAMP
 
     def advance(self, time_ms: int, queue: EventQueue) -> None:
@@ -159,13 +149,6 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
         if self._only_new:
             return any(not event.window for event in reached)
         return bool(reached)
-
-    def snapshot(self) -> int | None:
-        """The next window's end, milliseconds since the epoch; None before the first."""
-        return self._end_ms
-
-    def restore(self, state: int | None) -> None:
-        self._end_ms = state
 
 
 class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
@@ -205,14 +188,17 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
         slide: elements between two windows; at least 1.
     """
 
+    remembers = ("_counted_ms",)
+
     def __init__(self, slide: int) -> None:
         self._slide = slide
-        self._counted_ms = MIN_TIMESTAMP
+        self._counted_ms: int | None = None  # end of the last window; None before the first
         self._ends: deque[int] = deque()
 
     def advance(self, time_ms: int, queue: EventQueue) -> None:
         highest = MIN_TIMESTAMP
-        for number, event in enumerate(queue.between(self._counted_ms, time_ms), start=1):
+        after_ms = MIN_TIMESTAMP if self._counted_ms is None else self._counted_ms
+        for number, event in enumerate(queue.between(after_ms, time_ms), start=1):
             highest = max(highest, event.timestamp)
             if number % self._slide == 0:
                 self._ends.append(highest)
@@ -228,10 +214,3 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
         if not unseen:
             return None
         return Firing(max(unseen), slide_count=self._slide)
-
-    def snapshot(self) -> int | None:
-        """The last window's end, milliseconds since the epoch; None before the first."""
-        return None if self._counted_ms == MIN_TIMESTAMP else self._counted_ms
-
-    def restore(self, state: int | None) -> None:
-        self._counted_ms = MIN_TIMESTAMP if state is None else state
