@@ -1,12 +1,12 @@
 """
 Windows: grouping the elements of each key by time, by count or by silence.
 
-In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers`
-(when a window's result is emitted), `evictors` (what is thrown out before), `functions` and `aggregates`
-(what is computed), `plan` (all of it together, checked), `step` (what all operators share) and `operator`,
-for any plan, with `merging` (its sessions). The modules `panes`, with `slices` and `slice_store`, and
-`sessions` do the same for common cases, faster; `factory` chooses, and `upgrade` makes of the state of one
-that of another.
+In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers` and
+`composite_triggers` (when a window's result is emitted), `evictors` (what is thrown out before), `functions`
+and `aggregates` (what is computed), `plan` (all of it together, checked), `step` (what all operators share)
+and `operator`, for any plan, with `merging` (its sessions). The modules `panes`, with `slices` and
+`slice_store`, and `sessions` do the same for common cases, faster; `factory` chooses, and `upgrade` makes of
+the state of one that of another.
 """
 
 from asyncstream.windowing.aggregates import (
@@ -31,6 +31,7 @@ from asyncstream.windowing.assigners import (
     TumblingWindows,
     WindowAssigner,
 )
+from asyncstream.windowing.composite_triggers import AfterWatermark, ProcessingTimeoutTrigger, PurgingTrigger
 from asyncstream.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from asyncstream.windowing.factory import window_operator
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce, WindowContext
@@ -41,16 +42,13 @@ from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.spec import WindowSpec
 from asyncstream.windowing.step import LATE
 from asyncstream.windowing.triggers import (
-    AfterWatermark,
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
     NeverTrigger,
-    ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
-    PurgingTrigger,
     Trigger,
     TriggerContext,
     TriggerResult,

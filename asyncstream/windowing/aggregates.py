@@ -352,6 +352,9 @@ class InPlace(AggregateFunction[Any, Any]):
         parts = zip(self.parts.values(), accumulator, strict=False)  # perhaps with a number behind
         return all(part.holds_order_free(held) for part, held in parts)
 
+    def state_schema(self) -> Any:
+        return attributes(self, without=("gather", "results"))
+
     def __reduce__(self) -> Any:
         return InPlace, (self.parts,)
 

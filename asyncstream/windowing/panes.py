@@ -32,7 +32,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -43,25 +42,20 @@ from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import AggregateFunction, OrderMatters, clears
+from asyncstream.windowing.functions import OrderMatters, clears
 from asyncstream.windowing.plan import AT_END, WindowPlan
 from asyncstream.windowing.slice_store import SliceStore
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
-from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
+from asyncstream.windowing.step import PlainWindowOperator, check_timestamp, in_parts
 from asyncstream.windowing.upgrade import RULES, Contents, as_windows
 from asyncstream.windowing.windows import TimeWindow
 
 __all__ = ("PaneWindowOperator",)
 
-Element = tuple[Any, Any]
-
 _NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
 
 _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
-
-_PART: Final = 1_000
-"""Keys whose results are made and handed on together; where not all is in memory, their accumulators too."""
 
 
 class PaneWindowOperator(PlainWindowOperator):
@@ -90,9 +84,8 @@ class PaneWindowOperator(PlainWindowOperator):
         self._in_order = not slices.can_share
         for name in ("fired_ms", "in_order"):
             kept.declare_cell(name, Cell.of(self, f"_{name}", RULES[name]))
-        kept.declare_cell(
-            "lateness_ms", Cell(lambda: self._lateness_ms, self._came_with_lateness, RULES["lateness_ms"])
-        )
+        came_with = partial(setattr, self, "_lateness_before_ms")
+        kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
         kept.on_cut(self._forget_rows)
         self._firings = firings
         self._clears = plan.process is not None and clears(plan.process)
@@ -156,7 +149,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._slices.table.fetch(places)
         return key_by
 
-    def _add_to_slices(self, elements: Iterator[Element], key_by: Callable[[Any], Any]) -> None:
+    def _add_to_slices(self, elements: Iterator[tuple[Any, Any]], key_by: Callable[[Any], Any]) -> None:
         slices, watermark, early = self._slices, self._watermark, self._firings.early
         add, create, numbers, table = slices.add, slices.aggregate.create, slices.numbers, slices.table
         counts: Rows = {}
@@ -199,7 +192,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 if early:
                     counted = counts.get(key, uncounted)
                     if counted is None or counted + 1 >= early:
-                        self._count_early((start, end), key, held, slices.aggregate)
+                        self._count(self._early, early, (start, end), key, held)
                     else:
                         counts[key] = counted + 1
         except OrderMatters as found:
@@ -211,17 +204,21 @@ class PaneWindowOperator(PlainWindowOperator):
             self._at_hand, self._add_at_hand = (start, end, cells), add
         self._emitter.flush()
 
-    def _count_early(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
-        """Count an element of a window that has not ended; it fires with every so many-th."""
-        if _count(self._early, window, key, self._firings.early):
-            self._emit(*window, [(key, held)], aggregate)
+    def _count(self, counts: Table, every: int, window: Span, key: Any, held: Any) -> None:
+        """Count an element of a window, which fires with every so many-th."""
+        counted = 1
+        if every > 1:
+            before = counts.get(window, key)
+            counted += 0 if before is MISSING else before
+            counts.put(window, key, counted % every)
+        if counted == every:
+            self._emit_window(window, [(key, held)])
 
-    def _count_late(self, window: Span, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]) -> None:
-        """Count an element of a window that has fired at its end; it fires with every so many-th."""
-        if self._firings.late == 1 or _count(self._late, window, key, self._firings.late):
-            self._emit(*window, [(key, held)], aggregate)
+    def _emit_window(self, window: Span, cells: list[tuple[Any, Any]]) -> None:
+        """Emit the results of a window for some keys, whose accumulators are as all are now."""
+        self._emit(*window, cells, self._in_place if self._in_order else self._slices.aggregate)
 
-    def _add_in_order(self, elements: Iterator[Element]) -> None:
+    def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         key_by, add_each = self._key_by, self._in_place.add_each
         watermark, early = self._watermark, self._firings.early
         start, end, rows = _NOWHERE
@@ -250,7 +247,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     ]
                 add_each(row, value)
                 if early:
-                    self._count_early((start, end), key, row[0], self._in_place)
+                    self._count(self._early, early, (start, end), key, row[0])
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
         if not early:
@@ -282,7 +279,7 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in windows:
             if window[1] - 1 <= self._watermark:
                 held = slices.merged(window, key, self._kept(window, key))
-                self._count_late(window, key, held, slices.aggregate)
+                self._count(self._late, self._firings.late, window, key, held)
             else:
                 self._arm(window)
 
@@ -306,7 +303,7 @@ class PaneWindowOperator(PlainWindowOperator):
         held = self._done.get(window, key)
         held = self._in_place.add(self._in_place.create() if held is MISSING else held, value)
         self._put_done(window, {key: held})
-        self._count_late(window, key, held, self._in_place)
+        self._count(self._late, self._firings.late, window, key, held)
 
     def _opened(self, window: Span) -> Rows:
         """The young accumulators of a whole window that is to fire, by key."""
@@ -370,14 +367,13 @@ class PaneWindowOperator(PlainWindowOperator):
         self._armed.discard(window)
         self._early.drop(window)
         cells = self._open.each(window) if self._in_order else self._of_slices(window)
-        aggregate = self._in_place if self._in_order else self._slices.aggregate
         if self._clears and not self._lateness_ms:
             for key, held in cells:
-                self._emit(*window, [(key, held)], aggregate)
+                self._emit_window(window, [(key, held)])
                 self._clear(window, key)
         else:
-            for some in _in_parts(cells):
-                self._emit(*window, some, aggregate)
+            for some in in_parts(cells):
+                self._emit_window(window, some)
         if window in self._open:
             if self._lateness_ms:
                 self._put_done(window, self._open.adopt(window))
@@ -499,22 +495,5 @@ class PaneWindowOperator(PlainWindowOperator):
     def _snapshot_of(self, found: Contents) -> Any:
         return as_windows(found, self._plan, MIN_TIMESTAMP)
 
-    def _came_with_lateness(self, lateness_ms: int) -> None:
-        self._lateness_before_ms = lateness_ms
-
     def _count_open(self) -> int:
         return len(self._slices) + len(self._open) + len(self._done)
-
-
-def _count(counts: Table, window: Span, key: Any, every: int) -> bool:
-    """Count an element of a window; whether it is the last of so many, of which none is counted then."""
-    counted = counts.get(window, key)
-    counted = 1 if counted is MISSING else counted + 1
-    counts.put(window, key, counted % every)
-    return bool(counted == every)
-
-
-def _in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
-    rest = iter(cells)
-    while some := list(islice(rest, _PART)):
-        yield some

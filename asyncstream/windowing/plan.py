@@ -11,16 +11,11 @@ from asyncstream.errors import PipelineError
 from asyncstream.validation import count, plain_methods, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
+from asyncstream.windowing.composite_triggers import AfterWatermark, PurgingTrigger
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
 from asyncstream.windowing.slices import has_slices, slicing_of
-from asyncstream.windowing.triggers import (
-    AfterWatermark,
-    CountTrigger,
-    EventTimeTrigger,
-    PurgingTrigger,
-    Trigger,
-)
+from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, Trigger
 
 __all__ = ("AT_END", "COUNTERS", "Firings", "Kept", "WindowPlan")
 

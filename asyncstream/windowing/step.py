@@ -6,9 +6,10 @@ emitted, and what process functions work with.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Final
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -26,10 +27,13 @@ from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.upgrade import Contents, contents_of, kind_of
 from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
-__all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
+__all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp", "in_parts")
 
 LATE = "late"
 """Tag of the side output for elements that came too late for all their windows."""
+
+_PART: Final = 1_000
+"""Keys whose results are made and handed on together; where not all is in memory, their accumulators too."""
 
 check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 """Refuses what cannot be placed in time."""
@@ -226,3 +230,10 @@ class PlainWindowOperator(WindowStep):
             except (TypeError, ValueError) as better:
                 return self.blame(value, better)
         return self.blame(value, error)
+
+
+def in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    """Some keys with accumulators at a time, so that neither results nor what is fetched for them pile up."""
+    rest = iter(cells)
+    while some := list(islice(rest, _PART)):
+        yield some

@@ -3,23 +3,22 @@ Triggers: when a window's result is emitted, and whether its contents are kept.
 
 A trigger is configuration; what it remembers of a window it keeps in state, through its context, which
 is always that of one key and one window. Timers that it registers come back to it for the same window.
-It is asked, too, about elements that are late but within the allowed lateness.
+It is asked, too, about elements that are late but within the allowed lateness. Triggers that
+are made of others are in `composite_triggers`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
-from asyncstream.validation import Duration, count, duration_ms, function, plain_methods, refuse
+from asyncstream.validation import Duration, count, duration_ms, function, refuse
 from asyncstream.windowing.windows import Window
 
 __all__ = (
-    "AfterWatermark",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountTrigger",
@@ -27,8 +26,6 @@ __all__ = (
     "EventTimeTrigger",
     "NeverTrigger",
     "ProcessingTimeTrigger",
-    "ProcessingTimeoutTrigger",
-    "PurgingTrigger",
     "Trigger",
     "TriggerContext",
     "TriggerResult",
@@ -244,22 +241,19 @@ class CountTrigger(Trigger):
         ctx.state(self._count).clear()
 
 
-class _ContinuousTrigger(Trigger, ABC):
+class _ContinuousTrigger(Trigger):
     """A tick at every multiple of `interval`, kept in state so that windows that merge keep the earliest."""
 
     can_merge = True
+    _event_time: ClassVar[bool]
 
     def __init__(self, interval: Duration) -> None:
         self.interval_ms = duration_ms("interval", interval)
         self._tick = ReducingDescriptor[int]("tick", min)
 
-    @abstractmethod
     def _register(self, timestamp: int, ctx: TriggerContext) -> None:
-        """Have a timer in the time that this trigger follows."""
-
-    @abstractmethod
-    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
-        """Have it no more."""
+        register = ctx.register_event_timer if self._event_time else ctx.register_processing_timer
+        register(timestamp)
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
         next_tick = ctx.merge_state(self._tick).get()
@@ -270,7 +264,8 @@ class _ContinuousTrigger(Trigger, ABC):
         tick: ReducingState[int] = ctx.state(self._tick)
         next_tick = tick.get()
         if next_tick is not None:
-            self._delete(next_tick, ctx)
+            delete = ctx.delete_event_timer if self._event_time else ctx.delete_processing_timer
+            delete(next_tick)
             tick.clear()
 
     def _set(self, tick: ReducingState[int], after: int, window: Window, ctx: TriggerContext) -> None:
@@ -289,6 +284,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
     """
+
+    _event_time = True
 
     def needs_each_element(self, event_time: bool) -> bool:
         return not event_time
@@ -323,12 +320,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         self._set(tick, last if endless else timestamp, window, ctx)
         return FIRE
 
-    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
-        ctx.register_event_timer(timestamp)
-
-    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
-        ctx.delete_event_timer(timestamp)
-
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """
@@ -337,6 +328,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
     """
+
+    _event_time = False
 
     def needs_each_element(self, event_time: bool) -> bool:
         return False
@@ -357,12 +350,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
             tick.clear()
             self._set(tick, timestamp, window, ctx)
         return FIRE
-
-    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
-        ctx.register_processing_timer(timestamp)
-
-    def _delete(self, timestamp: int, ctx: TriggerContext) -> None:
-        ctx.delete_processing_timer(timestamp)
 
 
 class DeltaTrigger(Trigger):
@@ -397,173 +384,6 @@ class DeltaTrigger(Trigger):
         ctx.state(self._last).clear()
 
 
-class PurgingTrigger(Trigger):
-    """
-    Fires when `of` does, and forgets the contents each time: results do not accumulate.
-
-    Args:
-        of: the trigger that decides.
-    """
-
-    def __init__(self, of: Trigger) -> None:
-        self.of = _trigger("of", of)
-        self.can_merge = of.can_merge
-
-    def needs_each_element(self, event_time: bool) -> bool:
-        return must_be_asked(self.of, event_time)
-
-    def counter(self) -> tuple[int, str] | None:
-        return self.of.counter()
-
-    def on_element(
-        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
-    ) -> TriggerResult:
-        result = self.of.on_element(value, timestamp, window, ctx)
-        return FIRE_AND_PURGE if result.fires else result
-
-    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        result = self.of.on_event_time(timestamp, window, ctx)
-        return FIRE_AND_PURGE if result.fires else result
-
-    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        result = self.of.on_processing_time(timestamp, window, ctx)
-        return FIRE_AND_PURGE if result.fires else result
-
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        self.of.on_merge(window, ctx)
-
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        self.of.clear(window, ctx)
-
-
-class ProcessingTimeoutTrigger(Trigger):
-    """
-    Fires when `of` does, or once `interval` of processing time has passed without that.
-
-    Args:
-        interval: a `timedelta` or seconds; at least a millisecond.
-
-    Attributes:
-        of: the trigger that has its chance first.
-        interval_ms: from the first element since the last firing (from the latest one with
-            `reset_on_record`) to the time-out.
-        reset_on_record: whether each element starts the interval anew.
-        clear_on_timeout: whether `of` forgets what it knows when a timer fires.
-    """
-
-    def __init__(
-        self, of: Trigger, interval: Duration, *, reset_on_record: bool = False, clear_on_timeout: bool = True
-    ) -> None:
-        self.of = _trigger("of", of)
-        self.interval_ms = duration_ms("interval", interval)
-        self.reset_on_record = reset_on_record
-        self.clear_on_timeout = clear_on_timeout
-        self._timeout = ValueDescriptor[int]("timeout")
-
-    def on_element(
-        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
-    ) -> TriggerResult:
-        result = self.of.on_element(value, timestamp, window, ctx.nested("of"))
-        if result.fires:
-            self.clear(window, ctx)
-            return result
-        timeout = ctx.state(self._timeout)
-        set_for = timeout.get()
-        if set_for is not None and self.reset_on_record:
-            ctx.delete_processing_timer(set_for)
-            set_for = None
-        if set_for is None:
-            set_for = ctx.now_ms + self.interval_ms
-            timeout.set(set_for)
-            ctx.register_processing_timer(set_for)
-        return result
-
-    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        return self._timed(self.of.on_event_time(timestamp, window, ctx.nested("of")), window, ctx)
-
-    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        return self._timed(self.of.on_processing_time(timestamp, window, ctx.nested("of")), window, ctx)
-
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        timeout = ctx.state(self._timeout)
-        set_for = timeout.get()
-        if set_for is not None:
-            ctx.delete_processing_timer(set_for)
-            timeout.clear()
-        self.of.clear(window, ctx.nested("of"))
-
-    def _timed(self, result: TriggerResult, window: Window, ctx: TriggerContext) -> TriggerResult:
-        if self.clear_on_timeout:
-            self.clear(window, ctx)
-        return FIRE_AND_PURGE if result.purges else FIRE
-
-
-class AfterWatermark(Trigger):
-    """
-    Fires on time, when the watermark reaches the window's end, and besides as `early` and `late` say.
-
-    After Beam's trigger of that name. Without `late`, every late element fires at once.
-
-    Attributes:
-        early: asked about elements and timers before the window's end.
-        late: asked about those after it, within the allowed lateness.
-    """
-
-    def __init__(self, *, early: Trigger | None = None, late: Trigger | None = None) -> None:
-        self.early = None if early is None else _trigger("early", early)
-        self.late = None if late is None else _trigger("late", late)
-        self.can_merge = all(part.can_merge for part in (early, late) if part is not None)
-
-    def needs_each_element(self, event_time: bool) -> bool:
-        return not event_time or (self.early is not None and must_be_asked(self.early, event_time))
-
-    def counter(self) -> tuple[int, str] | None:
-        counted = None if self.early is None else self.early.counter()
-        return None if counted is None else (counted[0], f"early/{counted[1]}")
-
-    def on_element(
-        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
-    ) -> TriggerResult:
-        if window.max_timestamp <= ctx.watermark:
-            if self.late is None:
-                return FIRE
-            return self.late.on_element(value, timestamp, window, ctx.nested("late"))
-        ctx.register_event_timer(window.max_timestamp)
-        if self.early is None:
-            return CONTINUE
-        return self.early.on_element(value, timestamp, window, ctx.nested("early"))
-
-    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        if timestamp == window.max_timestamp:
-            if self.early is not None:
-                self.early.clear(window, ctx.nested("early"))
-            return FIRE
-        if timestamp < window.max_timestamp:
-            if self.early is None:
-                return CONTINUE
-            return self.early.on_event_time(timestamp, window, ctx.nested("early"))
-        if self.late is None:
-            return CONTINUE
-        return self.late.on_event_time(timestamp, window, ctx.nested("late"))
-
-    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        name, part = ("late", self.late) if window.max_timestamp <= ctx.watermark else ("early", self.early)
-        return CONTINUE if part is None else part.on_processing_time(timestamp, window, ctx.nested(name))
-
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        if window.max_timestamp > ctx.watermark:
-            ctx.register_event_timer(window.max_timestamp)
-        for name, part in (("early", self.early), ("late", self.late)):
-            if part is not None:
-                part.on_merge(window, ctx.nested(name))
-
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        ctx.delete_event_timer(window.max_timestamp)
-        for name, part in (("early", self.early), ("late", self.late)):
-            if part is not None:
-                part.clear(window, ctx.nested(name))
-
-
 def must_be_asked(trigger: Trigger, event_time: bool) -> bool:
     """`Trigger.needs_each_element`; a subclass that does otherwise than its base may need each."""
     for kind in type(trigger).__mro__:
@@ -580,10 +400,3 @@ _ASKED: Final = ("on_element", "on_event_time", "on_processing_time", "clear")
 def _truncated(time_ms: int, interval_ms: int) -> int:
     """The multiple of the interval next to `time_ms` towards 0, also for times before the epoch."""
     return time_ms - time_ms % interval_ms if time_ms >= 0 else time_ms + -time_ms % interval_ms
-
-
-def _trigger(name: str, value: object) -> Trigger:
-    if not isinstance(value, Trigger):
-        raise refuse(name, "a trigger", value)
-    plain_methods(name, value, Trigger)
-    return value
