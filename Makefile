@@ -11,8 +11,8 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-# two processes: many tests wait for others, or for time to go by
-SHARED  := -n 2 --dist loadgroup
+# two processes, a module as a whole: many tests wait for others, or for time to go by
+SHARED  := -n 2 --dist loadfile
 
 .PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup

@@ -43,22 +43,12 @@ processes of one kind).
 """
 
 
-ALONE: Final = ("cli", "crash", "examples", "simulation", "test_readme.py")
-"""Folders and files whose tests are dealt out one by one: they are long, and share nothing."""
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here)
         for marker in TIERS.get(path.as_posix()) or TIERS.get(path.parts[0], ()):
             item.add_marker(marker)
-        # of two processes one starts the servers of other systems; what a module shares is made once
-        if item.get_closest_marker("broker"):
-            item.add_marker(pytest.mark.xdist_group("broker"))
-        elif path.parts[0] not in ALONE:
-            item.add_marker(pytest.mark.xdist_group(path.as_posix()))
 
 
 def pytest_configure(config: pytest.Config) -> None:
