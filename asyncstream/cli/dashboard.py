@@ -1,9 +1,9 @@
 """
 `--dashboard PORT`: the live page of `asyncstream.web` about the job of this process, for this machine only.
 
-It is served by aiohttp, in the event loop of the job, so it needs no extra and no handler of signals. Whoever
-is on this machine can open it, unless it is given a token. A page of another site that has its name point to
-this machine cannot: requests must be made to the machine itself.
+It is served by aiohttp, in the event loop of the job, so it needs no extra and no handler of signals. Any
+user of this machine can open it, unless it is given a token. A page of another site that has its name point
+to this machine cannot: requests must be made to the machine itself.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Connection:
     Args:
         address: of the broker.
         tls: see `check_tls`.
-        client_id: who one is; "": nobody whom the broker remembers.
+        client_id: the name of this client at the broker; "": the broker keeps no session of it.
         session: seconds for which the broker keeps what is not acknowledged when the connection is gone.
         limit: how many messages may be here that were not taken yet.
 

@@ -49,8 +49,8 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
         url: the address of the broker, which must speak MQTT 5: `mqtt://user:password@host:1883`, or
             `mqtts://` for TLS.
         topics: what to subscribe to, with MQTT's wildcards; at least one.
-        client_id: who this job is to the broker, the same after a restart, and nobody else's: a second client
-            of this id ends the first one's connection.
+        client_id: the name of this job at the broker, the same after a restart and of no other client: a
+            second client of this id ends the first one's connection.
         decode: what messages hold: "json", "bytes", "text", or a function that makes an element of the bytes.
         messages: elements are `MqttMessage`, with their topics, rather than values.
         session: for how long the broker keeps the session of a job that is away: a `timedelta` or seconds.

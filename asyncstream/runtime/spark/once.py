@@ -2,7 +2,7 @@
 Functions for `foreachBatch` that write each micro-batch once, though Spark may hand it over again.
 
 Spark hands over a micro-batch, and notes down that it was written afterwards. If the driver dies in between,
-the micro-batch comes again, with the same rows and the same number. So whoever writes must notice the number:
+the micro-batch comes again, with the same rows and the same number. So a writer must notice the number:
 
 | into | how |
 |---|---|
@@ -175,7 +175,6 @@ def _compute(rows: Rows) -> None:
 
 def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:
     """Whether this micro-batch is the first with this number; writes the number, and does not commit."""
-    place = _place(connection)
     cursor = connection.cursor()
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {table} (query VARCHAR(200) PRIMARY KEY, batch BIGINT NOT NULL)"

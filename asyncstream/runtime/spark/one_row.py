@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from asyncstream.runtime.spark.session import register_source
+from asyncstream.runtime.spark.session import register_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,5 +51,5 @@ def one_row(spark: SparkSession, *, streaming: bool) -> DataFrame:
         def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
             yield (0,)
 
-    register_source(spark, OneRow)
+    register_format(spark, OneRow)
     return spark.readStream.format(NAME).load()

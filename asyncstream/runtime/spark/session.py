@@ -31,7 +31,7 @@ __all__ = (
     "need_java",
     "need_pyspark",
     "partitions_of",
-    "register_source",
+    "register_format",
     "shuffle_partitions",
     "tasks_at_once",
 )
@@ -143,7 +143,7 @@ def _without_stderr() -> Iterator[None]:
         os.close(nothing)
 
 
-def register_source(spark: SparkSession, source: type[Any]) -> None:
+def register_format(spark: SparkSession, source: type[Any]) -> None:
     """Have the session know a Python data source; Spark warns of one that is registered twice."""
     known = _SOURCES.setdefault(spark, set())
     if source.name() not in known:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
-from asyncstream.runtime.spark.session import need_pyspark, register_source, shuffle_partitions
+from asyncstream.runtime.spark.session import need_pyspark, register_format, shuffle_partitions
 from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
@@ -191,4 +191,4 @@ def _check_time(schema: StructType, time: str | None) -> None:
 def _register(spark: SparkSession) -> None:
     from asyncstream.runtime.spark.json_lines.format import JsonLinesFormat
 
-    register_source(spark, JsonLinesFormat)
+    register_format(spark, JsonLinesFormat)

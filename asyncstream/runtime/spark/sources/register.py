@@ -82,11 +82,12 @@ def register_source(
     As a bounded DataFrame (`spark.read`), the source must come to its end. Each part of a `SplitSource` or
     `GlobSource` is read by a task of its own, any other source by one task.
 
-    All rows of a stream pass through one process: good for tests, for tables, and for up to some 100,000 rows
-    a second. Where Spark has a connector of its own, Kafka's for one, that one reads in all tasks at once.
+    All rows of a stream pass through one process, the driver: good for tests, for tables, and for streams
+    that one process can read. Where Spark has a connector of its own, Kafka's for one, that one reads in all
+    tasks at once.
 
     Args:
-        spark: the session, also over Spark Connect.
+        spark: the session.
         make: gives a new source; pickled, and called where the source is read.
         schema: the columns, also as text: "id bigint, name string". An element is a dict, a NamedTuple, a
             dataclass or a Row that has each of them, None where there is no value; or anything, if there is
