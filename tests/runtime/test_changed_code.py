@@ -40,6 +40,7 @@ from asyncstream.windowing import (
     Min,
     Trigger,
 )
+from tests.naming import shown
 
 EVENTS = [{"k": "ab"[n % 2], "t": n * 100, "x": 1, "y": n} for n in range(20)]
 
@@ -103,21 +104,21 @@ SWAPPED = {name: SAME[name] for name in reversed(SAME)}
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-@pytest.mark.parametrize("assigner", KINDS, ids=repr)
+@pytest.mark.parametrize("assigner", KINDS, ids=shown)
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_aggregates_are_found_by_name(assigner: Any, snapshot: bool) -> None:
     first, second = windows(assigner, **SAME), windows(assigner, **SWAPPED)
     assert await two_runs(first, second, snapshot=snapshot) == await one_run(second)
 
 
-@pytest.mark.parametrize("assigner", KINDS, ids=repr)
+@pytest.mark.parametrize("assigner", KINDS, ids=shown)
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_an_aggregate_that_is_gone_takes_nothing_along(assigner: Any) -> None:
     second = windows(assigner, total=Sum("y"), high=Max("y"))
     assert await two_runs(windows(assigner, **SAME), second) == await one_run(second)
 
 
-@pytest.mark.parametrize("assigner", [TumblingWindows(2), SessionWindows(1)], ids=repr)
+@pytest.mark.parametrize("assigner", [TumblingWindows(2), SessionWindows(1)], ids=shown)
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_a_new_aggregate_starts_from_nothing(assigner: Any, caplog: pytest.LogCaptureFixture) -> None:
     second = windows(assigner, first=First("y"), mean=Mean("y"), **SAME)
