@@ -30,9 +30,9 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from asyncstream.guards.breaker import SLICES, Breaker
-from asyncstream.guards.guard import EARLY, Background
+from asyncstream.guards.guard import EARLY
 from asyncstream.guards.outcomes import is_retryable
-from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.circuits import (
     HEARTBEAT,
     Block,
@@ -41,6 +41,7 @@ from asyncstream.guards.shared.circuits import (
     CircuitRule,
     exchange,
 )
+from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("SharedBreaker",)
@@ -56,11 +57,8 @@ POLL: Final = 0.1
 SOONEST: Final = 0.01
 """Seconds between two exchanges, at least, while nothing has changed."""
 
-RETRY: Final = 0.1
-"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
 
-
-class SharedBreaker(Breaker):
+class SharedBreaker(Breaker, Exchanging):
     """
     One breaker of all who share it, in any process.
 
@@ -130,12 +128,8 @@ class SharedBreaker(Breaker):
         self._probe: Literal["running", "succeeded", "failed", "abandoned"] | None = None
         self._hasty: deque[asyncio.Future[int | None]] = deque()
         """Calls that wait for the store's answer, and for no more."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._records: Records | None = None
-        self._background = Background()
-        self._exchanging = False
-        self._wake: asyncio.Event | None = None
-        self._told = self._again = 0.0
+        self._told = 0.0
+        self._detach()
 
     def __getstate__(self) -> dict[str, Any]:
         return self._options
@@ -244,24 +238,17 @@ class SharedBreaker(Breaker):
 
     def _serve(self) -> None:
         """See to it that exchanges are made."""
-        loop = get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._wake, self._records = loop, asyncio.Event(), None
-            self._background, self._exchanging = Background(), False
-            self._told = self._again = 0.0
+        if get_running_loop() is not self._loop:
+            self._attach()
+            self._told = 0.0
             if self._probe == "running":  # the loop has ended, and the call with it
                 self._probe = "abandoned"
-        assert self._wake is not None
-        self._wake.set()
-        if not self._exchanging:
-            self._exchanging = True
-            self._background.start(self._exchanges())
+        super()._serve()
 
     def _has_hasty(self) -> bool:
         return any(not place.done() for place in self._hasty)
 
-    def _due(self) -> float | None:
-        """When to exchange; None: there is nothing to exchange about."""
+    def _due(self, now: float) -> float | None:
         is_asked = bool(self.waiting() or self._has_hasty())
         if self.away:
             return self._again if is_asked or self._is_open or self._block.calls else None
@@ -273,45 +260,27 @@ class SharedBreaker(Breaker):
             return max(self._open_until, self._again) if is_asked else None
         if is_asked:
             return self._told
-        return self._told + self._tell_every if self.is_closed or self._block.calls else None
+        told = self._told + self._tell_every
+        if self._block.calls:
+            return told
+        # with nothing to tell, what is known grows stale
+        return told if self.is_closed and now < told - EARLY else None
 
-    async def _exchanges(self) -> None:
-        """Exchange with the store while there is something to tell or to ask."""
-        assert self._wake is not None
-        loop, pause = get_running_loop(), RETRY
+    async def _exchange(self) -> None:
+        is_tripped = self._is_tripped
+        request = self._request(wants=bool(self.waiting() or self._has_hasty()))
         try:
-            while (due := self._due()) is not None:
-                if loop.time() < due - EARLY:
-                    self._wake.clear()
-                    try:
-                        async with asyncio.timeout_at(due):
-                            await self._wake.wait()
-                    except TimeoutError:
-                        pass
-                    continue
-                if self.is_closed and not self.away and not self._block.calls:
-                    return  # stale
-                tripped = self._is_tripped
-                request = self._request(wants=bool(self.waiting() or self._has_hasty()))
-                try:
-                    if self._records is None:
-                        self._records = self.scope.records()
-                    answer = await self._records.update(self._name, partial(exchange, request=request))
-                except RecordsAway as error:
-                    self._go_on_alone(tripped or self._is_tripped, error)
-                    self._again = loop.time() + pause
-                    pause = min(2 * pause, 1.0)
-                else:
-                    pause = RETRY
-                    self._told = loop.time()
-                    self._again = self._told + (POLL if loop.time() >= answer.until else SOONEST)
-                    self._learn(request, answer)
-        except Exception as error:  # what others agree on are other settings, say: a mistake in the plan
-            self._fail(error)
-        finally:
-            self._exchanging = False
-            if not self.away:
-                self.is_closed = False
+            answer = await self._store().update(self._name, partial(exchange, request=request))
+        except RecordsAway:
+            self._is_tripped = self._is_tripped or is_tripped
+            raise
+        now = self._told = get_running_loop().time()
+        self._again = now + (POLL if now >= answer.until else SOONEST)
+        self._learn(request, answer)
+
+    def _rest(self) -> None:
+        if not self.away:
+            self.is_closed = False
 
     def _request(self, *, wants: bool) -> CircuitRequest:
         block, self._block = self._block, Block()
@@ -371,13 +340,14 @@ class SharedBreaker(Breaker):
             if not place.done():
                 place.set_result(self.period if self.try_enter() else None)
 
-    def _go_on_alone(self, tripped: bool, error: RecordsAway) -> None:
+    def _note_away(self, error: RecordsAway) -> None:
         """Go by what was last known, and what is counted here."""
         if not self.away:
             self.away = True
             log.warning("%r is away; each process goes by its own count of failures: %s", self.scope, error)
         now = get_running_loop().time()
-        probe, self._probe, self._is_tripped = self._probe, None, False
+        probe, self._probe = self._probe, None
+        tripped, self._is_tripped = self._is_tripped, False
         if probe is not None:
             self._probes_started = 1
         if probe == "succeeded":

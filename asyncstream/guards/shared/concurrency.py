@@ -21,8 +21,9 @@ from collections import deque
 from functools import partial
 from typing import Any, Final
 
-from asyncstream.guards.guard import EARLY, Background, loop_time
-from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.guard import loop_time
+from asyncstream.guards.shared import RecordsAway, SharedLimit
+from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
 from asyncstream.lease import Holder, enter, leave
 from asyncstream.validation import Duration, count, duration_seconds, refuse
@@ -34,11 +35,8 @@ log = logging.getLogger("asyncstream.limits")
 POLL: Final = 0.03
 """Seconds between two looks for a place, while there is none."""
 
-RETRY: Final = 0.1
-"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
 
-
-class SharedConcurrency:
+class SharedConcurrency(Exchanging):
     """
     How many calls may run at once, of all who share it, in any process.
 
@@ -88,11 +86,10 @@ class SharedConcurrency:
         self.cuts = 0
         self.away = False
         self._limit = begin
-        self._begin_anew()
+        self._detach()
 
-    def _begin_anew(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._records: Records | None = None
+    def _detach(self) -> None:
+        super()._detach()
         self._holder: Holder | None = None
         self._places = 0
         self._until = 0.0
@@ -101,9 +98,7 @@ class SharedConcurrency:
         self._answers = 0
         self._overloads: list[float] = []
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._background = Background()
-        self._exchanging = False
-        self._wake: asyncio.Event | None = None
+        self._heartbeat = 0.0
         self.in_flight = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,8 +129,7 @@ class SharedConcurrency:
             return
         loop = get_running_loop()
         if loop is not self._loop:
-            self._begin_anew()
-            self._loop, self._wake = loop, asyncio.Event()
+            self._attach()
         if self._holder is None:
             self._holder = Holder.here(0)
             enter(self._holder, lambda: True)
@@ -154,7 +148,7 @@ class SharedConcurrency:
         """A call has ended."""
         self.in_flight -= 1
         self._admit()
-        if self._queue or (self._is_scarce and self.in_flight < self._places):
+        if self._queue or self._gives_back():
             self._serve()
 
     def answered(self, began: float, now: float) -> None:
@@ -219,61 +213,31 @@ class SharedConcurrency:
                 place.set_result(None)
             self._queue.popleft()
 
-    def _serve(self) -> None:
-        """See to it that exchanges are made."""
-        assert self._wake is not None
-        self._wake.set()
-        if not self._exchanging:
-            self._exchanging = True
-            self._background.start(self._exchanges())
+    def _gives_back(self) -> bool:
+        """Whether it has places that others wait for, and no call needs."""
+        return self._is_scarce and self.in_flight < self._places
 
-    async def _exchanges(self) -> None:
-        """Exchange with the store while calls run or wait, or places are leased."""
-        assert self._wake is not None
-        loop, pause = get_running_loop(), RETRY
-        again = heartbeat = 0.0
-        try:
-            while True:
-                self._admit()
-                gives_back = self._is_scarce and self.in_flight < self._places
-                if self._queue:
-                    due = again
-                elif self.in_flight or self._places:
-                    due = again if gives_back else max(heartbeat, again)
-                else:
-                    return
-                if loop.time() < due - EARLY:
-                    self._wake.clear()
-                    try:
-                        async with asyncio.timeout_at(due):
-                            await self._wake.wait()
-                    except TimeoutError:
-                        pass
-                    continue
-                try:
-                    wanted = await self._exchange()
-                except RecordsAway as error:
-                    self._note_away(error)
-                    again = loop.time() + pause
-                    pause = min(2 * pause, 1.0)
-                else:
-                    self.away, pause = False, RETRY
-                    heartbeat = loop.time() + HEARTBEAT
-                    # who has been given what it wants asks for more when it wants more
-                    again = loop.time() if self._places >= wanted and not gives_back else loop.time() + POLL
-        except Exception as error:  # what others agree on is another limit, say: a mistake in the plan
-            self._fail(error)
-        finally:
-            self._exchanging = False
+    def _due(self, now: float) -> float | None:
+        self._admit()
+        if self._queue or self._gives_back():
+            return self._again
+        if self.in_flight or self._places:
+            return max(self._heartbeat, self._again)
+        return None
 
-    async def _exchange(self) -> int:
+    def _rest(self) -> None:
+        super()._rest()
+        self._heartbeat = 0.0
+
+    async def _exchange(self) -> None:
         """
-        Show that this process lives, and be told how many places it has; gives how many were asked for.
+        Show that this process lives, and be told how many places it has.
 
         Raises:
             RecordsAway: if the store does not answer.
         """
         assert self._holder is not None
+        gives_back = self._gives_back()
         wanted = self.in_flight + self.waiting()
         if not self._is_scarce:
             wanted = max(wanted, self._peak)
@@ -283,13 +247,14 @@ class SharedConcurrency:
         request = PlacesRequest(
             self.scope.name, self.rule, self._holder, self.in_flight, wanted, answers, overloads
         )
-        if self._records is None:
-            self._records = self.scope.records()
-        answer: PlacesAnswer = await self._records.update(self._name, partial(exchange, request=request))
+        answer: PlacesAnswer = await self._store().update(self._name, partial(exchange, request=request))
         self._places, self._until = answer.places, answer.until
         self._is_scarce, self._limit = answer.scarce, answer.limit
         self.cuts += answer.cuts
-        return wanted
+        self.away, now = False, loop_time()
+        self._heartbeat = now + HEARTBEAT
+        # who has been given what it wants asks for more when it wants more
+        self._again = now if self._places >= wanted and not gives_back else now + POLL
 
     def _note_away(self, error: RecordsAway) -> None:
         if not self.away:

@@ -26,8 +26,9 @@ from functools import partial
 from typing import Any, Final
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.guard import EARLY, Background, loop_time
-from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.guard import loop_time
+from asyncstream.guards.shared import RecordsAway, SharedLimit
+from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
@@ -37,9 +38,6 @@ log = logging.getLogger("asyncstream.limits")
 
 SETTLE: Final = 0.2
 """The part of a lease that is left when it is given back."""
-
-RETRY: Final = 0.1
-"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
 
 
 class _Lease:
@@ -64,7 +62,7 @@ class _Lease:
         self.is_reported = True
 
 
-class SharedRateLimiter:
+class SharedRateLimiter(Exchanging):
     """
     A rate that all share who give the same scope, in any process.
 
@@ -89,16 +87,12 @@ class SharedRateLimiter:
         self.scope = scope
         self.waited = 0
         self.away = False
-        self._begin_anew()
+        self._detach()
 
-    def _begin_anew(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._records: Records | None = None
+    def _detach(self) -> None:
+        super()._detach()
         self._lease = _Lease()
         self._queue: deque[tuple[float, asyncio.Future[_Lease]]] = deque()
-        self._background = Background()
-        self._exchanging = False
-        self._wake: asyncio.Event | None = None
         self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,8 +130,7 @@ class SharedRateLimiter:
             return
         loop = get_running_loop()
         if loop is not self._loop:
-            self._begin_anew()
-            self._loop, self._wake = loop, asyncio.Event()
+            self._attach()
         self.waited += 1
         is_first = True
         while True:
@@ -204,52 +197,16 @@ class SharedRateLimiter:
                 place.set_result(lease)
             self._queue.popleft()
 
-    def _serve(self) -> None:
-        """See to it that exchanges are made."""
-        assert self._wake is not None
-        self._wake.set()
-        if not self._exchanging:
-            self._exchanging = True
-            self._background.start(self._exchanges())
+    def _due(self, now: float) -> float | None:
+        self._admit()
+        if self._queue:
+            return self._again
+        lease = self._lease
+        if lease.is_reported and (lease.left or lease.granted or lease.used):
+            return lease.until - SETTLE * lease_length(self.per)
+        return None
 
-    async def _exchanges(self) -> None:
-        """Exchange with the store while calls wait or a lease is held."""
-        assert self._wake is not None
-        loop, pause = get_running_loop(), RETRY
-        again = 0.0  # when it makes sense to ask
-        try:
-            while True:
-                self._admit()
-                lease = self._lease
-                if self._queue:
-                    due = again
-                elif lease.is_reported and (lease.left or lease.granted or lease.used):
-                    due = lease.until - SETTLE * lease_length(self.per)
-                else:
-                    return
-                if loop.time() < due - EARLY:
-                    self._wake.clear()
-                    try:
-                        async with asyncio.timeout_at(due):
-                            await self._wake.wait()
-                    except TimeoutError:
-                        pass
-                    continue
-                try:
-                    answer = await self._exchange()
-                except RecordsAway as error:
-                    self._note_away(error)
-                    again = loop.time() + pause
-                    pause = min(2 * pause, 1.0)
-                else:
-                    self.away, pause = False, RETRY
-                    again = answer.again
-        except Exception as error:  # what others agree on is another rate, say: a mistake in the plan
-            self._fail(error)
-        finally:
-            self._exchanging = False
-
-    async def _exchange(self) -> RateAnswer:
+    async def _exchange(self) -> None:
         """
         Tell the store what has been used, and be lent what the calls that wait need, if any does.
 
@@ -274,10 +231,9 @@ class SharedRateLimiter:
             waiting[0] if waiting else 0.0,
             wanted,
         )
-        if self._records is None:
-            self._records = self.scope.records()
+        records = self._store()
         try:
-            answer = await self._records.update(self._name, partial(exchange, request=request))
+            answer: RateAnswer = await records.update(self._name, partial(exchange, request=request))
         except BaseException:
             self._lease.is_reported = False
             self._lease.used.clear()
@@ -289,7 +245,7 @@ class SharedRateLimiter:
         lease.left += answer.granted
         lease.until = answer.until
         self._lease = lease
-        return answer
+        self.away, self._again = False, answer.again
 
     def _note_away(self, error: RecordsAway) -> None:
         if not self.away:

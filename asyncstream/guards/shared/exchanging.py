@@ -1,0 +1,121 @@
+"""
+How a process keeps up with a record: `Exchanging`, the loop of exchanges with the store.
+
+Theory. A process exchanges as long as it has something to tell or to ask, one exchange at a time. When the
+next one is due depends on what has happened meanwhile, so it is asked anew (`_due`) after each exchange, and
+each time that something happens (`_serve`). When nothing is due the loop ends, until it is served again.
+While the store is away the loop tries again, each time a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from asyncio import get_running_loop
+from typing import Final
+
+from asyncstream.guards.guard import EARLY, Background
+from asyncstream.guards.shared.records import Records, RecordsAway
+from asyncstream.guards.shared.scope import SharedLimit
+
+__all__ = ("Exchanging",)
+
+RETRY: Final = 0.1
+"""Seconds between two tries to reach a store that is away; doubled each time."""
+
+LONGEST: Final = 1.0
+"""Seconds between two of these tries, at most."""
+
+
+class Exchanging(ABC):
+    """
+    Base of what several processes share by a record.
+
+    Attributes:
+        scope: with whom it is shared.
+        away: whether the store is away.
+    """
+
+    scope: SharedLimit
+    away: bool
+
+    def _detach(self) -> None:
+        """Begin with no event loop, and no store."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._records: Records | None = None
+        self._background = Background()
+        self._exchanging = False
+        self._wake: asyncio.Event | None = None
+        self._again = 0.0
+        """When it makes sense to exchange again, by the event loop's time."""
+
+    def _attach(self) -> None:
+        """Begin in the event loop that runs."""
+        self._detach()
+        self._loop, self._wake = get_running_loop(), asyncio.Event()
+
+    @abstractmethod
+    def _due(self, now: float) -> float | None:
+        """When to exchange, by the event loop's time, which is `now`; None: there is nothing to say."""
+
+    @abstractmethod
+    async def _exchange(self) -> None:
+        """
+        Exchange once, and say when it makes sense to do so again (`_again`).
+
+        Raises:
+            RecordsAway: if the store does not answer.
+        """
+
+    @abstractmethod
+    def _note_away(self, error: RecordsAway) -> None:
+        """The store does not answer."""
+
+    @abstractmethod
+    def _fail(self, error: Exception) -> None:
+        """Give all that wait an error: what others agree on is something else, say, a mistake in the plan."""
+
+    def _rest(self) -> None:
+        """The loop has ended: there is nothing to say, or it failed or was cancelled."""
+        self._again = 0.0
+
+    def _store(self) -> Records:
+        if self._records is None:
+            self._records = self.scope.records()
+        return self._records
+
+    def _serve(self) -> None:
+        """See to it that exchanges are made."""
+        assert self._wake is not None
+        self._wake.set()
+        if not self._exchanging:
+            self._exchanging = True
+            self._background.start(self._exchanges())
+
+    async def _exchanges(self) -> None:
+        """Exchange with the store while there is something to tell or to ask."""
+        assert self._wake is not None
+        loop, pause = get_running_loop(), RETRY
+        try:
+            while (due := self._due(now := loop.time())) is not None:
+                if now < due - EARLY:
+                    self._wake.clear()
+                    try:
+                        async with asyncio.timeout_at(due):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        pass
+                    continue
+                try:
+                    await self._exchange()
+                except RecordsAway as error:
+                    self._note_away(error)
+                    self._again = loop.time() + pause
+                    pause = min(2 * pause, LONGEST)
+                else:
+                    pause = RETRY
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._exchanging = False
+            self._rest()
