@@ -215,6 +215,7 @@ class Budget:
     async def close(self) -> None:
         """Tell the store what has ended, and let go of it."""
         await self._background.stop()
+        self._serving = False  # a task cancelled before its first step never comes to its `finally`
         self._keeps.clear()
         records, self._records = self._records, None
         if records is None:

@@ -186,8 +186,7 @@ class SharedBreaker(Breaker, Exchanging):
 
     async def close(self) -> None:
         """Tell what has not been told, and give a probe back."""
-        await self._background.stop()
-        records, self._records = self._records, None
+        records = await self._stop()
         if records is None:
             return
         if self._probe == "running":

@@ -174,8 +174,7 @@ class SharedConcurrency(Exchanging):
 
     async def close(self) -> None:
         """Give back what is leased."""
-        await self._background.stop()
-        records, self._records = self._records, None
+        records = await self._stop()
         holder, self._holder = self._holder, None
         self._places, self._until = 0, 0.0
         if records is None or holder is None:

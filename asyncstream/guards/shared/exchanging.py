@@ -92,6 +92,13 @@ class Exchanging(ABC):
             self._exchanging = True
             self._background.start(self._exchanges())
 
+    async def _stop(self) -> Records | None:
+        """End the exchanges; gives the store, for a last one, if there has been any."""
+        await self._background.stop()
+        self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
+        records, self._records = self._records, None
+        return records
+
     async def _exchanges(self) -> None:
         """Exchange with the store while there is something to tell or to ask."""
         assert self._wake is not None

@@ -157,8 +157,7 @@ class SharedRateLimiter(Exchanging):
 
     async def close(self) -> None:
         """Give back what is leased and not used."""
-        await self._background.stop()
-        records, self._records = self._records, None
+        records = await self._stop()
         if records is None:
             return
         lease, self._lease = self._lease, _Lease()

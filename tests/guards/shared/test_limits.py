@@ -9,13 +9,14 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from asyncstream.errors import HttpError, MissingExtra, PipelineError
 from asyncstream.guards import (
+    Budget,
     LimitServer,
     SharedConcurrency,
     SharedLimit,
@@ -24,6 +25,7 @@ from asyncstream.guards import (
     concurrency_limit,
     rate_limit,
 )
+from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.lease import leave
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
@@ -104,6 +106,29 @@ def test_cancelled_caller_uses_nothing(scope: SharedLimit) -> None:
         return now_ms()
 
     assert run_virtual(main()) == 1000
+
+
+CALLS: dict[str, Callable[[SharedLimit], tuple[Any, Callable[[Any], Coroutine[Any, Any, Any]]]]] = {
+    "rate": lambda scope: (SharedRateLimiter(2, scope=scope), SharedRateLimiter.acquire),
+    "places": lambda scope: (SharedConcurrency(2, scope=scope), SharedConcurrency.acquire),
+    "breaker": lambda scope: (SharedBreaker(scope=scope), SharedBreaker.enter),
+    "budget": lambda scope: (Budget(usd=2, scope=scope), lambda budget: budget.reserve({"usd": 1.0})),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_is_closed_just_after_it_was_asked_remains_usable(scope: SharedLimit, kind: str) -> None:
+    async def main() -> None:
+        limit, ask = CALLS[kind](scope)
+        first = asyncio.create_task(ask(limit))
+        await asyncio.sleep(0)  # it waits, and the task that is to ask the store has not begun
+        first.cancel()
+        await limit.close()
+        async with asyncio.timeout(10):
+            await ask(limit)
+        await limit.close()
+
+    run_virtual(main())
 
 
 def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
