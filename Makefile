@@ -11,8 +11,9 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-# two processes, a module as a whole: many tests wait for others, or for time to go by
-SHARED  := -n 2 --dist loadfile
+# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
+# the few long ones, in one process): many tests wait for others, or for time to go by
+SHARED  := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup

@@ -175,11 +175,14 @@ class PlainWindowOperator(WindowStep):
     ) -> None:
         """Emit the results of one window for some keys, given as (key, accumulator)."""
         last_ms = min(end_ms - 1, MAX_TIMESTAMP)
+        ended_by: BaseException | None = None
         if self._plan.process is None and isinstance(aggregate, InPlace):
             try:
                 results = aggregate.results(start_ms, end_ms, cells)
             except Exception:  # the loop meets it, too, and finds the key
                 pass
+            except BaseException as error:  # and so it does here, unless it came from outside
+                ended_by = error
             else:
                 self._emitter.extend(results, last_ms)
                 return
@@ -196,6 +199,8 @@ class PlainWindowOperator(WindowStep):
             self._emitter.flush()
             raise self.blame(Timer(end_ms - 1, key, window), error) from error
         self._emitter.extend(results, last_ms)
+        if ended_by is not None:
+            raise ended_by
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """

@@ -78,7 +78,7 @@ def _run(module: str, arguments: tuple[str, ...], said: str) -> None:
     os.dup2(number, sys.stderr.fileno())
     os.close(number)
     sys.argv[1:] = arguments
-    del sys.modules[module]  # it was imported for its imports
+    sys.modules.pop(module, None)  # it was imported for its imports
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
