@@ -9,11 +9,15 @@ When the changes have outgrown the base, or are many, they are *compacted*: one 
 the next checkpoint. So what is written for that is at most as much as was written for the changes, and what
 is read at a restore at most twice what there is. The parts before are deleted when no manifest names them any
 more.
+
+One thread appends; meanwhile another has chains compacted, and parts stored. So each changes the list of
+parts under a lock, in an instant: a part is made, which takes long, outside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from threading import Lock
 from typing import Final
 
 from asyncstream.checkpoint.parts import INLINE_BYTES, Part
@@ -57,17 +61,23 @@ class Chain:
         self._inline_bytes = inline_bytes
         self.parts: list[Part] = list(parts)
         self._fixed = 0  # so many parts are being compacted
+        self._lock = Lock()
 
     def append(self, chunks: list[bytes]) -> None:
-        """Have these applied after all that is there."""
+        """Have these applied after all that is there; one thread at a time may."""
         if not chunks:
             return
-        path = (self._table, CHANGES if self.parts else BASE)
-        last = self.parts[-1] if self.parts else None
-        if len(self.parts) > self._fixed and last is not None and last.stored is None and last.path == path:
+        with self._lock:
+            path = (self._table, CHANGES if self.parts else BASE)
+            last = self.parts[-1] if len(self.parts) > self._fixed else None
+            grows = last is not None and last.stored is None and last.path == path
+            if grows:
+                self.parts.pop()
+        if last is not None and grows:
             chunks = [*last.chunks_in(), *chunks]
-            self.parts.pop()
-        self.parts.append(Part.of(path, chunks, self._name_of, self._inline_bytes))
+        part = Part.of(path, chunks, self._name_of, self._inline_bytes)
+        with self._lock:
+            self.parts.append(part)
 
     @property
     def is_long(self) -> bool:
@@ -78,8 +88,9 @@ class Chain:
 
     def fix(self) -> list[Part]:
         """The parts there are now, which stay as they are until `replace` or `release`."""
-        self._fixed = len(self.parts)
-        return list(self.parts)
+        with self._lock:
+            self._fixed = len(self.parts)
+            return list(self.parts)
 
     def release(self) -> None:
         """What was fixed may change again."""
@@ -91,9 +102,11 @@ class Chain:
 
     def replace(self, base: Iterable[Part]) -> None:
         """Have these parts instead of those that were fixed."""
-        self.parts[: self._fixed] = base
-        self._fixed = 0
+        with self._lock:
+            self.parts[: self._fixed] = base
+            self._fixed = 0
 
     def committed(self, names: Collection[str]) -> None:
         """The store has the parts of these names: they need not be held here."""
-        self.parts = [part.without_data() if part.stored in names else part for part in self.parts]
+        with self._lock:
+            self.parts = [part.without_data() if part.stored in names else part for part in self.parts]

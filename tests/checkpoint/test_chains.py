@@ -170,3 +170,41 @@ def test_the_bytes_of_a_part_are_those_of_its_chunks() -> None:
     part = Part.of(("t", BASE), [b"ab", b"", b"cde"], name_of, 10)
     assert part.chunks_in() == [b"ab", b"", b"cde"]
     assert part.without_data() is part
+
+
+def test_a_part_that_is_made_while_others_are_stored_or_compacted_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread makes parts; to hash megabytes takes long, and lets another thread run."""
+    stored: dict[str, bytes] = {}
+    table, chain = Table("t"), Chain("t", name_of, 100)
+    meanwhile = ["nothing"]
+    made, chunks_in = Part.of, Part.chunks_in
+
+    def happens() -> None:
+        what, meanwhile[0] = meanwhile[0], "nothing"
+        if what == "stored":
+            chain.committed(stored)
+        elif what == "compacted":
+            compact(chain, stored, meanwhile=lambda: None)
+
+    def interrupted_making(*args: Any) -> Part:
+        happens()
+        part = made(*args)
+        if part.stored is not None and part.data is not None:
+            stored[part.stored] = part.data
+        return part
+
+    def interrupted_reading(part: Part, *data: Any) -> list[bytes]:
+        happens()
+        return chunks_in(part, *data)
+
+    monkeypatch.setattr(Part, "of", interrupted_making)
+    monkeypatch.setattr(Part, "chunks_in", interrupted_reading)
+    for number in range(60):
+        table.put(None, number, "x" * (200 if number % 4 == 0 else 5))
+        cut = encode_delta("step", table.cut(), table, CODEC)
+        meanwhile[0] = ("nothing", "stored", "compacted")[number % 3]
+        chain.append(cut)
+        table.merge()
+    assert dict(restored(chain, stored)[None]) == dict(table.whole())
