@@ -119,7 +119,7 @@ class EvictionPolicy(Policy):
 
     def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
         """`partition`, once there is a reference time."""
-        raise TypeError(f"{type(self).__name__} does not override _parted")
+        raise TypeError(f"{type(self).__name__} does not override partition")
 
     def _reference(self, now_ms: int) -> int | None:
         """The end of the window that fires; before the first, the clock, or None."""
