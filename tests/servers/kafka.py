@@ -169,11 +169,8 @@ def group_server(folder: Path, advertised: int | None = None) -> Kafka:
 
 
 def _served(server: Kafka) -> Iterator[Kafka]:
-    server.start()
-    try:
+    with server.running():
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

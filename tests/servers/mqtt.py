@@ -41,11 +41,8 @@ def running_mqtt(*more: str) -> Iterator[MqttServer]:
             return [str(binary), "-c", str(folder / "mosquitto.conf")]
 
         server = MqttServer(command, folder)
-        server.start()
-        try:
+        with server.running():
             yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture(scope="session")

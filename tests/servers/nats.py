@@ -33,11 +33,8 @@ def running_nats(*more: str) -> Iterator[NatsServer]:
     with TemporaryDirectory(prefix="nats") as folder:
         options = ("-a", HOST, "-js", "-sd", f"{folder}/streams", *more)
         server = NatsServer(lambda port: [binary, "-p", str(port), *options], Path(folder))
-        server.start()
-        try:
+        with server.running():
             yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture(scope="session")

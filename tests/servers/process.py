@@ -12,9 +12,10 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 import pytest
 
@@ -86,6 +87,15 @@ class ServerProcess:
             if self._has_come_up(self._process):
                 return
         raise AssertionError(f"the server has not come up: {self.log[-2000:]}")
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """It runs, as long as it is used."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
 
     def _has_come_up(self, process: subprocess.Popen[bytes]) -> bool:
         until = time.monotonic() + _START

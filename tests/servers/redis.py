@@ -46,11 +46,8 @@ def running_redis(*more: str) -> Iterator[RedisServer]:
     with TemporaryDirectory(prefix="redis") as folder:
         options = ("--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder)
         server = RedisServer(lambda port: [binary, port_option, str(port), *options, *others], Path(folder))
-        server.start()
-        try:
+        with server.running():
             yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -80,14 +80,18 @@ def run_stream(plan: SparkPlan, checkpoint: Path) -> dict[str, list[str]]:
         for name, rows in outputs.items():
             found[name] += [row[0] for row in rows.collect()]
 
-    writer = plan.write_stream(write).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
+    run_to_the_end(plan.write_stream(write), checkpoint)
+    return found
+
+
+def run_to_the_end(writer: Any, checkpoint: Path, seconds: int = 300) -> None:
+    """Have a stream written, from its checkpoint on, until there is nothing more."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        if not query.awaitTermination(300):
+        if not query.awaitTermination(seconds):
             raise TimeoutError("the stream did not end")
     finally:
         query.stop()
-    return found
 
 
 def written(out: Path) -> list[str]:

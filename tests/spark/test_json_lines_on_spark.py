@@ -11,21 +11,12 @@ import pytest
 from asyncstream import BoundedOutOfOrderness, Pipeline, Stream
 from asyncstream.runtime.spark import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.windowing import Count, TumblingWindows
-from tests.spark.cluster import columns, event_columns, run_stream
+from tests.spark.cluster import columns, event_columns, run_stream, run_to_the_end
 from tests.spark.contract import DELAY, key_of, on_spark, told
 from tests.spark.files import VALUES, add, kinds, lines, row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def run_to_the_end(writer: Any, checkpoint: Path) -> None:
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    try:
-        if not query.awaitTermination(100):
-            raise TimeoutError("the stream did not end")
-    finally:
-        query.stop()
 
 
 @pytest.mark.timeout(300)
@@ -38,7 +29,7 @@ def test_stream_of_files_into_a_folder_goes_on_from_its_checkpoint(
 
     def run() -> None:
         rows = stream_json_lines(spark, source, schema=event_columns(), time="ts", max_rows_per_trigger=4)
-        run_to_the_end(write_json_lines(rows, out), checkpoint)
+        run_to_the_end(write_json_lines(rows, out), checkpoint, 100)
 
     run()
     assert list(lines(out).values()) == [[0, 1, 2, 3], [4, 5, 6]]
@@ -61,7 +52,7 @@ def test_bounded_frame_of_a_micro_batch_has_its_file(spark: SparkSession, tmp_pa
 
     for _ in range(2):
         rows = stream_json_lines(spark, source, schema=event_columns(), time="ts", max_rows_per_trigger=3)
-        run_to_the_end(rows.writeStream.foreachBatch(write), checkpoint)
+        run_to_the_end(rows.writeStream.foreachBatch(write), checkpoint, 100)
         assert list(lines(out).values()) == [[0, 1, 2], [3, 4]]
         for path in checkpoint.glob("commits/*1*"):
             path.unlink()

@@ -18,7 +18,7 @@ from asyncstream.runtime.spark import (
     once_in_folders,
     register_source,
 )
-from tests.spark.cluster import columns
+from tests.spark.cluster import columns, run_to_the_end
 from tests.spark.files import add
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ PRICES = "symbol string, price bigint"
 
 def run(rows: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
     """Run the stream until there is nothing more."""
-    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    try:
-        if not query.awaitTermination(300):
-            raise TimeoutError("the stream did not end")
-    finally:
-        query.stop()
+    run_to_the_end(rows.writeStream.foreachBatch(write), checkpoint)
 
 
 def forget(checkpoint: Path, number: int) -> None:

@@ -79,7 +79,7 @@ async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     merged = {"connect_timeout": _PATIENCE, "application_name": "asyncstream", **given}
     merged["options"] = f"{options} {given.get('options', '')}".strip()
-    merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, whoever commits them
+    merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, and another job may commit
     return await psycopg.AsyncConnection.connect(conninfo.make_conninfo("", **merged), autocommit=True)
 
 
