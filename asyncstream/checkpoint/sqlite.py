@@ -23,9 +23,9 @@ from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
-from asyncstream.connectors.looking import looking_at
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.lease import Holder, Lease, following
+from asyncstream.sqlite_files import looking_at, write_ahead
 from asyncstream.validation import refuse
 
 __all__ = ("SqliteStore",)
@@ -177,7 +177,7 @@ class SqliteStore:
         """Write, in one transaction, if this lease is the one that was given last."""
 
         def change(database: sqlite3.Connection) -> T:
-            database.execute("PRAGMA journal_mode=WAL")
+            write_ahead(database, timeout=_PATIENCE)
             database.execute("PRAGMA synchronous=FULL")
             database.execute("BEGIN IMMEDIATE")
             try:

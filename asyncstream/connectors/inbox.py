@@ -40,9 +40,9 @@ from asyncstream.clock import Clock, SystemClock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.looking import looking_at
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
+from asyncstream.sqlite_files import looking_at, write_ahead
 from asyncstream.validation import Duration, duration_ms, refuse
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
@@ -144,7 +144,7 @@ class InboxFile:
 
     def _set_up(self) -> None:
         execute = self._database.execute
-        execute("PRAGMA journal_mode=WAL")
+        write_ahead(self._database, timeout=_PATIENCE)
         execute("PRAGMA synchronous=FULL")
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -28,6 +28,7 @@ from asyncstream.clock import SystemClock
 from asyncstream.errors import DamagedCache, LeaseHeld, describe_error
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
+from asyncstream.sqlite_files import is_busy, write_ahead
 from asyncstream.validation import choice, refuse
 
 __all__ = ("SqliteCache",)
@@ -137,7 +138,7 @@ class SqliteCache(CacheStore):
         writer = self._connection(_PATIENCE)
         try:
             self._examine(writer)
-            writer.execute("PRAGMA journal_mode=WAL")
+            write_ahead(writer, timeout=_PATIENCE)
             writer.execute("PRAGMA synchronous=NORMAL")  # a crash of the machine may cost the last answers
             writer.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA:
@@ -195,7 +196,7 @@ class SqliteCache(CacheStore):
                 asyncio.get_running_loop().call_soon(self._end_pass)
             row = self._reader.execute(_FIND, _HASH.unpack_from(key)).fetchone()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            if is_busy(error):
                 return None
             raise
         except sqlite3.DatabaseError as error:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from asyncstream.sqlite_files import is_busy
 from asyncstream.validation import refuse
 
 __all__ = ("PATIENCE", "AnyPath", "Database", "database_path", "quoted")
@@ -105,8 +106,7 @@ class Database:
                     connection.execute("BEGIN IMMEDIATE")
                     return
                 except sqlite3.OperationalError as error:
-                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                    if not is_busy or fate.is_off() or time.monotonic() > until:
+                    if not is_busy(error) or fate.is_off() or time.monotonic() > until:
                         raise
         finally:
             connection.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")

@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.sqlite.database import PATIENCE, AnyPath, Database, database_path, quoted
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.sqlite_files import looking_at, write_ahead
 from asyncstream.validation import choice, text
 
 __all__ = ("SqliteSink",)
@@ -123,7 +123,7 @@ class SqliteSink(TransactionalSink[Any]):
         await self._transaction(work)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
+        write_ahead(connection, timeout=PATIENCE)
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if self._has_epochs and "REPLACE" in self._insert:

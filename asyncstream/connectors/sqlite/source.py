@@ -13,11 +13,11 @@ from typing import Any, TypeVar, overload
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.looking import looking_at
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, AnyPath, Database, database_path
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.sqlite_files import looking_at
 from asyncstream.validation import count, text
 
 __all__ = ("SqliteSource",)

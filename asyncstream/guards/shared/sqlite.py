@@ -21,6 +21,7 @@ import orjson
 from asyncstream.aside import DiskThread
 from asyncstream.errors import describe_error
 from asyncstream.guards.shared.records import Change, Moment, RecordsAway
+from asyncstream.sqlite_files import write_ahead
 
 __all__ = ("SqliteRecords",)
 
@@ -103,7 +104,7 @@ class _Database:
                 check_same_thread=False,  # it may go in another one, when no work has come
             )
             try:
-                connection.execute("PRAGMA journal_mode=WAL")
+                write_ahead(connection, timeout=_PATIENCE)
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute(_TABLE)
             except BaseException:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError, SqliteSource
 from asyncstream.testing.contracts.lives import CODEC
+from tests.tiers import examples
 
 INDEXED = ("CREATE TABLE t (id INTEGER PRIMARY KEY, at NOT NULL)", "CREATE INDEX t_at ON t (at)")
 
@@ -160,7 +161,7 @@ writes = st.tuples(st.just("write"), st.integers(0, 12), st.sampled_from([0, 0, 
 reads = st.tuples(st.just("read"), st.integers(1, 4), st.booleans())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(sorted(TABLES)), st.booleans(), st.lists(writes | reads, max_size=30))
 def test_restarts_among_rows_of_one_value_lose_and_double_nothing(
     table: str, is_text: bool, steps: list[tuple[str, int, int]]

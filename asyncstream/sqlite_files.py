@@ -1,0 +1,61 @@
+"""
+Opens SQLite databases: to look at them, and so that one writes while others read.
+
+A job that was killed leaves changes in a log beside its database. An ordinary connection moves them into the
+database when it is closed; one that may only read leaves both alone. Without a log there is nothing to move,
+and an ordinary connection also takes away the empty log that it makes, which the other one would leave.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+__all__ = ("is_busy", "looking_at", "write_ahead")
+
+_PAUSE: Final = 0.005
+"""Seconds between two attempts to begin the log."""
+
+
+def looking_at(
+    path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
+) -> sqlite3.Connection:
+    """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
+    if os.path.exists(f"{path}-wal"):
+        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
+    return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
+
+
+def write_ahead(connection: sqlite3.Connection, *, timeout: float) -> None:
+    """
+    Write changes to a log beside the database, where nobody who reads waits for them.
+
+    The first connection to a new database begins the log. If two do so at once, SQLite refuses one of them
+    without waiting, whatever its time-out, since each could wait for the other; here it waits.
+
+    Args:
+        connection: one that is in no transaction.
+        timeout: seconds to wait for other connections.
+
+    Raises:
+        sqlite3.OperationalError: if others are still at it then.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether it says that other connections stand in the way."""
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
