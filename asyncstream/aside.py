@@ -1,5 +1,5 @@
 """
-Runs disk work in a thread that the event loop does not wait for.
+Waits without holding the event loop: for disk work in a thread, and for an event that may not come.
 
 A write to a dead network disk may never come back. A thread of asyncio's own pool that hangs in one keeps the
 process from ending; a daemon thread does not.
@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("DiskThread", "aside")
+__all__ = ("DiskThread", "aside", "wait_at_most")
 
 T = TypeVar("T")
 
@@ -24,6 +25,19 @@ async def aside(work: Callable[[], T]) -> T:
     done, run = _handed_over(work)
     Thread(target=run, name="asyncstream disk", daemon=True).start()
     return await done
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """
+    Wait until an event is set, or for so long.
+
+    Args:
+        event: what may come.
+        seconds: how long; without any left, no longer than others take their turn. None: until it comes.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class DiskThread:

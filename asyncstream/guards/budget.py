@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from asyncstream.aside import wait_at_most
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import Background
@@ -313,11 +314,7 @@ class Budget:
                     self._queue.popleft()
                 if self._queue and not answer.admitted:
                     looks = self.scope is not None or self._per_ms is not None
-                    try:
-                        async with asyncio.timeout(POLL if looks else None):
-                            await self._wake.wait()
-                    except TimeoutError:
-                        pass
+                    await wait_at_most(self._wake, POLL if looks else None)
         finally:
             self._serving = False
 

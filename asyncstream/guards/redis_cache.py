@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncstream.addresses import redis_address
 from asyncstream.clock import SystemClock
-from asyncstream.errors import MissingExtra
 from asyncstream.guards.cache_store import CacheStore, Group
-from asyncstream.validation import Duration, duration_seconds, refuse, text
+from asyncstream.validation import Duration, duration_seconds, text
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -53,13 +53,7 @@ class RedisCache(CacheStore):
         self, url: str, *, size: int = 1_000_000, prefix: str = "asyncstream:cache", timeout: Duration = 1.0
     ) -> None:
         super().__init__(size)
-        if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
-            raise refuse("url", "the address of a Redis server", url, "e.g. redis://localhost:6379/0")
-        try:
-            import redis.asyncio  # noqa: F401 - early, to say what is missing when the pipeline is built
-        except ImportError as error:
-            raise MissingExtra("RedisCache", "redis") from error
-        self._url = url
+        self._url = redis_address(url, "RedisCache")
         self._prefix = text("prefix", prefix)
         self._timeout = duration_seconds("timeout", timeout)
         self._client: Redis | None = None

@@ -5,7 +5,8 @@ The whole state of a retry (attempt, back-off, deadline) is local to the `invoke
 elements that wait at the same time do not disturb each other. The vocabulary is stamina's.
 
 In a step with a journal, the outermost retry writes down each attempt that failed. After a crash the call
-goes on with the next one, when that would have been due; the time in between does not count.
+goes on with the next one, when that would have been due; the time in between does not count. A clock that was
+set back does not make it wait for longer.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class Retry(Guard[In, Out]):
                 if self._attempts is not None:
                     number = min(number, self._attempts)
                 backoff = min(self._wait_max, before.backoff)
-                await asyncio.sleep((before.next_ms - self._clock.now_ms()) / 1000)
+                await asyncio.sleep(min(before.wait, (before.next_ms - self._clock.now_ms()) / 1000))
                 attempt_began = self._time()
                 began = attempt_began - before.seconds
             while True:
@@ -217,7 +218,7 @@ class Retry(Guard[In, Out]):
                 backoff = min(self._wait_max, backoff * self._wait_exp_base)
                 if call is not None:
                     next_ms = self._clock.now_ms() + round(wait * 1000)
-                    call.note(Failures(number, self._time() + wait - began, backoff, next_ms))
+                    call.note(Failures(number, self._time() + wait - began, backoff, next_ms, wait))
                 await asyncio.sleep(wait)
                 attempt_began = self._time()
                 self._retries += 1

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from asyncstream import Pipeline, Sink, SinkError, Source, SourceError
+from asyncstream import Pipeline, Sink, Source
 from asyncstream.connectors import (
     NatsSink,
     NatsStreamSource,
@@ -33,6 +33,7 @@ from asyncstream.connectors import (
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource
 from asyncstream.connectors.mqtt import MqttSink, MqttSource
 from asyncstream.errors import PipelineError
+from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.certificates import Certificates
 from tests.servers.kafka import Kafka, group_server
 from tests.servers.mqtt import MqttServer, running_mqtt
@@ -70,21 +71,8 @@ async def check_both_ways(pair: Pair) -> None:
 
 async def check_is_refused(pair: Pair, says: str) -> None:
     """Both fail, name the step and the reason, and keep the password to themselves."""
-    reading = Pipeline("reading")
-    reading.source(pair.source, name="in").discard()
-    with pytest.raises(SourceError, match=f"(?s)step 'in': .*{says}") as told:
-        await asyncio.wait_for(reading.run(), 20)
-    assert "secret" not in str(told.value)
-    await check_takes_nothing(pair.sink, says)
-
-
-async def check_takes_nothing(sink: Sink[Any], says: str) -> None:
-    """The sink fails in this way."""
-    writing = Pipeline("writing")
-    writing.source(ROWS, name="in").to(sink, name="out")
-    with pytest.raises(SinkError, match=f"(?s)step 'out': .*{says}") as told:
-        await asyncio.wait_for(writing.run(), 20)
-    assert "secret" not in str(told.value)
+    await check_cannot_be_read(pair.source, says)
+    await check_cannot_be_written(pair.sink, says, ROWS)
 
 
 # ---------------------------------------------------------------------- Redis
@@ -204,7 +192,7 @@ async def test_mqtt(mqtt: MqttServer, certificates: Certificates) -> None:
     await check_is_refused(of_mqtt(mqtt, "shop:secreter@", trusting), "Not authorized")
     await check_is_refused(of_mqtt(mqtt, "", trusting), "Not authorized")
     # who reads without the right to is not told so by this broker, and is given nothing
-    await check_takes_nothing(of_mqtt(mqtt, "guest:secret@", trusting).sink, "Not authorized")
+    await check_cannot_be_written(of_mqtt(mqtt, "guest:secret@", trusting).sink, "Not authorized", ROWS)
 
 
 # ---------------------------------------------------------------------- PostgreSQL

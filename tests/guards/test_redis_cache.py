@@ -132,6 +132,6 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         RedisCache("redis://localhost", prefix="")
     with pytest.raises(PipelineError, match="timeout"):
         RedisCache("redis://localhost", timeout=0)
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
     with pytest.raises(MissingExtra, match=r"asyncstream\[redis\]"):
         RedisCache("redis://localhost")

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.aside import wait_at_most
+
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
@@ -73,11 +75,7 @@ class Handover:
                     if ask is not None:
                         ask()
                     self._more.clear()
-                    try:
-                        async with asyncio.timeout(_ASK):
-                            await self._more.wait()
-                    except TimeoutError:
-                        pass
+                    await wait_at_most(self._more, _ASK)
         except TimeoutError:
             pass
 

@@ -2,7 +2,8 @@
 A connection to a broker of MQTT 5, its errors told plainly.
 
 The client's network is a thread of its own. What it says is handed to the event loop; what it receives goes
-into a queue, and where that is full, the thread waits, and with it the broker.
+into a queue, and where that is full, the thread waits, and with it the broker. Not before the subscription is
+answered, though: a session that is resumed begins with what was not acknowledged, ahead of the answer.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from asyncstream.aside import aside
-from asyncstream.errors import MissingExtra, describe_error
-from asyncstream.validation import refuse, text
+from asyncstream.addresses import server_address
+from asyncstream.aside import aside, wait_at_most
+from asyncstream.errors import describe_error
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
@@ -57,19 +59,17 @@ class Address:
 
 def address_of(url: object) -> Address:
     """The address of a broker; what is wrong with it is a `PipelineError`."""
-    checked = text("url", url)
-    try:
-        import paho.mqtt.client  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("MQTT", "mqtt") from error
-    try:
-        parts = urlsplit(checked)
-        port = parts.port or _PORTS.get(parts.scheme, 0)
-    except ValueError:
-        port = 0
-    if not port or parts.scheme not in _PORTS or not parts.hostname:
-        advice = "e.g. mqtt://localhost:1883, or mqtts:// for TLS"
-        raise refuse("url", "the address of an MQTT broker", checked, advice)
+    example = "mqtt://localhost:1883, or mqtts:// for TLS"
+    return _parsed(server_address(url, "MQTT", "mqtt", "an MQTT broker", _parsed, example))
+
+
+def _parsed(url: str) -> Address:
+    import paho.mqtt.client  # noqa: F401
+
+    parts = urlsplit(url)
+    port = parts.port or _PORTS[parts.scheme]
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(url)
     user, password = (None if one is None else unquote(one) for one in (parts.username, parts.password))
     return Address(parts.hostname, port, user, password, parts.scheme == "mqtts")
 
@@ -119,6 +119,7 @@ class Connection:
         self._early: dict[int, str] = {}  # answers that were quicker than the question was written down
         self._broken = ""
         self._room = Condition()
+        self._subscribed = False
         self._closed = False
         self._changed = asyncio.Event()
         self.arrived: deque[MQTTMessage] = deque()
@@ -138,8 +139,8 @@ class Connection:
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
         with self._room:
-            # of QoS 1 the broker sends no more than may wait; of QoS 0 as much as it has
-            while len(self.arrived) >= self._limit and not self._closed:
+            # of QoS 1 the broker sends about as much as may wait; of QoS 0 all that it has
+            while len(self.arrived) >= self._limit and self._subscribed and not self._closed:
                 self._room.wait()
             self.arrived.append(message)
             if len(self.arrived) == 1:
@@ -238,6 +239,7 @@ class Connection:
         options = SubscribeOptions(qos=1, retainAsPublished=True, retainHandling=1)
         _, mid = client.subscribe([(topic, options) for topic in topics])
         await self._answered(mid)
+        self._subscribed = True
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
         """Send a message with QoS 1; gives its number, for `published`."""
@@ -258,11 +260,7 @@ class Connection:
             raise MqttError(self._broken)
         self._changed.clear()
         if not self.arrived and not self._broken:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._changed, seconds)
 
     def take(self, count: int) -> list[MQTTMessage]:
         """What has come, at most so many."""

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from asyncstream.addresses import server_address
+from asyncstream.aside import wait_at_most
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import AsyncStreamError, MissingExtra, SourceError, describe_error
-from asyncstream.validation import refuse, text
+from asyncstream.errors import AsyncStreamError, SourceError, describe_error
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -43,19 +44,15 @@ _OURS: Final = frozenset(
 
 def checked_url(url: object) -> str:
     """The address of a server; what is wrong with it is a `PipelineError`."""
-    checked = text("url", url)
-    try:
-        import nats  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("NATS", "nats") from error
-    try:
-        parts = urlsplit(checked)
-        is_one = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_one = False
-    if not is_one:
-        raise refuse("url", "the address of a NATS server", checked, "e.g. nats://localhost:4222")
-    return checked
+    return server_address(url, "NATS", "nats", "a NATS server", _parsed, "nats://localhost:4222")
+
+
+def _parsed(url: str) -> None:
+    import nats  # noqa: F401
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("nats", "tls", "ws", "wss") or not parts.hostname or parts.port == 0:
+        raise ValueError(url)
 
 
 def place_of(url: str) -> str:
@@ -166,11 +163,7 @@ class Pull:
             await self._ask(waits)
             if not self._messages:
                 self._changed.clear()
-                try:
-                    async with asyncio.timeout(_LOOK):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
+                await wait_at_most(self._changed, _LOOK)
             if self._messages:
                 return [self._messages.popleft() for _ in range(min(self._batch, len(self._messages)))]
             if self._broken:

@@ -10,8 +10,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from asyncstream.errors import MissingExtra, SinkError, describe_error
-from asyncstream.validation import refuse, text
+from asyncstream.addresses import server_address
+from asyncstream.errors import SinkError, describe_error
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     import psycopg
@@ -48,24 +49,23 @@ _PATIENCE: Final = 10
 
 def checked_url(url: object) -> str:
     """The address of a database, as libpq wants it; what is wrong with it is a `PipelineError`."""
-    checked = text("url", url)
-    try:
-        from psycopg import ProgrammingError, conninfo
-    except ImportError as error:
-        raise MissingExtra("PostgreSQL", "postgres") from error
-    try:
-        conninfo.conninfo_to_dict(checked)
-    except ProgrammingError as error:
-        advice = f"{describe_error(error).strip()}; for example postgresql://user@host/database"
-        raise refuse("url", "the address of a PostgreSQL database", checked, advice) from error
-    return checked
+    example = "postgresql://user@host/database"
+    return server_address(url, "PostgreSQL", "postgres", "a PostgreSQL database", _parsed, example)
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    from psycopg import conninfo
+
+    found = conninfo.conninfo_to_dict(url)
+    for port in str(found.get("port", "")).split(","):
+        if port and not port.isdecimal():  # part of a password with a "/" in it, say, which errors would tell
+            raise ValueError(url)
+    return found
 
 
 def place_of(url: str) -> str:
     """The database as messages name it, without a password."""
-    from psycopg import conninfo
-
-    found = conninfo.conninfo_to_dict(url)
+    found = _parsed(url)
     host, port = found.get("host", "localhost"), found.get("port", 5432)
     return f"PostgreSQL at {host}:{port}/{found.get('dbname', found.get('user', ''))}"
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from asyncstream.addresses import parsed_redis, redis_address
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
-from asyncstream.errors import AsyncStreamError, MissingExtra, describe_error
+from asyncstream.errors import AsyncStreamError, describe_error
 from asyncstream.validation import refuse, text
 
 __all__ = ("Client", "Entries", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
@@ -26,23 +27,12 @@ _PATIENCE = 30.0
 
 def checked_url(url: object) -> str:
     """The address of a Redis; what is wrong with it is a `PipelineError`."""
-    checked = text("url", url)
-    try:
-        from redis.asyncio.connection import parse_url
-    except ImportError as error:
-        raise MissingExtra("Redis", "redis") from error
-    try:
-        parse_url(checked)
-    except ValueError as error:
-        raise refuse("url", "the address of a Redis", checked, "e.g. redis://localhost:6379/0") from error
-    return checked
+    return redis_address(url, "Redis")
 
 
 def place_of(url: str) -> str:
     """The Redis as messages name it, without a password."""
-    from redis.asyncio.connection import parse_url
-
-    found: Mapping[str, Any] = parse_url(url)
+    found = parsed_redis(url)
     if "path" in found:
         return f"Redis at {found['path']}"
     return f"Redis at {found.get('host', 'localhost')}:{found.get('port', 6379)}/{found.get('db', 0)}"

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from asyncio import get_running_loop
 from typing import Final
 
+from asyncstream.aside import wait_at_most
 from asyncstream.guards.guard import EARLY, Background
 from asyncstream.guards.shared.records import Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
@@ -107,11 +108,7 @@ class Exchanging(ABC):
             while (due := self._due(now := loop.time())) is not None:
                 if now < due - EARLY:
                     self._wake.clear()
-                    try:
-                        async with asyncio.timeout_at(due):
-                            await self._wake.wait()
-                    except TimeoutError:
-                        pass
+                    await wait_at_most(self._wake, due - now)
                     continue
                 try:
                     await self._exchange()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncstream.errors import MissingExtra
 from asyncstream.guards.shared.compared import ANSWER_WITHIN, Compared
 
-__all__ = ("RedisRecords", "need_redis")
+__all__ = ("RedisRecords",)
 
 _SWAP: Final = """
 local found = redis.call('GET', KEYS[1])
@@ -31,13 +30,11 @@ class RedisRecords(Compared):
 
     Args:
         url: of the server and the database in it, as redis-py takes it.
-
-    Raises:
-        MissingExtra: if redis-py is not installed.
     """
 
     def __init__(self, url: str) -> None:
-        redis = need_redis()
+        from redis import asyncio as redis
+
         self.errors = (redis.RedisError, OSError)
         self._client: Any = redis.Redis.from_url(
             url, socket_timeout=ANSWER_WITHIN, socket_connect_timeout=ANSWER_WITHIN
@@ -55,20 +52,6 @@ class RedisRecords(Compared):
 
     async def close(self) -> None:
         await self._client.aclose()
-
-
-def need_redis() -> Any:
-    """
-    The module `redis.asyncio`. Importing it takes long enough to do so before the first call.
-
-    Raises:
-        MissingExtra: if it is not installed.
-    """
-    try:
-        from redis import asyncio as redis
-    except ImportError as error:
-        raise MissingExtra("a limit in a Redis", "redis") from error
-    return redis
 
 
 def _key(name: str) -> str:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import urlsplit
 
+from asyncstream.addresses import redis_address, without_secrets
 from asyncstream.guards.shared.records import Records
-from asyncstream.guards.shared.redis import RedisRecords, need_redis
+from asyncstream.guards.shared.redis import RedisRecords
 from asyncstream.guards.shared.server import ServedRecords, address_of
 from asyncstream.guards.shared.sqlite import SqliteRecords
 from asyncstream.validation import refuse, text
@@ -48,31 +48,26 @@ class SharedLimit:
     """
 
     def __init__(self, url: str, *, name: str = "default") -> None:
-        parts = urlsplit(text("url", url))
+        scheme = text("url", url).partition("://")[0]
         if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
             url = _SQLITE + os.path.abspath(url.removeprefix(_SQLITE))  # other processes work elsewhere
-        elif parts.scheme == _SERVED:
+        elif scheme == _SERVED:
             address_of(url)
-        elif parts.scheme not in _REDIS or not (parts.netloc or parts.path):
-            raise refuse("url", "sqlite:///path, redis://host:port or the url of a LimitServer", _shown(url))
+        elif scheme in _REDIS:
+            redis_address(url, "a limit in a Redis")
         else:
-            need_redis()
+            expected = "sqlite:///path, redis://host:port or the url of a LimitServer"
+            raise refuse("url", expected, without_secrets(url))
         self.url = url
         self.name = text("name", name)
 
     def __repr__(self) -> str:
-        return f"SharedLimit({_shown(self.url)!r}, name={self.name!r})"
+        return f"SharedLimit({without_secrets(self.url)!r}, name={self.name!r})"
 
     def records(self) -> Records:
         """The store, for the running event loop."""
         if self.url.startswith(_SQLITE):
             return SqliteRecords(self.url.removeprefix(_SQLITE))
-        if urlsplit(self.url).scheme == _SERVED:
+        if self.url.startswith(f"{_SERVED}://"):
             return ServedRecords(self.url)
         return RedisRecords(self.url)
-
-
-def _shown(url: str) -> str:
-    """A URL without the secrets in it."""
-    scheme, found, rest = url.partition("://")
-    return f"{scheme}{found}{rest.rpartition('@')[2]}"

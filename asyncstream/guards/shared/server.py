@@ -201,8 +201,8 @@ def address_of(url: str) -> tuple[str, str, int]:
     Raises:
         PipelineError: if they are not there.
     """
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         secret, host, port = parts.username, parts.hostname, parts.port
     except ValueError:
         secret = host = port = None

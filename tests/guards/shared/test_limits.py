@@ -294,7 +294,7 @@ def test_a_scope_shows_no_secrets() -> None:
 
 
 def test_without_its_library_a_redis_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
     with pytest.raises(MissingExtra, match=r"asyncstream\[redis\]"):
         SharedLimit("redis://cache")
 

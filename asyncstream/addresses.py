@@ -1,0 +1,71 @@
+"""
+Addresses of servers, which users give and which may hold a password: checked when a pipeline is built, and
+shown in messages without their secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asyncstream.errors import MissingExtra
+from asyncstream.validation import refuse
+
+__all__ = ("parsed_redis", "redis_address", "server_address", "without_secrets")
+
+
+def without_secrets(address: str) -> str:
+    """
+    An address as messages may show it, be it a proper one or not: without user, password and query. Of what
+    is no URL, the first word.
+    """
+    scheme, _, rest = address.partition("://")
+    if not rest or not re.fullmatch(r"[\w+.-]+", scheme):
+        return re.sub(r"(?s)[^\w.-].*", "...", address)
+    before, _, place = rest.rpartition("@")
+    if "?" in before:  # the "@" is of the query, or the "?" of the password
+        return f"{scheme}://..."
+    return f"{scheme}://{place.partition('?')[0]}"
+
+
+def server_address(
+    url: object, feature: str, extra: str, expected: str, parse: Callable[[str], object], example: str
+) -> str:
+    """
+    `url`, if it is the address of a server.
+
+    Args:
+        feature: what needs the extra.
+        extra: what has the server's library.
+        expected: what is at such an address, for the message.
+        parse: imports the library, and raises something for what is no address.
+        example: what an address looks like.
+
+    Raises:
+        MissingExtra: if the library is not installed.
+        PipelineError: if it is none. What the parser says is not quoted, for that may be of the password.
+    """
+    wanted, advice = f"the address of {expected}", f"for example {example}"
+    if not isinstance(url, str) or not url.strip():
+        raise refuse("url", wanted, url, advice)
+    try:
+        parse(url)
+    except ImportError as error:
+        raise MissingExtra(feature, extra) from error
+    except Exception:
+        raise refuse("url", wanted, without_secrets(url), advice) from None
+    return url
+
+
+def parsed_redis(url: str) -> Mapping[str, Any]:
+    """What redis-py makes of the address of a Redis."""
+    from redis.asyncio.connection import parse_url
+
+    found: Mapping[str, Any] = parse_url(url)
+    return found
+
+
+def redis_address(url: object, feature: str) -> str:
+    """`url`, if it is the address of a Redis; raises as `server_address` does."""
+    return server_address(url, feature, "redis", "a Redis server", parsed_redis, "redis://localhost:6379/0")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asyncstream.aside import wait_at_most
+from asyncstream.testing.loop import run_virtual
+
+
+@pytest.mark.parametrize(
+    ("comes_after", "seconds", "takes"),
+    [(2.0, 5.0, 2.0), (5.0, 2.0, 2.0), (5.0, None, 5.0), (5.0, 0.0, 0.0), (5.0, -1.0, 0.0), (0.0, 5.0, 0.0)],
+    ids=["it_comes", "it_does_not", "without_an_end", "no_time", "time_is_over", "it_was_there"],
+)
+def test_waiting_ends_with_the_event_or_the_time(
+    comes_after: float, seconds: float | None, takes: float
+) -> None:
+    async def main() -> float:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        if comes_after:
+            loop.call_later(comes_after, event.set)
+        else:
+            event.set()
+        begun = loop.time()
+        await wait_at_most(event, seconds)
+        return loop.time() - begun
+
+    assert run_virtual(main()) == pytest.approx(takes)
+
+
+def test_a_deadline_of_the_caller_is_not_taken_for_its_own() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(1):
+            await wait_at_most(asyncio.Event(), 5)
+
+    with pytest.raises(TimeoutError):
+        run_virtual(main())
