@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from asyncstream import guards
+from asyncstream.former_names import former_name
 
 __all__ = ()
 
+_NOW = {name: getattr(guards, name) for name in guards.__all__}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in guards.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = "asyncstream.calls is now asyncstream.guards; the old name goes with version 0.4"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return getattr(guards, name)
+    return former_name(__name__, name, _NOW, "asyncstream.calls is now asyncstream.guards")
