@@ -10,6 +10,7 @@ import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import orjson
@@ -27,6 +28,7 @@ __all__ = (
     "Place",
     "RejectedLine",
     "TooLong",
+    "buffered",
     "column_names",
     "delimiter_of",
     "file_path",
@@ -96,7 +98,7 @@ class Lines:
         at_end: whether the end of the file was met since the last `mark`.
     """
 
-    def __init__(self, file: BinaryIO, limit: int, *, complete: bool = True) -> None:
+    def __init__(self, file: BufferedReader, limit: int, *, complete: bool = True) -> None:
         self.file = file
         self.limit = limit
         self.complete = complete
@@ -172,6 +174,23 @@ class Lines:
         elif found not in (b"", b"\r"):
             raise LineGrew(f"line {self._lines}")
 
+    def ahead(self) -> bytes:
+        """
+        Some lines that are in memory already, each with its end, and together not over the limit; `skip`
+        takes them. Nothing where `take` must look closer at the next one.
+        """
+        if self._offset == 0 or self._is_open_end:
+            return b""
+        found = self.file.peek()
+        return found[: found.rfind(b"\n", 0, self.limit) + 1]
+
+    def skip(self, size: int, lines: int) -> None:
+        """Take so many lines of `ahead`, which have so many bytes."""
+        self.file.seek(size, os.SEEK_CUR)
+        self._offset += size
+        self._lines += lines
+        self.mark()
+
     def __iter__(self) -> Lines:
         return self
 
@@ -188,6 +207,11 @@ class Lines:
         data = self.file.read(size if size <= self.limit else min(size, EXCERPT_BYTES))
         self.file.seek(self._offset)
         return data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="backslashreplace")
+
+
+def buffered(file: Any) -> BufferedReader:
+    """A file as one that knows what is in memory of it."""
+    return file if isinstance(file, BufferedReader) else BufferedReader(file, BUFFER_BYTES)
 
 
 def open_file(path: str, mode: str) -> BinaryIO:

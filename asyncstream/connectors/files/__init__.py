@@ -9,9 +9,11 @@ writes a new one for each epoch (`parts_sink`).
 import asyncstream.connectors.lines as _lines
 from asyncstream.connectors.files.columnar_sinks import ArrowIpcSink, ParquetSink
 from asyncstream.connectors.files.columnar_sources import ArrowIpcSource, ParquetSource
+from asyncstream.connectors.files.csv_sink import CsvSink
+from asyncstream.connectors.files.csv_source import CsvSource
 from asyncstream.connectors.files.line_folders import CsvFolderSink, JsonLinesFolderSink
-from asyncstream.connectors.files.line_sinks import CsvSink, JsonLinesSink
-from asyncstream.connectors.files.line_sources import CsvSource, JsonLinesSource
+from asyncstream.connectors.files.line_sinks import JsonLinesSink
+from asyncstream.connectors.files.line_sources import JsonLinesSource
 from asyncstream.connectors.files.record_batches import RejectedRow
 
 __all__ = (

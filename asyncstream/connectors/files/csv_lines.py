@@ -32,6 +32,8 @@ class CsvLines:
         self._given = None if columns is None else column_names(columns)
         # writerow gives what write gave: here the line itself
         self._writer = csv.writer(_Encoder(), delimiter=self.delimiter, lineterminator=_CRLF)
+        self._together = _Together()
+        self._writer_of_many = csv.writer(self._together, delimiter=self.delimiter, lineterminator="\n")
         self.forget()
 
     def forget(self) -> None:
@@ -77,9 +79,32 @@ class CsvLines:
             value = {column: record.get(column) for column in self.columns}
         return self._line(self._rows.row(value))
 
+    def lines(self, values: Sequence[Any]) -> bytes | None:
+        """The lines of elements, if they are quickly made; None: ask for those of one after the other."""
+        rows = self._rows.simple_rows(values)
+        if rows is None or (self._found is not None and set(map(len, values)) != {len(self.columns)}):
+            return None
+        try:
+            self._writer_of_many.writerows(rows)
+            text = "".join(self._together.lines)
+            # the one that writes a line at a time quotes it
+            return None if "\r" in text else text.encode()
+        except (ValueError, csv.Error):  # one of them cannot be written
+            return None
+        finally:
+            self._together.lines.clear()
+
     def _line(self, fields: Sequence[Any]) -> bytes:
         line: bytes = self._writer.writerow(fields)
         return line
+
+
+class _Together:
+    """What `csv.writer` writes many lines to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.write = self.lines.append
 
 
 class _Encoder:

@@ -1,5 +1,6 @@
 """
-Files of lines as sinks: JSON lines and CSV. The sources are in `line_sources`.
+Files of lines as sinks: what JSON lines and CSV (`csv_sink`) have in common, and JSON lines. The sources are
+in `line_sources`.
 
 Writing happens in the event loop: for a batch on a local disk that takes less time than handing it to a
 thread and back.
@@ -7,13 +8,11 @@ thread and back.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, BinaryIO, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import orjson
 
@@ -23,14 +22,11 @@ from asyncstream.connectors.files.claim import Claim, Record, fenced
 from asyncstream.connectors.files.compression import (
     Compressing,
     Compression,
-    Decompressing,
     compression_of,
 )
-from asyncstream.connectors.files.csv_lines import CsvLines
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import (
-    BOM,
     AnyPath,
     file_path,
     open_file,
@@ -41,12 +37,15 @@ from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.validation import choice, refuse
 
-__all__ = ("CsvSink", "JsonLinesSink")
+__all__ = ("JsonLinesSink", "LineSink")
 
 T = TypeVar("T")
 
+_TOGETHER: Final = 128
+"""Elements that are encoded at once; where one of them cannot be, it was for nothing."""
 
-class _FileSink(TransactionalSink[T]):
+
+class LineSink(TransactionalSink[T]):
     """
     What JSON lines and CSV have in common; they differ in `_head` and `_encode`.
 
@@ -243,6 +242,10 @@ class _FileSink(TransactionalSink[T]):
     def _encode(self, value: T) -> bytes:
         """The line for one element, with its end; may raise anything."""
 
+    def _encode_many(self, values: Sequence[T]) -> bytes | None:
+        """The lines of elements, if that is quicker than one by one; None: each is to be encoded."""
+        return None
+
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
         into = file if self._packing is None else self._packing
@@ -250,13 +253,19 @@ class _FileSink(TransactionalSink[T]):
         try:
             if values:
                 self._write_head()
-            for self._taken, value in enumerate(values):  # which counts if it fails; it is never cut short
-                try:
-                    line = self._encode(value)
-                except Exception as error:
-                    raise SinkError(why_unwritten(value, self._path, error)) from error
-                # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
-                into.write(line)
+            for start in range(0, len(values), _TOGETHER):
+                self._taken = start  # which counts if it fails; it is never cut short
+                part = values[start : start + _TOGETHER]
+                if (lines := self._encode_many(part)) is not None:
+                    into.write(lines)
+                    continue
+                for self._taken, value in enumerate(part, start):
+                    try:
+                        line = self._encode(value)
+                    except Exception as error:
+                        raise SinkError(why_unwritten(value, self._path, error)) from error
+                    # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
+                    into.write(line)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -337,7 +346,7 @@ class _FileSink(TransactionalSink[T]):
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 
 
-class JsonLinesSink(_FileSink[Any]):
+class JsonLinesSink(LineSink[Any]):
     """
     Writes one JSON value per line: plain values, dates, numpy, dataclasses and other records, and the results
     of windows as flat objects; `asyncstream.connectors.rows` says how each is written.
@@ -363,86 +372,3 @@ class JsonLinesSink(_FileSink[Any]):
 
     def _encode(self, value: Any) -> bytes:
         return self._write_json(value)
-
-
-class CsvSink(_FileSink[Any]):
-    """
-    Writes mappings and other records, such as dataclasses and the results of windows, as CSV with a header.
-    None becomes an empty field, a list JSON; `asyncstream.connectors.rows` says how other values are written.
-
-    Args:
-        path: the file; its directory must exist.
-        columns: the keys to write, in order. An element must have all of them; others are left out. Of a
-            window's result: `key`, `start`, `end`, the names of its aggregates. None: those of a file that is
-            gone on with, or of the first element; what a later one lacks of them is empty, and one that has
-            others is an error, for these would be lost.
-        delimiter: what stands between two fields; one character.
-        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
-        existing: what to do with a file that is there already: "refuse", "append" (its header must name
-            the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
-            with its file.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
-    """
-
-    def __init__(
-        self,
-        path: AnyPath,
-        *,
-        columns: Sequence[str] | None = None,
-        delimiter: str = ",",
-        default: Default | None = None,
-        existing: Literal["refuse", "append", "overwrite"] = "refuse",
-        compression: Compression = "infer",
-    ) -> None:
-        super().__init__(path, existing, compression)
-        self._csv = CsvLines(columns, delimiter, default)
-
-    def _settle(self, way: str, length: int = 0) -> None:
-        self._csv.forget()
-        super()._settle(way, length)
-
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        if values and not self._csv.is_known:
-            self._taken = 0
-            self._find_columns(values[0])
-        await super().write(values, timestamps)
-
-    def _find_columns(self, value: Any) -> None:
-        """Take the columns of the file, or else of an element."""
-        try:
-            self._csv.find(value, () if self._needs_head else self._header())
-        except OSError as error:
-            raise self._broken(error) from error
-        except TypeError as error:
-            raise SinkError(why_unwritten(value, self._path, error)) from error
-
-    def _header(self) -> list[str]:
-        with self._written() as file:
-            lines = (line.decode("utf-8-sig") for line in file)
-            return next(csv.reader(lines, delimiter=self._csv.delimiter), [])
-
-    def _written(self) -> BinaryIO:
-        """What is in the file, from its beginning on."""
-        file = open_file(self._path, "rb")
-        if self._compression is None:
-            return file
-        return cast(BinaryIO, io.BufferedReader(Decompressing(file, self._compression, complete=False)))
-
-    def _head(self) -> bytes:
-        return self._csv.head()
-
-    def _go_behind(self, file: BinaryIO) -> None:
-        if not self._csv.is_given:
-            super()._go_behind(file)
-            return
-        header = self._head()
-        with self._written() as written:
-            found = written.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
-        if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
-            raise SinkError(
-                f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"
-            )
-        super()._go_behind(file)
-
-    def _encode(self, value: Any) -> bytes:
-        return self._csv.line(value)

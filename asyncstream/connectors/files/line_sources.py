@@ -1,5 +1,5 @@
 """
-Files of lines as sources: JSON lines and CSV.
+Files of lines as sources: what JSON lines and CSV (`csv_source`) have in common, and JSON lines.
 
 Both read one line after the other from a buffered file, so memory is bounded by one batch and one
 line, whatever the size of the file. They know the byte at which the next line begins: that is their
@@ -15,13 +15,9 @@ A compressed file (`compression`) is read in the same way: a place in it is one 
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
 
@@ -31,7 +27,6 @@ from asyncstream.connectors.files.identity import difference, fingerprint, has_s
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
 from asyncstream.connectors.lines import (
-    BUFFER_BYTES,
     AnyPath,
     LineGrew,
     Lines,
@@ -39,26 +34,28 @@ from asyncstream.connectors.lines import (
     Place,
     RejectedLine,
     TooLong,
-    column_names,
-    delimiter_of,
+    buffered,
     why_malformed,
 )
 from asyncstream.connectors.models import Unfit, reader
-from asyncstream.errors import SourceError, describe_error
-from asyncstream.validation import choice, count, function, refuse
+from asyncstream.errors import SourceError
+from asyncstream.validation import choice, count
 
-__all__ = ("CsvSource", "JsonLinesSource")
+__all__ = ("END", "NOTHING", "JsonLinesSource", "LineSource", "Options")
 
 log = logging.getLogger("asyncstream.sources")
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-_END: Final = object()
-_NOTHING: Final = object()
+END: Final = object()
+NOTHING: Final = object()
+
+_WORTHWHILE: Final = 64
+"""Elements; looking ahead takes as long as reading some of them one by one."""
 
 
-class _Options(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """What all sources of files take."""
 
     complete: bool
@@ -69,13 +66,7 @@ class _Options(TypedDict, total=False):
     compression: Compression
 
 
-class _CsvOptions(_Options, total=False):
-    columns: Sequence[str] | None
-    types: Mapping[str, Callable[[str], Any]] | None
-    delimiter: str
-
-
-class _LineSource(FileSource[T]):
+class LineSource(FileSource[T]):
     """What JSON lines and CSV have in common; they differ in `_next`."""
 
     def __init__(
@@ -101,11 +92,10 @@ class _LineSource(FileSource[T]):
         self._first: Place = (0, 0)  # behind what comes before the first element
 
     def _open(self) -> None:
-        self._file = file = self._storage.read(self._path)
+        self._file = self._storage.read(self._path)
         if self._compression is not None:
-            self._packed = Decompressing(file, self._compression, complete=self._complete)
-            file = cast(BinaryIO, io.BufferedReader(self._packed, BUFFER_BYTES))
-        self._lines = Lines(file, self._limit, complete=self._complete)
+            self._packed = Decompressing(self._file, self._compression, complete=self._complete)
+        self._lines = Lines(buffered(self._packed or self._file), self._limit, complete=self._complete)
         self._begin(self._lines)
         self._first = self._lines.mark()
 
@@ -115,18 +105,26 @@ class _LineSource(FileSource[T]):
     @abstractmethod
     def _next(self, lines: Lines, begin: Place) -> T | object:
         """
-        The next element; `_NOTHING` for an empty line at `begin`; `_END` at the end of the file.
+        The next element; `NOTHING` for an empty line at `begin`; `END` at the end of the file.
 
         Raises:
             Malformed: for lines that are no element. The next one begins after them.
         """
+
+    def _ahead(self, lines: Lines, most: int) -> list[T]:
+        """The next elements, as far as they are quickly read; `_next` is asked for the one behind them."""
+        return []
 
     def _read(self) -> SourceBatch[T] | None:
         lines = self._opened()
         values: list[Any] = []
         rejected: list[RejectedLine] = []
         try:
-            while len(values) + len(rejected) < self._batch:
+            while (room := self._batch - len(values) - len(rejected)) > 0:
+                # what is behind a malformed line may be malformed as well: then looking ahead is for nothing
+                if room >= _WORTHWHILE and not rejected and (found := self._ahead(lines, room)):
+                    values += found
+                    continue
                 begin = lines.mark()
                 try:
                     value = self._next(lines, begin)
@@ -138,10 +136,10 @@ class _LineSource(FileSource[T]):
                     if values:  # they are delivered first; the next read finds it again
                         break
                     raise self._error(malformed) from malformed.__cause__
-                if value is _END:
+                if value is END:
                     self._check_size(lines)
                     break
-                if value is not _NOTHING:
+                if value is not NOTHING:
                     values.append(value)
         except LineGrew as error:
             raise SourceError(
@@ -234,12 +232,15 @@ class _LineSource(FileSource[T]):
         return self._lines
 
     def _close(self) -> None:
-        file, self._file, self._lines, self._packed = self._file, None, None, None
+        file, self._file, self._packed = self._file, None, None
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.file.close()  # first: to drop what reads ahead of an open file is a warning
         if file is not None:
             file.close()
 
 
-class JsonLinesSource(_LineSource[T]):
+class JsonLinesSource(LineSource[T]):
     """
     Reads a file with one JSON value per line: UTF-8, any line ends, empty lines skipped.
 
@@ -260,10 +261,10 @@ class JsonLinesSource(_LineSource[T]):
     """
 
     @overload
-    def __init__(self: JsonLinesSource[Any], path: AnyPath, **options: Unpack[_Options]) -> None: ...
+    def __init__(self: JsonLinesSource[Any], path: AnyPath, **options: Unpack[Options]) -> None: ...
     @overload
     def __init__(
-        self: JsonLinesSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_Options]
+        self: JsonLinesSource[U], path: AnyPath, *, model: type[U], **options: Unpack[Options]
     ) -> None: ...
     def __init__(
         self,
@@ -284,130 +285,10 @@ class JsonLinesSource(_LineSource[T]):
         try:
             line = lines.take()
             if line.isspace():
-                return _NOTHING
+                return NOTHING
             if not line:
-                return _END
+                return END
             value = orjson.loads(line)
             return value if self._model is None else self._model(value)
         except (orjson.JSONDecodeError, TooLong, Unfit) as error:
             raise Malformed(begin, why_malformed(error)) from error
-
-
-class CsvSource(_LineSource[T]):
-    """
-    Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
-
-    A record that cannot be read, say because a quote is never closed, costs its first line: reading goes on
-    with the line after it. In a file that is not `complete`, a quote that is never closed looks like one
-    whose end is still to be written.
-
-    Args:
-        path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
-        model: a dataclass, NamedTuple, TypedDict or pydantic model of which each record is to become one; see
-            `connectors.models`. A record that is none is malformed.
-        columns: their names, if the file does not begin with them.
-        types: functions that make a value of a field's text, by column. Where one raises, the record is
-            malformed.
-        delimiter: what stands between two fields; one character.
-        complete: what is after the last line end is a record too. False: the file is still being written, and
-            what has no line end yet is no record yet; the source ends before it, and a job that goes on from
-            there reads it once it is whole.
-        if_changed: where a job goes on from a checkpoint, and the file is no longer the one that was read:
-            "fail" with `SourceError`, or "start_over" from its beginning.
-        on_malformed: "fail" with `SourceError`, after all elements before the record were delivered; or
-            "reject": the record goes to the source's `rejected` output as a `RejectedLine`.
-        batch: how many values one read brings at most.
-        max_line_bytes: a longer record is malformed; it is never held in memory. A single field may have
-            `csv.field_size_limit()` characters.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
-    """
-
-    @overload
-    def __init__(self: CsvSource[dict[str, Any]], path: AnyPath, **options: Unpack[_CsvOptions]) -> None: ...
-    @overload
-    def __init__(
-        self: CsvSource[U], path: AnyPath, *, model: type[U], **options: Unpack[_CsvOptions]
-    ) -> None: ...
-    def __init__(
-        self,
-        path: AnyPath,
-        *,
-        model: Any = None,
-        columns: Sequence[str] | None = None,
-        types: Mapping[str, Callable[[str], Any]] | None = None,
-        delimiter: str = ",",
-        complete: bool = True,
-        if_changed: Literal["fail", "start_over"] = "fail",
-        on_malformed: Literal["fail", "reject"] = "fail",
-        batch: int = 1000,
-        max_line_bytes: int = 2**20,
-        compression: Compression = "infer",
-    ) -> None:
-        super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes, compression)
-        self._model = None if model is None else reader(model, is_text=True)
-        self._given_columns = None if columns is None else column_names(columns)
-        self._types = {
-            column: function(f"types[{column!r}]", convert) for column, convert in dict(types or {}).items()
-        }
-        self._delimiter = delimiter_of(delimiter)
-        if self._given_columns is not None and (unknown := self._types.keys() - set(self._given_columns)):
-            raise refuse("types", f"some of the columns {self._given_columns}", min(unknown))
-
-    def _begin(self, lines: Lines) -> None:
-        self._reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
-        if self._given_columns is None:
-            try:
-                _, self._columns = self._record(lines, lines.mark())
-            except Malformed as malformed:
-                raise self._error(malformed) from malformed.__cause__
-        else:
-            self._columns = list(self._given_columns)
-        twice = [column for column, times in Counter(self._columns).items() if times > 1]
-        if twice:
-            raise SourceError(f"{self._path}: the header names {', '.join(map(repr, twice))} more than once")
-        if self._columns and (unknown := self._types.keys() - set(self._columns)):
-            raise SourceError(
-                f"{self._path}: no column {min(unknown)!r} for types=, there are {self._columns}"
-            )
-
-    def _next(self, lines: Lines, begin: Place) -> Any:
-        if not self._columns:  # there was no header, and who knows what has been written since
-            return _END
-        begin, fields = self._record(lines, begin)
-        if not fields:
-            return _END
-        if len(fields) != len(self._columns):
-            raise Malformed(begin, f"{len(fields)} fields instead of {len(self._columns)}")
-        record: dict[str, Any] = dict(zip(self._columns, fields, strict=True))
-        for column, convert in self._types.items():
-            try:
-                record[column] = convert(record[column])
-            except Exception as error:
-                raise Malformed(begin, f"column {column!r}: {describe_error(error)}") from error
-        try:
-            return record if self._model is None else self._model(record)
-        except Unfit as error:
-            raise Malformed(begin, str(error)) from error
-
-    def _record(self, lines: Lines, begin: Place) -> tuple[Place, list[str]]:
-        """Where the next record at or after `begin` begins, and its fields: none at the end of the file."""
-        try:
-            for fields in self._reader:
-                if fields:
-                    return begin, fields
-                begin = lines.mark()  # it was an empty line
-        except (UnicodeDecodeError, csv.Error, TooLong) as error:
-            if lines.at_end and not lines.complete:  # inside quotes: its end is still to be written
-                lines.go_to(begin)
-                return begin, []
-            self._skip_line(lines, begin)
-            raise Malformed(begin, why_malformed(error)) from error
-        return begin, []
-
-    @staticmethod
-    def _skip_line(lines: Lines, begin: Place) -> None:
-        lines.go_to(begin)
-        try:
-            lines.take()
-        except TooLong:
-            pass

@@ -18,6 +18,7 @@ from asyncstream import Checkpoints, CsvSource, DirectoryStore, JsonLinesSource,
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import PipelineError
 from asyncstream.testing.loop import run_virtual
+from tests.tiers import examples
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -266,7 +267,7 @@ PIECES = st.lists(st.sampled_from(["1", '"é"', '"a"', "", "23"]), max_size=8)
 CUTS = st.lists(st.integers(0, 80), max_size=5)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(80))
 @given(PIECES, st.sampled_from(["\n", "\r\n"]), st.booleans(), CUTS, st.integers(1, 3), st.booleans())
 @example(['"a"', "1"], "\r\n", True, [7, 8, 9], 1, False)
 def test_file_read_in_pieces_as_it_grows_gives_what_the_whole_file_gives(

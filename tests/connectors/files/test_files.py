@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asyncstream.codec import JsonCodec
 from asyncstream.connectors import (
     CsvSink,
     CsvSource,
@@ -20,37 +19,11 @@ from asyncstream.connectors import (
     JsonLinesSource,
     RejectedLine,
     Sink,
-    Source,
 )
 from asyncstream.errors import PipelineError, SinkError, SourceError
 from asyncstream.testing.loop import run_virtual
-
-
-def lines_of(path: Path, data: bytes | str) -> Path:
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return path
-
-
-def read_all(source: Source[Any], position: Any = None) -> tuple[list[Any], list[RejectedLine], list[Any]]:
-    """Elements, rejected lines, and the position after each batch."""
-
-    async def main() -> tuple[list[Any], list[RejectedLine], list[Any]]:
-        values: list[Any] = []
-        rejected: list[RejectedLine] = []
-        positions: list[Any] = []
-        await source.open()
-        try:
-            if position is not None:
-                await source.seek(position)
-            while (batch := await source.read()) is not None:
-                values += batch.values
-                rejected += batch.rejected
-                positions.append(source.position())
-        finally:
-            await source.close()
-        return values, rejected, positions
-
-    return run_virtual(main())
+from tests.connectors.files.reading import check_replay, lines_of, read_all
+from tests.tiers import examples
 
 
 def write_all(sink: Sink[Any], *batches: list[Any]) -> None:
@@ -168,7 +141,7 @@ json_lines = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(json_lines, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.integers(1, 4))
 def test_json_replay_goes_on_exactly_after_each_batch(
     tmp_path: Path, lines: list[str], end: str, last_end: bool, mark: bool, batch: int
@@ -189,7 +162,7 @@ csv_records = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(csv_records, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.integers(1, 4))
 def test_csv_replay_goes_on_exactly_after_each_batch(
     tmp_path: Path, records: list[str], end: str, last_end: bool, mark: bool, batch: int
@@ -201,19 +174,6 @@ def test_csv_replay_goes_on_exactly_after_each_batch(
         return CsvSource(path, on_malformed="reject", batch=batch, max_line_bytes=35)
 
     check_replay(source)
-
-
-def check_replay(source: Callable[[], Source[Any]]) -> None:
-    values, rejected, positions = read_all(source())
-    codec = JsonCodec()
-    for position in positions:
-        later, later_rejected, _ = read_all(source(), codec.decode(codec.encode(position)))
-        assert values[len(values) - len(later) :] == later
-        assert rejected[len(rejected) - len(later_rejected) :] == later_rejected
-    # batch by batch, what came before a position and what comes after it make up the whole
-    for number, position in enumerate(positions):
-        *_, later_positions = read_all(source(), position)
-        assert later_positions == positions[number + 1 :]
 
 
 def test_position_before_the_first_read_is_the_beginning(tmp_path: Path) -> None:
@@ -364,7 +324,7 @@ async def test_csv_goes_on_with_the_columns_of_its_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.dictionaries(st.just("a"), st.text(st.characters(exclude_categories=["Cs"]))), max_size=5))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
 def test_what_csv_writes_csv_reads(tmp_path: Path, found: list[dict[str, str]]) -> None:
     records = [{"a": record.get("a", ""), "b": "x"} for record in found]
     path = tmp_path / "both.csv"

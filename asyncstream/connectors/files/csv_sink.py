@@ -1,0 +1,106 @@
+"""
+CSV files as sinks.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Literal, cast
+
+from asyncstream.connectors.files.compression import Compression, Decompressing
+from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.line_sinks import LineSink
+from asyncstream.connectors.lines import BOM, AnyPath, open_file
+from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+
+__all__ = ("CsvSink",)
+
+
+class CsvSink(LineSink[Any]):
+    """
+    Writes mappings and other records, such as dataclasses and the results of windows, as CSV with a header.
+    None becomes an empty field, a list JSON; `asyncstream.connectors.rows` says how other values are written.
+
+    Args:
+        path: the file; its directory must exist.
+        columns: the keys to write, in order. An element must have all of them; others are left out. Of a
+            window's result: `key`, `start`, `end`, the names of its aggregates. None: those of a file that is
+            gone on with, or of the first element; what a later one lacks of them is empty, and one that has
+            others is an error, for these would be lost.
+        delimiter: what stands between two fields; one character.
+        default: makes of a value of your own type one that can be written; raises `TypeError` for others.
+        existing: what to do with a file that is there already: "refuse", "append" (its header must name
+            the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
+            with its file.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        columns: Sequence[str] | None = None,
+        delimiter: str = ",",
+        default: Default | None = None,
+        existing: Literal["refuse", "append", "overwrite"] = "refuse",
+        compression: Compression = "infer",
+    ) -> None:
+        super().__init__(path, existing, compression)
+        self._csv = CsvLines(columns, delimiter, default)
+
+    def _settle(self, way: str, length: int = 0) -> None:
+        self._csv.forget()
+        super()._settle(way, length)
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        if values and not self._csv.is_known:
+            self._taken = 0
+            self._find_columns(values[0])
+        await super().write(values, timestamps)
+
+    def _find_columns(self, value: Any) -> None:
+        """Take the columns of the file, or else of an element."""
+        try:
+            self._csv.find(value, () if self._needs_head else self._header())
+        except OSError as error:
+            raise self._broken(error) from error
+        except TypeError as error:
+            raise SinkError(why_unwritten(value, self._path, error)) from error
+
+    def _header(self) -> list[str]:
+        with self._written() as file:
+            lines = (line.decode("utf-8-sig") for line in file)
+            return next(csv.reader(lines, delimiter=self._csv.delimiter), [])
+
+    def _written(self) -> BinaryIO:
+        """What is in the file, from its beginning on."""
+        file = open_file(self._path, "rb")
+        if self._compression is None:
+            return file
+        return cast(BinaryIO, io.BufferedReader(Decompressing(file, self._compression, complete=False)))
+
+    def _head(self) -> bytes:
+        return self._csv.head()
+
+    def _go_behind(self, file: BinaryIO) -> None:
+        if not self._csv.is_given:
+            super()._go_behind(file)
+            return
+        header = self._head()
+        with self._written() as written:
+            found = written.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
+        if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
+            raise SinkError(
+                f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"
+            )
+        super()._go_behind(file)
+
+    def _encode(self, value: Any) -> bytes:
+        return self._csv.line(value)
+
+    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
+        return self._csv.lines(values)
