@@ -5,11 +5,19 @@ from __future__ import annotations
 import atexit
 import tempfile
 from functools import cache
+from typing import Final
+
+import pytest
 
 from asyncstream.operators.base import Operator
 from asyncstream.state import Database, DiskRows, DiskState, Tables
 
-__all__ = ("bring_away", "database", "keep_on_disk")
+__all__ = ("IN_MEMORY_AND_ON_DISK", "bring_away", "database", "keep_on_disk")
+
+IN_MEMORY_AND_ON_DISK: Final = pytest.mark.parametrize(
+    "on_disk", [pytest.param(False, id="memory"), pytest.param(True, id="disk", marks=pytest.mark.slow)]
+)
+"""For recorded cases: what a table does is the same in both, so the quick tier has them in memory."""
 
 
 @cache

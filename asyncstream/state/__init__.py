@@ -3,8 +3,8 @@ What steps remember: tables, and the keyed state of user code in them.
 
 Read `table` (how state is kept) and `tables` (all that a step remembers), then `descriptors` (what the user
 names), `handles` (what user code reads and writes), `ttl` (how entries expire), `keyed` (all of it together);
-`disk`, `database` and `stored_file` keep what is larger than memory, `schema` is for code that changes
-between two runs, and `upgrade` for what earlier versions kept.
+`disk`, `stored`, `database` and `stored_file` keep what is larger than memory, `schema` is for code that
+changes between two runs, and `upgrade` for what earlier versions kept.
 """
 
 from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze
@@ -32,6 +32,7 @@ from asyncstream.state.handles import (
 from asyncstream.state.keyed import KeyedState
 from asyncstream.state.rows import MISSING, SLICE, OldRows, plain_namespace
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
+from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.state.stored_file import StoredFile
 from asyncstream.state.table import Table
 from asyncstream.state.tables import (
@@ -70,7 +71,9 @@ __all__ = (
     "ReducingState",
     "Schema",
     "State",
+    "StateBackend",
     "StateDescriptor",
+    "Stored",
     "StoredFile",
     "Table",
     "Tables",

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 
 from asyncstream.errors import MissingExtra, StateError, describe_error
 from asyncstream.filelock import lock
-from asyncstream.state.stored import Stored
+from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.validation import count, refuse
 
 __all__ = ("Database", "DiskState")
@@ -34,7 +34,7 @@ WRITE_BUFFER_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
-class DiskState:
+class DiskState(StateBackend):
     """
     Keeps what steps remember on disk, so that it may be larger than memory:
     `pipeline.start(state=DiskState("state"))`.
@@ -50,8 +50,9 @@ class DiskState:
 
     Args:
         directory: where; made if it is not there.
-        young_rows: about how many rows of a step are gathered in memory before they are brought to disk.
-        cache_bytes: memory for what is read from disk.
+        young_rows: about how many rows of a step are gathered in memory before they are brought to disk, and
+            about how many of those that were read lately stay there, up to twice as many.
+        cache_bytes: memory for what is read from disk, as it is there.
 
     Raises:
         PipelineError: if an argument is wrong.
@@ -74,6 +75,9 @@ class DiskState:
         object.__setattr__(self, "young_rows", count("young_rows", young_rows))
         object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
 
+    def open(self) -> Stored:
+        return Database(self)
+
 
 class Database(Stored):
     """
@@ -92,7 +96,7 @@ class Database(Stored):
             import rocksdict
         except ImportError as error:
             raise MissingExtra("state on disk", "disk") from error
-        super().__init__(str(settings.directory))
+        super().__init__(str(settings.directory), recent_rows=settings.young_rows)
         self._lock = _claimed(settings.directory)
         self._options = rocksdict.ReadOptions
         self._batch = rocksdict.WriteBatch

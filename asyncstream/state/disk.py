@@ -6,13 +6,14 @@ Theory
 One database holds the old rows of all tables of a job. The name of an entry is made of the table, the
 namespace and the hash of the key (`row_names`), so the rows of a namespace lie together, and the earliest
 timer is found by one seek. Keys that are equal have the same hash, as in a dict, be they 1, 1.0 or True;
-those that only share it share an entry, a list. An entry is the pickle of (key, place, value), where the
-places give the order in which rows were first put; for a pair, and for what is numbered, the namespace itself
-comes last.
+those that only share it share an entry (`disk_entries`).
 
 Hashes of texts differ from process to process, and pickles may name classes as they are now. Neither does
 harm, since what is stored is a cache: of the process that has made it, or of others that hash alike and know
 the same classes (`kept`, `reopened`). What is to last goes into checkpoints.
+
+Entries that were read lately stay in memory as they are there (`recent`). As of rows in memory, what is taken
+from there to be changed is the very object that stands there: it is asked for no more before it is put again.
 
 An error of the database (a full disk, a directory that is gone) is the end of the job: it is told to who
 opened the database, so that user code that catches every exception cannot hide it, and from then on every
@@ -26,7 +27,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from asyncstream.errors import StateError, describe_error, safe_repr
+from asyncstream.state.disk_entries import pickled, row_of, with_row
+from asyncstream.state.recent import NOTHING
 from asyncstream.state.row_names import (
     HASH,
     INT,
@@ -45,9 +47,6 @@ from asyncstream.state.rows import MISSING, SLICE, Entry, Rows
 from asyncstream.state.stored import Stored
 
 __all__ = ("DiskRows",)
-
-_PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
-"""Types of keys that are equal to their copies."""
 
 _FEW: Final = 10_000
 """Rows that are rather deleted one by one: reads have to look at each range that was deleted."""
@@ -84,9 +83,7 @@ class DiskRows:
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._dumps, self._loads = stored.dumps, stored.loads
-        self._number = stored.next_number()
-        self._prefix = TABLE.pack(self._number)
-        self._own = self._prefix + NONE
+        self._take_number(stored.next_number())
         self._count = 0
         self._next = 0  # place of the next row that is new
         self._low = _AFTER_ALL  # no namespace that is an int lies below
@@ -112,65 +109,58 @@ class DiskRows:
             kept: what its `kept` gave when it was.
         """
         rows = cls(stored)
-        rows._number, rows._count, rows._next, bounds, rows._names = kept
+        number, rows._count, rows._next, bounds, rows._names = kept
         rows._low, rows._low_is_exact, rows._high = bounds
         rows._numbers = {namespace: number for number, namespace in enumerate(rows._names)}
-        rows._prefix = TABLE.pack(rows._number)
-        rows._own = rows._prefix + NONE
+        rows._take_number(number)
         return rows
 
-    # ------------------------------------------------------------------ one row
+    def _take_number(self, number: int) -> None:
+        """Have this one's names."""
+        self._number = number
+        self._prefix = TABLE.pack(number)
+        self._own = self._prefix + NONE
+
+    # ------------------------------------------------------------------ rows
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
         if not self._count or (type(namespace) is int and not self._low <= namespace <= self._high):
             self._stored.check()
             return MISSING
         try:
-            data = self._stored.get(self._prefix_of(namespace) + HASH.pack(hash(key)))
-            if data is None:
-                return MISSING
-            held = self._loads(data)
+            row = row_of(self._read(self._prefix_of(namespace) + HASH.pack(hash(key))), key)
         except Exception as error:
             self._stored.fail(error)
-        row = _row_of(held, key)
         return MISSING if row is None else row[2]
+
+    def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
+        prefix, pack = self._prefix_of(namespace), HASH.pack
+        try:
+            rows = map(row_of, self._read_all([prefix + pack(hash(key)) for key in keys]), keys)
+            return [MISSING if row is None else row[2] for row in rows]
+        except Exception as error:
+            self._stored.fail(error)
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
         name = self._prefix_of(namespace) + HASH.pack(hash(key))
+        stored = self._stored
         try:
-            self._stored.check()
-            data = self._stored.get(name)
-            if data is None:
-                return False
-            held = self._loads(data)
-            row = _row_of(held, key)
+            held = self._read(name)
+            row = row_of(held, key)
             if row is None:
                 return False
-            rest = [other for other in held if other is not row] if type(held) is list else []
+            rest = [other for other in held if other is not row] if type(held) is list else NOTHING
             if rest:
-                self._stored.write([(name, self._dumps(rest))])
+                stored.write([(name, self._dumps(rest))])
             else:
-                self._stored.delete(name)
+                stored.delete(name)
+            stored.recent.note(name, rest)
         except Exception as error:
-            self._stored.fail(error)
+            stored.fail(error)
         self._count -= 1
         if namespace == self._low:
             self._low_is_exact = False
         return True
-
-    # ------------------------------------------------------------------ many rows
-
-    def get_many(self, places: Sequence[tuple[Any, Any]]) -> list[Any]:
-        found: list[Any] = []
-        try:
-            self._stored.check()
-            names = [self._prefix_of(namespace) + HASH.pack(hash(key)) for namespace, key in places]
-            for (_, key), data in zip(places, self._stored.get_many(names), strict=True):
-                row = None if data is None else _row_of(self._loads(data), key)
-                found.append(MISSING if row is None else row[2])
-        except Exception as error:
-            self._stored.fail(error)
-        return found
 
     def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
         """
@@ -184,17 +174,16 @@ class DiskRows:
         try:
             stored.check()
             names = [prefix_of(namespace) + pack(hash(key)) for namespace, key, _ in entries]
-            found = [None] * len(names) if self._are_new(entries) else stored.get_many(names)
+            found = [NOTHING] * len(names) if self._are_new(entries) else self._read_all(names, notes=False)
             changed: dict[bytes, Any] = {}
             if places is None:
                 places = range(self._next, self._next + len(entries))
             self._next = max(self._next, max(places, default=0) + 1)
-            for name, data, entry, place in zip(names, found, entries, places, strict=True):
-                held = changed.get(name)
-                if held is None and data is not None:
-                    held = self._loads(data)
-                changed[name] = self._with(held, entry, place)
-            stored.write([(name, self._pickled(held)) for name, held in changed.items()])
+            for name, held, entry, place in zip(names, found, entries, places, strict=True):
+                changed[name], is_new = with_row(stored, changed.get(name, held), entry, place)
+                self._count += is_new
+            stored.write([(name, pickled(stored, held)) for name, held in changed.items()])
+            stored.recent.renew(changed)
         except Exception as error:
             stored.fail(error)
         for namespace in {namespace for namespace, _, _ in entries}:
@@ -211,34 +200,6 @@ class DiskRows:
         low, high = self._low, self._high
         return all(type(namespace) is int and not low <= namespace <= high for namespace, _, _ in entries)
 
-    def _with(self, held: Any, entry: Entry, place: int) -> Any:
-        """What is held under a name when it has this row as well, at this place if it is new."""
-        namespace, key, value = entry
-        row: tuple[Any, ...]
-        found = None if held is None else _row_of(held, key)
-        if found is not None:
-            row = (*found[:2], value, *found[3:])
-            return [row if each is found else each for each in held] if type(held) is list else row
-        if type(key) not in _PLAIN:
-            _check_key(key, self._stored)
-        row = (key, place, value)
-        if namespace is not None and type(namespace) is not int:
-            row = (*row, namespace)
-        self._count += 1
-        if held is None:
-            return row
-        return [*held, row] if type(held) is list else [held, row]
-
-    def _pickled(self, held: Any) -> bytes:
-        try:
-            return self._dumps(held)
-        except Exception as error:  # of any class in there
-            key = held[0][0] if type(held) is list else held[0]
-            raise StateError(
-                f"what is remembered of key {safe_repr(key)} cannot be kept on disk: pickle refuses it: "
-                f"{describe_error(error)}"
-            ) from error
-
     def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
         rest = iter(rows)
         while some := [(namespace, key, value) for key, value in islice(rest, SLICE)]:
@@ -248,11 +209,15 @@ class DiskRows:
         self.update(namespace, rows.items())
 
     def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
-        """Of these namespaces with keys, all different, how many have no row."""
+        prefix_of, pack = self._prefix_of, HASH.pack
         rest = iter(entries)
         count = 0
-        while some := list(islice(rest, SLICE)):
-            count += self.get_many(some).count(MISSING)
+        try:
+            while some := list(islice(rest, SLICE)):
+                held = self._read_all([prefix_of(namespace) + pack(hash(key)) for namespace, key in some])
+                count += sum(row_of(one, key) is None for one, (_, key) in zip(held, some, strict=True))
+        except Exception as error:
+            self._stored.fail(error)
         return count
 
     # ------------------------------------------------------------------ namespaces
@@ -384,6 +349,7 @@ class DiskRows:
                 self._stored.delete_range(self._prefix, behind(self._prefix))
             except Exception as error:
                 self._stored.fail(error)
+            self._take_number(self._stored.next_number())  # for what is known of names of the old one
         self._count = 0
         self._low, self._low_is_exact, self._high = _AFTER_ALL, True, _BEFORE_ALL
 
@@ -400,6 +366,37 @@ class DiskRows:
         other.clear()
 
     # ------------------------------------------------------------------ names and entries
+
+    def _read(self, name: bytes) -> Any:
+        """A row that stands under a name, or a list of them."""
+        stored = self._stored
+        stored.check()
+        held = stored.recent.get(name)
+        if held is None:
+            data = stored.get(name)
+            held = NOTHING if data is None else self._loads(data)
+            stored.recent.note(name, held)
+        return held
+
+    def _read_all(self, names: Sequence[bytes], *, notes: bool = True) -> list[Any]:
+        """
+        The same of many names; of those that are not known, all together.
+
+        Args:
+            notes: they will be asked for again.
+        """
+        stored, recent = self._stored, self._stored.recent
+        stored.check()
+        found = list(map(recent.get, names))
+        unknown = [number for number, held in enumerate(found) if held is None]
+        if unknown:
+            for number, data in zip(
+                unknown, stored.get_many([names[number] for number in unknown]), strict=True
+            ):
+                held = found[number] = NOTHING if data is None else self._loads(data)
+                if notes:
+                    recent.note(names[number], held)
+        return found
 
     def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Names and rows from `begin` up to, and without, `end`, as they are now."""
@@ -429,8 +426,10 @@ class DiskRows:
         try:
             if len(names) > _FEW:
                 self._stored.delete_range(begin, end)
+                self._stored.recent.clear()
             elif names:
                 self._stored.write((), names)
+                self._stored.recent.forget(names)
         except Exception as error:
             self._stored.fail(error)
         self._count -= count
@@ -484,36 +483,3 @@ class _Gathered:
         for _, row in self._many._rows(self._many._own, behind(self._many._own)):
             yield row[2]
         self._many.clear()
-
-
-def _row_of(held: Any, key: Any) -> Any:
-    """The row of an entry that has this key, or None."""
-    if type(held) is tuple:
-        return held if held[0] == key else None
-    for row in held:
-        if row[0] == key:
-            return row
-    return None
-
-
-def _check_key(key: Any, stored: Stored) -> None:
-    """
-    Refuse a key that would not be found again.
-
-    Raises:
-        StateError: if it does not equal a copy of it, such as NaN, or an object of a class without `__eq__`.
-    """
-    if type(key) is tuple and all(type(part) in _PLAIN for part in key):
-        return
-    try:
-        copy = stored.loads(stored.dumps(key))
-        is_found = bool(copy == key) and hash(copy) == hash(key)
-    except Exception as error:
-        raise StateError(
-            f"key {safe_repr(key)} cannot be kept on disk: pickle refuses it: {describe_error(error)}"
-        ) from error
-    if not is_found:
-        raise StateError(
-            f"key {safe_repr(key)} cannot be kept on disk: it does not equal a copy of itself; use a key "
-            f"that compares by value"
-        )

@@ -104,8 +104,8 @@ class RemoteRows(OldRows, Protocol):
     def put(self, entries: Sequence[Entry]) -> None:
         """Put rows of any namespaces."""
 
-    def get_many(self, places: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """For each of these namespaces with keys the value, or `MISSING`."""
+    def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
+        """For each of these keys the value, or `MISSING`."""
 
     def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         """Keys and values of a namespace, in order; they need not be in memory all at once."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from asyncstream.errors import StateError, describe_error
+from asyncstream.state.recent import Recent
 
-__all__ = ("Stored",)
+__all__ = ("StateBackend", "Stored")
+
+RECENT: Final = 50_000
+"""Rows that were read lately and stay in memory, at least, where there is no other bound."""
 
 
 def _dumps(value: Any) -> bytes:
@@ -32,9 +36,11 @@ class Stored(ABC):
         dumps: gives the bytes of which `loads` makes an equal value.
         loads: gives what `dumps` was given.
         tables: how many have been numbered.
+        recent: rows of it that were read lately.
 
     Args:
         where: the file or directory, as messages say it.
+        recent_rows: about how many of those that were read lately stay in memory; up to twice as many do.
     """
 
     get: Callable[[bytes], bytes | None]
@@ -44,8 +50,10 @@ class Stored(ABC):
         where: str,
         dumps: Callable[[Any], bytes] = _dumps,
         loads: Callable[[bytes], Any] = pickle.loads,
+        recent_rows: int = RECENT,
     ) -> None:
         self._where = where
+        self.recent = Recent(recent_rows)
         self.dumps, self.loads = dumps, loads
         self.tables = 0
         self.broken: StateError | None = None
@@ -79,6 +87,10 @@ class Stored(ABC):
         `key()` and a `value()`, and `next()` moves it on; `status()` raises if it ended by an error.
         """
 
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what it holds of the machine; every call fails from then on."""
+
     def fail(self, error: BaseException | str) -> NoReturn:
         """
         Give up.
@@ -104,6 +116,7 @@ class Stored(ABC):
 
     def _end(self) -> None:
         """Have every call fail from now on."""
+        self.recent.clear()
         self.get = self._refuse
         if self.broken is None:
             self.broken = StateError(f"the state in {self._where} was closed")
@@ -111,6 +124,27 @@ class Stored(ABC):
     def _refuse(self, name: bytes) -> bytes | None:
         self.check()
         return None
+
+
+class StateBackend(ABC):
+    """
+    A place for state that is larger than memory, as `pipeline.start(state=...)` takes it: its settings.
+
+    Attributes:
+        young_rows: about how many rows of a step are gathered in memory before they are brought there.
+    """
+
+    young_rows: int
+
+    @abstractmethod
+    def open(self) -> Stored:
+        """
+        The place itself, empty, for one run of a job, which closes it.
+
+        Raises:
+            StateError: if it cannot be used.
+            MissingExtra: if what it needs is not installed.
+        """
 
 
 def _nothing_else(error: StateError) -> None:

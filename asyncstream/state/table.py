@@ -1,43 +1,24 @@
 """
-A table of a step's state: namespace -> key -> value, in generations.
+A table of a step's state: namespace -> key -> value.
 
 Theory
 ------
 A step keeps all that it remembers in tables, so what is done with state (cut, merged, kept, restored, divided
-by key) is written once, here. The namespace is a window, a slice, the time of a timer, or None for a key's
-own.
-
-    young    what was put, or taken to be changed, since the last cut: a dict of dicts, for hot loops
-    frozen   what was young at the last cut, while a checkpoint writes it; nothing in it changes any more
-    old      everything before
-
-A read looks into young, then frozen, then old. What is read to be changed is *taken* into young: from frozen
-as a copy, since that is being written; from old as it is, since old is never written again. So a cut costs
-two assignments, whatever there is, a checkpoint writes what was touched, and a key that is touched again
-costs what a dict costs.
-
-Removal is noted only where an older generation has the row: a key as *gone*, a whole namespace as *dropped*.
-Both leave old at once and frozen when that is merged. A delta is to be applied in this order: dropped, gone,
-rows.
-
-Rows of a namespace come in the order in which their keys were first put, as those of a dict do, whichever
-generations they lie in: an overwritten row keeps its place, one that was removed and put again comes last.
+by key) is written once: here, as seen by the step, and in `generations`, by the age of rows. The namespace is
+a window, a slice, the time of a timer, or None for a key's own.
 
 What is put into a table belongs to it: to change it later, take it first.
-
-After the copy-on-write tables and incremental checkpoints of stream processors; the three generations are
-those of a log-structured merge tree that is held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any
 
-from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import IMMUTABLE, detached
 from asyncstream.state.delta import Delta, SavedRows
+from asyncstream.state.generations import AWAY, Generations
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     MISSING,
@@ -54,23 +35,13 @@ from asyncstream.state.rows import (
 
 __all__ = ("Table",)
 
-AWAY: Final = 500
-"""Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
 
-SAMPLE: Final = 500
-"""Namespaces that are counted to estimate the rows of all."""
-
-
-class Table:
+class Table(Generations):
     """
     One table; see the module.
 
     Attributes:
         name: unique among the tables of its step.
-        young: rows that were touched since the last cut, by namespace. A hot loop reads and writes the rows
-            of a namespace here, and asks `take` for a key that it does not find. A cut replaces it, so it is
-            fetched anew for each batch, and what is remembered of it for longer is forgotten in
-            `Tables.on_cut`.
         save, load: make of a value one that a codec keeps, and back; called off the event loop, so they
             change nothing.
         save_key, load_key: the same for keys of the table.
@@ -80,33 +51,20 @@ class Table:
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
         namespace_of: makes a namespace of what the codec gives back.
-        old: its oldest generation; None: in memory.
         derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
-        has_older: there may be rows that are not young.
-        merges: how many cuts were merged.
+        old: its oldest generation; None: in memory.
     """
 
     __slots__ = (
-        "_dropped",
-        "_frozen",
-        "_gone",
-        "_left",
-        "_notes",
-        "_old",
-        "_remote",
         "compound",
         "derived",
-        "has_older",
         "is_bound",
         "load",
         "load_key",
         "may_be_away",
-        "merges",
-        "name",
         "namespace_of",
         "save",
         "save_key",
-        "young",
     )
 
     def __init__(
@@ -123,8 +81,7 @@ class Table:
         namespace_of: Callable[[Any], Any] = same,
         old: OldRows | None = None,
     ) -> None:
-        self.name = name
-        self.young: dict[Any, Rows] = {}
+        super().__init__(name, old)
         self.save = save
         self.load = load
         self.save_key = save_key
@@ -134,35 +91,6 @@ class Table:
         self.is_bound = is_bound
         self.namespace_of = namespace_of
         self.derived: Any = None
-        self.has_older = False
-        self._gone: dict[Any, set[Any]] = {}
-        self._dropped: set[Any] = set()
-        self._frozen: dict[Any, Rows] | None = None
-        self.merges = 0
-        self._notes = True
-        self._left: int | None = None
-        self.keep_old_in(MemoryRows() if old is None else old)
-
-    def keep_old_in(self, old: OldRows) -> None:
-        """Have the oldest generation there; as long as there is none."""
-        self._old: OldRows = old
-        self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
-
-    def bring_old_to(self, old: RemoteRows) -> None:
-        """Have the oldest generation, which is all that there is, there and no longer in memory."""
-        rest = self._old.entries()
-        while some := list(islice(rest, SLICE)):
-            old.put(some)
-        self.keep_old_in(old)
-
-    def forget_removals(self) -> None:
-        """No delta is asked for: note no removals any more but of what a cut has frozen."""
-        self._notes = False
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the oldest generation is elsewhere, and may be larger than memory."""
-        return self._remote is not None
 
     # ------------------------------------------------------------------ rows
 
@@ -200,22 +128,22 @@ class Table:
             self.rows(namespace)[key] = value
         return value
 
-    def fetch(self, places: Iterable[tuple[Any, Any]]) -> None:
+    def fetch(self, namespace: Hashable, keys: Iterable[Any]) -> None:
         """
-        Have these rows, by namespace and key, young if there are such and the oldest generation is elsewhere.
+        Have the rows of these keys young if there are such and the oldest generation is elsewhere.
 
         For loops over many elements: rows that are asked for together cost far less than one by one.
         """
         if self._remote is None or not self.has_older:
             return
-        young, wanted = self.young, []
-        for namespace, key in dict.fromkeys(places):
-            if key not in young.get(namespace, NO_ROWS) and self.take_frozen(namespace, key) is MISSING:
-                wanted.append((namespace, key))
+        young = self.young.get(namespace, NO_ROWS)
+        wanted = [key for key in dict.fromkeys(keys) if key not in young]
+        if self._frozen is not None:
+            wanted = [key for key in wanted if self.take_frozen(namespace, key) is MISSING]
         if wanted:
-            for (namespace, key), value in zip(wanted, self._remote.get_many(wanted), strict=True):
-                if value is not MISSING:
-                    self.put(namespace, key, value)
+            found = zip(wanted, self._remote.get_many(namespace, wanted), strict=True)
+            if rows := {key: value for key, value in found if value is not MISSING}:
+                self.rows(namespace).update(rows)
 
     def take_frozen(self, namespace: Hashable, key: Hashable) -> Any:
         """As `take`, if it is known that nothing older than frozen has the row."""
@@ -299,22 +227,6 @@ class Table:
             if not above or entry[:2] not in above:
                 yield entry
 
-    def _above(self, old: Rows, namespace: Hashable) -> Rows:
-        """All rows of a namespace in their order, given those of the oldest generation."""
-        young = self.young.get(namespace, NO_ROWS)
-        frozen = NO_ROWS if self._frozen is None else self._frozen.get(namespace, NO_ROWS)
-        if namespace in self._dropped:
-            frozen = NO_ROWS
-        if not frozen and not old:
-            return young
-        if not young and not frozen:
-            return old
-        gone = self._gone.get(namespace)
-        if gone:
-            # what is gone from frozen and young again has lost its place
-            frozen = {key: value for key, value in frozen.items() if key not in gone}
-        return {**old, **frozen, **young}
-
     def adopt(self, namespace: Hashable) -> Rows:
         """All rows of a namespace, young from now on: they may be changed and removed without more ado."""
         if self.has_older and self._has_older_rows(namespace):
@@ -335,17 +247,21 @@ class Table:
         self.young[namespace] = whole
         return whole
 
+    def adopt_first(self, until: float) -> list[int]:
+        """As `adopt`, of some of the earliest namespaces up to `until` that are not in memory; these."""
+        if self._remote is None:
+            return []
+        found = self._remote.take_first(until, AWAY)
+        for namespace, old in found.items():
+            self._adopted(old, namespace)
+        return list(found)
+
     def drop(self, namespace: Hashable) -> None:
         """Have no rows in this namespace."""
         self.young.pop(namespace, None)
         if self.has_older and self._has_older_rows(namespace):
             self._old.drop(namespace)
             self._note_dropped(namespace)
-
-    def _note_dropped(self, namespace: Hashable) -> None:
-        self._gone.pop(namespace, None)
-        if self._notes or self._frozen is not None:
-            self._dropped.add(namespace)
 
     def __contains__(self, namespace: Hashable) -> bool:
         """Whether the namespace may have rows; `has_rows` is sure of it."""
@@ -382,54 +298,7 @@ class Table:
             for key, value in self.whole(namespace).items():
                 yield namespace, key, value
 
-    def old_rows(self) -> Iterator[Entry]:
-        """(namespace, key, value) of every row that is old; nothing may change meanwhile."""
-        return self._old.entries()
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        if self._left is not None:
-            return self._left
-        count = sum(map(len, self.young.values()))
-        if not self.has_older:
-            return count
-        if self._remote is not None:
-            return len(self._remote) + self._remote.count_new(self._fresh())
-        frozen = {} if self._frozen is None else self._frozen
-        for namespace in dict.fromkeys([*self._old.namespaces(), *frozen]):
-            old = self._old.of(namespace)
-            above = self.young.get(namespace, NO_ROWS)
-            count += len(old) - _in_both(above, old)
-            if namespace in frozen and namespace not in self._dropped:
-                gone = self._gone.get(namespace, ())
-                count += sum(
-                    1 for key in frozen[namespace] if key not in old and key not in above and key not in gone
-                )
-        return count
-
-    def has_older_rows(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows that are not young."""
-        return self.has_older and self._has_older_rows(namespace)
-
-    # ------------------------------------------------------------------ generations
-
-    def cut(self) -> Delta:
-        """
-        What has changed since the last cut. It stays as it is until all of `merging` has been run through.
-
-        Raises:
-            InternalError: if that has not been done for the last cut.
-        """
-        if self._frozen is not None:
-            raise InternalError(f"table {self.name!r} was cut again before the last cut was merged")
-        if self._remote is not None:
-            self._remote.check()
-        delta = Delta(self.young, self._gone, self._dropped)
-        if self.young:
-            self._frozen, self.has_older = self.young, True
-        self.young = {}
-        self._gone, self._dropped = {}, set()
-        return delta
+    # ------------------------------------------------------------------ from one table to another
 
     def saved(self, delta: Delta) -> Delta:
         """A delta of this table with namespaces, keys and values as they are saved."""
@@ -444,65 +313,21 @@ class Table:
             map(plain_namespace, delta.dropped),
         )
 
-    def merging(self) -> Iterator[None]:
-        """Makes what was cut old, in slices; other things may happen between two of them."""
-        frozen = self._frozen
-        if frozen is None:
-            return
-        if self._remote is None:
-            yield from self._merging_here(frozen)
-        else:
-            yield from self._merging_away(frozen, self._remote)
-        self._frozen = None
-        self.merges += 1
-
-    def _merging_here(self, frozen: dict[Any, Rows]) -> Iterator[None]:
-        done = 0
-        for namespace in list(frozen):
-            rows = frozen[namespace]
-            if namespace in self._dropped or not rows:
-                continue
-            if namespace not in self._old:
-                gone = self._gone.get(namespace)
-                if gone:
-                    rows = {key: value for key, value in rows.items() if key not in gone}
-                if rows:
-                    self._old.adopt(namespace, rows)
-                done += 1
-            else:
-                rest = iter(list(rows.items()))
-                while some := list(islice(rest, SLICE)):
-                    gone = self._gone.get(namespace, set())
-                    left = [row for row in some if row[0] not in gone]
-                    if left and namespace not in self._dropped:
-                        self._old.update(namespace, left)
-                    if len(some) == SLICE:
-                        yield
-                    done += len(some)
-            if done >= SLICE:
-                done = 0
-                yield
-
-    def _merging_away(self, frozen: dict[Any, Rows], remote: RemoteRows) -> Iterator[None]:
-        rest = ((namespace, key, value) for namespace, rows in frozen.items() for key, value in rows.items())
-        while some := list(islice(rest, AWAY)):
-            dropped, gone = self._dropped, self._gone
-            if dropped:
-                some = [entry for entry in some if entry[0] not in dropped]
-            if gone:
-                some = [entry for entry in some if entry[1] not in gone.get(entry[0], ())]
-            remote.put(some)
-            yield
-
-    def merge(self) -> None:
-        """Run through all of `merging`."""
-        for _ in self.merging():
-            pass
-
-    def load_rows(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Have rows that were kept elsewhere and are there still: they are no part of the next delta."""
-        self._old.update(namespace, rows)
-        self.has_older = True
+    def apply(self, delta: Delta) -> None:
+        """
+        Have what a delta says has changed, which has keys and values as they are saved; as `load_rows`, so
+        nothing is young yet.
+        """
+        load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
+        for namespace in delta.dropped:
+            self._old.drop(namespace_of(namespace))
+        for namespace, keys in delta.gone.items():
+            for key in keys:
+                self._old.remove(namespace_of(namespace), load_key(key))
+        for namespace, rows in delta.rows.items():
+            self.load_rows(
+                namespace_of(namespace), ((load_key(key), load(value)) for key, value in rows.items())
+            )
 
     def go_on(self, table: Table) -> None:
         """Have what a table that is made alike has, which has nothing then; and what was derived from it."""
@@ -512,15 +337,6 @@ class Table:
         self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
         table.keep_old_in(MemoryRows())
         table.clear()
-
-    def load_entries(self, entries: Sequence[Entry]) -> None:
-        """As `load_rows`, of any namespaces, all of them together if the oldest generation is elsewhere."""
-        if self._remote is None:
-            for namespace, key, value in entries:
-                self._old.update(namespace, ((key, value),))
-        else:
-            self._remote.put(entries)
-        self.has_older = True
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -561,103 +377,8 @@ class Table:
         kept.keep_old_in(MemoryRows())
         kept.young = {}
 
-    def apply(self, delta: Delta) -> None:
-        """Have what a delta says has changed; as `load_rows`, so nothing is young yet."""
-        for namespace in delta.dropped:
-            self._old.drop(namespace)
-        for namespace, keys in delta.gone.items():
-            for key in keys:
-                self._old.remove(namespace, key)
-        for namespace, rows in delta.rows.items():
-            self.load_rows(namespace, rows.items())
-
     def clear(self) -> None:
         """Have nothing, as if nothing had ever been kept."""
         self.derived = None
         self.clear_young()
         self._old.clear()
-
-    def clear_young(self) -> None:
-        """Have nothing that is not old, and look for no more."""
-        self.young = {}
-        self._gone, self._dropped = {}, set()
-        self._frozen = None
-        self.has_older = False
-
-    # ------------------------------------------------------------------ what is larger than memory
-
-    def weight(self) -> int:
-        """About how many rows and removals a cut would make older now."""
-        young = self.young
-        sample = list(islice(young.values(), SAMPLE))
-        rows = sum(map(len, sample)) * len(young) // max(len(sample), 1)
-        gone = sum(map(len, islice(self._gone.values(), SAMPLE))) + len(self._gone)
-        return rows + gone + len(self._dropped)
-
-    def leave(self) -> None:
-        """What is elsewhere goes away: only how many rows there were is known then."""
-        if self._remote is not None:
-            try:
-                self._left = len(self)
-            except StateError:
-                self._left = 0
-            self.clear_young()
-            self.keep_old_in(MemoryRows())
-
-    def first_away(self) -> int | None:
-        """The earliest namespace, of those that are ints, with rows that are not in memory; None: none."""
-        return None if self._remote is None else self._remote.first()
-
-    def adopt_first(self, until: float) -> list[int]:
-        """As `adopt`, of some of the earliest namespaces up to `until` that are not in memory; these."""
-        if self._remote is None:
-            return []
-        found = self._remote.take_first(until, AWAY)
-        for namespace, old in found.items():
-            self._adopted(old, namespace)
-        return list(found)
-
-    def here(self) -> list[Any]:
-        """The namespaces of rows that are in memory for certain: those that are young or frozen."""
-        frozen = () if self._frozen is None else self._frozen
-        return list(dict.fromkeys([*frozen, *self.young]))
-
-    def _fresh(self) -> Iterator[tuple[Any, Any]]:
-        """(namespace, key) of every row that is in a younger generation than the oldest."""
-        for namespace, rows in self.young.items():
-            for key in rows:
-                yield namespace, key
-        for namespace, rows in ({} if self._frozen is None else self._frozen).items():
-            if namespace not in self._dropped:
-                young, gone = self.young.get(namespace, NO_ROWS), self._gone.get(namespace, ())
-                for key in rows:
-                    if key not in young and key not in gone:
-                        yield namespace, key
-
-    # ------------------------------------------------------------------ looking into what is older
-
-    def _older(self, namespace: Hashable, key: Hashable) -> Any:
-        """A value that may be changed, of a row that is not young."""
-        value = self._frozen_value(namespace, key)
-        return self._old.get(namespace, key) if value is MISSING else detached(value)
-
-    def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
-        if self._frozen is None or namespace in self._dropped:
-            return MISSING
-        rows = self._frozen.get(namespace)
-        if rows is None:
-            return MISSING
-        gone = self._gone.get(namespace)
-        return MISSING if gone is not None and key in gone else rows.get(key, MISSING)
-
-    def _has_older_rows(self, namespace: Hashable) -> bool:
-        if namespace in self._old:
-            return True
-        return self._frozen is not None and namespace in self._frozen and namespace not in self._dropped
-
-
-def _in_both(some: Rows, others: Rows) -> int:
-    """How many keys are in both."""
-    if len(others) < len(some):
-        some, others = others, some
-    return sum(1 for key in some if key in others)

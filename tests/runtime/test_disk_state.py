@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from asyncstream import (
     TumblingWindows,
 )
 from asyncstream.pipeline import WindowedStream
-from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.state import ListDescriptor, StateBackend, Stored, StoredFile, ValueDescriptor
 from asyncstream.windowing import AfterWatermark, CountTrigger
 
 KEYS = 3_000
@@ -110,6 +112,37 @@ def test_gives_what_a_job_in_memory_gives(tmp_path: Path) -> None:
     assert out == in_memory()
     assert (metrics["state_entries"], metrics["event_timers"]) == (0, 0)
     assert not (tmp_path / "state" / "rows").exists()
+
+
+class FileState(StateBackend):
+    """A place of one's own: a file of SQLite."""
+
+    young_rows = 300
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self.opened: list[Stored] = []
+
+    def open(self) -> Stored:
+        self.opened.append(StoredFile(self._path, partial(pickle.dumps, protocol=5), pickle.loads))
+        return self.opened[-1]
+
+
+def test_state_may_be_kept_in_a_place_of_ones_own(tmp_path: Path) -> None:
+    out: list[Any] = []
+    state = FileState(tmp_path / "rows")
+
+    async def main() -> None:
+        async with adding(out).start(state=state) as job:
+            await give(job, elements())
+            assert state.opened[0].scan(b"", b"\xff").valid()
+            await job.drain()
+
+    asyncio.run(main())
+    assert out == in_memory()
+    (stored,) = state.opened
+    with pytest.raises(StateError, match="was closed"):
+        stored.check()
 
 
 WINDOWS: dict[str, Callable[[KeyedStream[Any, Any]], WindowedStream[Any, Any]]] = {

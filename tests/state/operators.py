@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from asyncstream.operators.base import Operator
 from asyncstream.operators.process import KeyedContext, KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.state import ListDescriptor
-from asyncstream.windowing import CountTrigger, SessionWindows, SlidingWindows, Sum, TumblingWindows
+from asyncstream.windowing import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+)
 from asyncstream.windowing.factory import window_operator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.policies import policy_window
@@ -47,6 +54,9 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "process": lambda: KeyedProcessOperator(key_of, Latest()),
     "tumbling": windows(WindowPlan(TumblingWindows(0.01), aggregate=TOTAL_OF_SECOND, allowed_lateness_ms=10)),
     "sliding": windows(WindowPlan(SlidingWindows(0.02, 0.01), aggregate=TOTAL_OF_SECOND)),
+    "ticking": windows(
+        WindowPlan(TumblingWindows(0.01), ContinuousEventTimeTrigger(0.003), aggregate=TOTAL_OF_SECOND)
+    ),
     "session": windows(WindowPlan(SessionWindows(0.005), aggregate=TOTAL_OF_SECOND)),
     "general": windows(WindowPlan(TumblingWindows(0.01), trigger=CountTrigger(2))),
     "policy": lambda: policy_window(2, tumbling=True, time="processing", key_by=key_of),

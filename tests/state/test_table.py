@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from asyncstream.errors import InternalError
 from asyncstream.state import MISSING, Delta, DiskRows, Table, Tables
 from tests.on_disk import database
+from tests.tiers import examples
 
 NAMESPACES = st.sampled_from([None, 1, (0, 10)])
 KEYS = st.sampled_from("abc")
@@ -105,11 +106,11 @@ class Generations(RuleBasedStateMachine):
         if next(self.merging, "done") == "done":
             self.merging = None
 
-    @rule(places=st.lists(st.tuples(NAMESPACES, KEYS), max_size=4))
-    def fetch(self, places: list[Any]) -> None:
-        self.table.fetch(places)
+    @rule(namespace=NAMESPACES, keys=st.lists(KEYS, max_size=4))
+    def fetch(self, namespace: Any, keys: list[str]) -> None:
+        self.table.fetch(namespace, keys)
         if self.table.is_remote:
-            for namespace, key in places:
+            for key in keys:
                 is_young = key in self.table.young.get(namespace, {})
                 assert is_young == (key in self.model.get(namespace, {}))
 
@@ -160,7 +161,7 @@ class GenerationsOnDisk(Generations):
 
 
 TestGenerationsOnDisk = GenerationsOnDisk.TestCase
-TestGenerationsOnDisk.settings = settings(max_examples=40, deadline=None)
+TestGenerationsOnDisk.settings = settings(max_examples=examples(40), deadline=None)
 
 
 def test_large_merges_come_in_slices() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.slices import in_slices
-from asyncstream.state import Database, DiskRows, DiskState, Tables
+from asyncstream.state import DiskRows, StateBackend, Tables
 
 __all__ = ("Spilling",)
 
@@ -34,12 +34,12 @@ class Spilling:
         checkpointer: of the run, if it has one.
 
     Raises:
-        StateError: if the directory cannot be used.
-        MissingExtra: if RocksDB is not installed.
+        StateError: if the place that the user chose cannot be used.
+        MissingExtra: if what it needs is not installed.
     """
 
-    def __init__(self, settings: DiskState, checkpointer: Checkpointer | None) -> None:
-        self.database = Database(settings)
+    def __init__(self, settings: StateBackend, checkpointer: Checkpointer | None) -> None:
+        self.database = settings.open()
         self._limit = settings.young_rows
         self._checkpointer = checkpointer
         if checkpointer is not None:
@@ -74,7 +74,7 @@ class Spilling:
                 await in_slices(tables.merging(), partial(self.is_full, tables))
 
     def close(self, operators: Mapping[str, Operator]) -> None:
-        """Give the directory up; of the tables only their sizes are known then."""
+        """Give the place up; of the tables only their sizes are known then."""
         for operator in operators.values():
             operator.tables.leave()
         self.database.close()

@@ -1,0 +1,325 @@
+"""
+The three generations of a table's rows, and how rows grow older.
+
+Theory
+------
+    young    what was put, or taken to be changed, since the last cut: a dict of dicts, for hot loops
+    frozen   what was young at the last cut, while a checkpoint writes it; nothing in it changes any more
+    old      everything before
+
+A read looks into young, then frozen, then old. What is read to be changed is *taken* into young: from frozen
+as a copy, since that is being written; from old as it is, since old is never written again. So a cut costs
+two assignments, whatever there is, a checkpoint writes what was touched, and a key that is touched again
+costs what a dict costs.
+
+Removal is noted only where an older generation has the row: a key as *gone*, a whole namespace as *dropped*.
+Both leave old at once and frozen when that is merged. A delta is to be applied in this order: dropped, gone,
+rows.
+
+Rows of a namespace come in the order in which their keys were first put, as those of a dict do, whichever
+generations they lie in: an overwritten row keeps its place, one that was removed and put again comes last.
+
+After the copy-on-write tables and incremental checkpoints of stream processors; the three generations are
+those of a log-structured merge tree that is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, cast
+
+from asyncstream.errors import InternalError, StateError
+from asyncstream.state.capture import detached
+from asyncstream.state.delta import Delta
+from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, OldRows, RemoteRows, Rows
+
+__all__ = ("AWAY", "Generations")
+
+AWAY: Final = 500
+"""Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
+
+SAMPLE: Final = 500
+"""Namespaces that are counted to estimate the rows of all."""
+
+
+class Generations:
+    """
+    The rows of one table by age; see the module.
+
+    Args:
+        name: of the table, for errors.
+        old: its oldest generation; None: in memory.
+
+    Attributes:
+        young: rows that were touched since the last cut, by namespace. A hot loop reads and writes the rows
+            of a namespace here, and asks `Table.take` for a key that it does not find. A cut replaces it, so
+            it is fetched anew for each batch, and what is remembered of it for longer is forgotten in
+            `Tables.on_cut`.
+        has_older: there may be rows that are not young.
+        merges: how many cuts were merged.
+    """
+
+    __slots__ = (
+        "_dropped",
+        "_frozen",
+        "_gone",
+        "_left",
+        "_notes",
+        "_old",
+        "_remote",
+        "has_older",
+        "merges",
+        "name",
+        "young",
+    )
+
+    def __init__(self, name: str, old: OldRows | None = None) -> None:
+        self.name = name
+        self.young: dict[Any, Rows] = {}
+        self.has_older = False
+        self.merges = 0
+        self._gone: dict[Any, set[Any]] = {}
+        self._dropped: set[Any] = set()
+        self._frozen: dict[Any, Rows] | None = None
+        self._notes = True
+        self._left: int | None = None
+        self.keep_old_in(MemoryRows() if old is None else old)
+
+    def keep_old_in(self, old: OldRows) -> None:
+        """Have the oldest generation there; as long as there is none."""
+        self._old: OldRows = old
+        self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
+
+    def bring_old_to(self, old: RemoteRows) -> None:
+        """Have the oldest generation, which is all that there is, there and no longer in memory."""
+        rest = self._old.entries()
+        while some := list(islice(rest, SLICE)):
+            old.put(some)
+        self.keep_old_in(old)
+
+    def forget_removals(self) -> None:
+        """No delta is asked for: note no removals any more but of what a cut has frozen."""
+        self._notes = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the oldest generation is elsewhere, and may be larger than memory."""
+        return self._remote is not None
+
+    # ------------------------------------------------------------------ older with each checkpoint
+
+    def cut(self) -> Delta:
+        """
+        What has changed since the last cut. It stays as it is until all of `merging` has been run through.
+
+        Raises:
+            InternalError: if that has not been done for the last cut.
+        """
+        if self._frozen is not None:
+            raise InternalError(f"table {self.name!r} was cut again before the last cut was merged")
+        if self._remote is not None:
+            self._remote.check()
+        delta = Delta(self.young, self._gone, self._dropped)
+        if self.young:
+            self._frozen, self.has_older = self.young, True
+        self.young = {}
+        self._gone, self._dropped = {}, set()
+        return delta
+
+    def merging(self) -> Iterator[None]:
+        """Makes what was cut old, in slices; other things may happen between two of them."""
+        frozen = self._frozen
+        if frozen is None:
+            return
+        if self._remote is None:
+            yield from self._merging_here(frozen)
+        else:
+            yield from self._merging_away(frozen, self._remote)
+        self._frozen = None
+        self.merges += 1
+
+    def _merging_here(self, frozen: dict[Any, Rows]) -> Iterator[None]:
+        done = 0
+        for namespace in list(frozen):
+            rows = frozen[namespace]
+            if namespace in self._dropped or not rows:
+                continue
+            if namespace not in self._old:
+                gone = self._gone.get(namespace)
+                if gone:
+                    rows = {key: value for key, value in rows.items() if key not in gone}
+                if rows:
+                    self._old.adopt(namespace, rows)
+                done += 1
+            else:
+                rest = iter(list(rows.items()))
+                while some := list(islice(rest, SLICE)):
+                    gone = self._gone.get(namespace, set())
+                    left = [row for row in some if row[0] not in gone]
+                    if left and namespace not in self._dropped:
+                        self._old.update(namespace, left)
+                    if len(some) == SLICE:
+                        yield
+                    done += len(some)
+            if done >= SLICE:
+                done = 0
+                yield
+
+    def _merging_away(self, frozen: dict[Any, Rows], remote: RemoteRows) -> Iterator[None]:
+        rest = ((namespace, key, value) for namespace, rows in frozen.items() for key, value in rows.items())
+        while some := list(islice(rest, AWAY)):
+            dropped, gone = self._dropped, self._gone
+            if dropped:
+                some = [entry for entry in some if entry[0] not in dropped]
+            if gone:
+                some = [entry for entry in some if entry[1] not in gone.get(entry[0], ())]
+            remote.put(some)
+            yield
+
+    def merge(self) -> None:
+        """Run through all of `merging`."""
+        for _ in self.merging():
+            pass
+
+    # ------------------------------------------------------------------ what is not young at first
+
+    def load_rows(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
+        """Have rows that were kept elsewhere and are there still: they are no part of the next delta."""
+        self._old.update(namespace, rows)
+        self.has_older = True
+
+    def load_entries(self, entries: Sequence[Entry]) -> None:
+        """As `load_rows`, of any namespaces, all of them together if the oldest generation is elsewhere."""
+        if self._remote is None:
+            for namespace, key, value in entries:
+                self._old.update(namespace, ((key, value),))
+        else:
+            self._remote.put(entries)
+        self.has_older = True
+
+    def old_rows(self) -> Iterator[Entry]:
+        """(namespace, key, value) of every row that is old; nothing may change meanwhile."""
+        return self._old.entries()
+
+    def clear_young(self) -> None:
+        """Have nothing that is not old, and look for no more."""
+        self.young = {}
+        self._gone, self._dropped = {}, set()
+        self._frozen = None
+        self.has_older = False
+
+    # ------------------------------------------------------------------ how much there is, and where
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        if self._left is not None:
+            return self._left
+        count = sum(map(len, self.young.values()))
+        if not self.has_older:
+            return count
+        if self._remote is not None:
+            return len(self._remote) + self._remote.count_new(self._fresh())
+        frozen = {} if self._frozen is None else self._frozen
+        for namespace in dict.fromkeys([*self._old.namespaces(), *frozen]):
+            old = self._old.of(namespace)
+            above = self.young.get(namespace, NO_ROWS)
+            count += len(old) - _in_both(above, old)
+            if namespace in frozen and namespace not in self._dropped:
+                gone = self._gone.get(namespace, ())
+                count += sum(
+                    1 for key in frozen[namespace] if key not in old and key not in above and key not in gone
+                )
+        return count
+
+    def _fresh(self) -> Iterator[tuple[Any, Any]]:
+        """(namespace, key) of every row that is in a younger generation than the oldest."""
+        for namespace, rows in self.young.items():
+            for key in rows:
+                yield namespace, key
+        for namespace, rows in ({} if self._frozen is None else self._frozen).items():
+            if namespace not in self._dropped:
+                young, gone = self.young.get(namespace, NO_ROWS), self._gone.get(namespace, ())
+                for key in rows:
+                    if key not in young and key not in gone:
+                        yield namespace, key
+
+    def weight(self) -> int:
+        """About how many rows and removals a cut would make older now."""
+        young = self.young
+        sample = list(islice(young.values(), SAMPLE))
+        rows = sum(map(len, sample)) * len(young) // max(len(sample), 1)
+        gone = sum(map(len, islice(self._gone.values(), SAMPLE))) + len(self._gone)
+        return rows + gone + len(self._dropped)
+
+    def here(self) -> list[Any]:
+        """The namespaces of rows that are in memory for certain: those that are young or frozen."""
+        frozen = () if self._frozen is None else self._frozen
+        return list(dict.fromkeys([*frozen, *self.young]))
+
+    def first_away(self) -> int | None:
+        """The earliest namespace, of those that are ints, with rows that are not in memory; None: none."""
+        return None if self._remote is None else self._remote.first()
+
+    def leave(self) -> None:
+        """What is elsewhere goes away: only how many rows there were is known then."""
+        if self._remote is not None:
+            try:
+                self._left = len(self)
+            except StateError:
+                self._left = 0
+            self.clear_young()
+            self.keep_old_in(MemoryRows())
+
+    # ------------------------------------------------------------------ looking into what is older
+
+    def has_older_rows(self, namespace: Hashable) -> bool:
+        """Whether the namespace may have rows that are not young."""
+        return self.has_older and self._has_older_rows(namespace)
+
+    def _has_older_rows(self, namespace: Hashable) -> bool:
+        if namespace in self._old:
+            return True
+        return self._frozen is not None and namespace in self._frozen and namespace not in self._dropped
+
+    def _older(self, namespace: Hashable, key: Hashable) -> Any:
+        """A value that may be changed, of a row that is not young."""
+        value = self._frozen_value(namespace, key)
+        return self._old.get(namespace, key) if value is MISSING else detached(value)
+
+    def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
+        if self._frozen is None or namespace in self._dropped:
+            return MISSING
+        rows = self._frozen.get(namespace)
+        if rows is None:
+            return MISSING
+        gone = self._gone.get(namespace)
+        return MISSING if gone is not None and key in gone else rows.get(key, MISSING)
+
+    def _above(self, old: Rows, namespace: Hashable) -> Rows:
+        """All rows of a namespace in their order, given those of the oldest generation."""
+        young = self.young.get(namespace, NO_ROWS)
+        frozen = NO_ROWS if self._frozen is None else self._frozen.get(namespace, NO_ROWS)
+        if namespace in self._dropped:
+            frozen = NO_ROWS
+        if not frozen and not old:
+            return young
+        if not young and not frozen:
+            return old
+        gone = self._gone.get(namespace)
+        if gone:
+            # what is gone from frozen and young again has lost its place
+            frozen = {key: value for key, value in frozen.items() if key not in gone}
+        return {**old, **frozen, **young}
+
+    def _note_dropped(self, namespace: Hashable) -> None:
+        self._gone.pop(namespace, None)
+        if self._notes or self._frozen is not None:
+            self._dropped.add(namespace)
+
+
+def _in_both(some: Rows, others: Rows) -> int:
+    """How many keys are in both."""
+    if len(others) < len(some):
+        some, others = others, some
+    return sum(1 for key in some if key in others)
