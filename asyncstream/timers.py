@@ -7,19 +7,20 @@ of their registration, so that a replay meets them in the same order.
 
 Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
 millisecond. So a queue is a table (`state.table`) whose namespaces are timestamps and whose rows are a
-*bucket*, the (key, namespace) of each timer in the order of registration; and a heap of the timestamps. What
-always holds:
+*bucket*, the (key, namespace) of each timer in the order of registration; and the timestamps in order. Most
+come later than all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others
+in a heap. What always holds:
 
-* a timestamp that has a bucket is in the heap;
-* what is in the heap besides is *stale*: its bucket is gone, since taking a number out of the middle of a
-  heap is dear. Stale ones are counted and swept out once they are the majority, so that a timer moved ahead
-  with every element (a session, a time-out) does not leave a trail behind.
+* a timestamp that has a bucket is in the run or in the heap;
+* what is there besides is *stale*: its bucket is gone, since taking a number out of the middle is dear. Stale
+  ones are counted and swept out once they are the majority, so that a timer moved ahead with every element (a
+  session, a time-out) does not leave a trail behind.
 
-The heap follows from the table, so it is not kept. Before a bucket fires, all of it is made young.
+Run and heap follow from the table, so they are not kept. Before a bucket fires, all of it is made young.
 
-Where the old rows of the table are elsewhere, there may be more timestamps than memory. Then the heap has
-those only that are in memory, and the table is asked for the earliest of the others: those that are due are
-made young, some at a time, before anything later fires. When rows have moved there the heap is made anew.
+Where the old rows of the table are elsewhere, there may be more timestamps than memory. Then run and heap
+have those only that are in memory, and the table is asked for the earliest of the others: those that are due
+are made young, some at a time, before anything later fires. When rows have moved there both are made anew.
 
 A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
 that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
@@ -31,8 +32,9 @@ was deleted; a timing wheel, which fires too late what callbacks register; sorte
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -89,11 +91,12 @@ class TimerQueue:
         coming: told the keys of timers that come into memory since they are due soon.
     """
 
-    __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_stale", "_table")
+    __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_run", "_stale", "_table")
 
     def __init__(self, table: Table | None = None, coming: Callable[[list[Any]], None] | None = None) -> None:
         self._coming = coming
         self._table = timer_table("timers") if table is None else table
+        self._run: deque[int] = deque()
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
@@ -113,14 +116,18 @@ class TimerQueue:
         if bucket is None:
             if type(timestamp) is not int:
                 raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
-            if table.is_remote and table.has_older:
+            if table.has_older and table.is_remote:
                 self._register_beside(timestamp, (key, namespace))
                 return
             if not table.has_older or not table.has_rows(timestamp):
                 if type(key) not in SOUND:
                     check_key(key)
                 table.young[timestamp] = {(key, namespace): None}
-                heappush(self._heap, timestamp)
+                run = self._run
+                if not run or timestamp > run[-1]:
+                    run.append(timestamp)
+                else:
+                    heappush(self._heap, timestamp)
                 return
         elif not table.has_older:
             timer = (key, namespace)
@@ -139,7 +146,7 @@ class TimerQueue:
             self._rebuild()
         if table.peek(timestamp, timer) is MISSING:
             table.put(timestamp, timer, None)
-            heappush(self._heap, timestamp)
+            self._put_down(timestamp)
 
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
@@ -151,37 +158,42 @@ class TimerQueue:
 
     def advance(self, until: float, fire: OnTimer) -> None:
         """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
-        heap, table = self._heap, self._table
+        heap, run, table = self._heap, self._run, self._table
         if table.is_remote:
             self._look_away()
-        buckets = table.young
+        buckets, away = table.young, self._away
         self._advancing = True
         try:
             while True:
-                if self._away <= until and (not heap or heap[0] >= self._away):
+                if away <= until and self._first() >= away:
                     self._bring(until)
-                if not heap or heap[0] > until:
+                    away = self._away
+                leads = bool(run) and not (heap and heap[0] < run[0])
+                if not leads and not heap:
                     break
-                timestamp = heap[0]
+                timestamp = run[0] if leads else heap[0]
+                if timestamp > until:
+                    break
                 if table.has_older and timestamp in table:
                     table.adopt(timestamp)
                 bucket = buckets.get(timestamp)
-                if bucket is None:
-                    heappop(heap)
-                    self._stale -= self._stale > 0
-                    continue
-                if len(bucket) < 2:  # the usual case by far where timestamps are not shared
-                    heappop(heap)
+                if bucket is None or len(bucket) < 2:  # the usual case by far where they are not shared
+                    if leads:
+                        run.popleft()
+                    else:
+                        heappop(heap)
+                    if bucket is None:
+                        self._stale -= self._stale > 0
+                        continue
                     del buckets[timestamp]
-                    if bucket:
-                        key, namespace = bucket.popitem()[0]
+                    for key, namespace in bucket:
                         fire(timestamp, key, namespace)
                     continue
                 for timer in tuple(bucket):
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue  # deleted by the callback of one before it
                     fire(timestamp, *timer)
-                    if heap[0] != timestamp:
+                    if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
         finally:
             self._advancing = False
@@ -193,15 +205,15 @@ class TimerQueue:
         The earliest timestamp up to and including `until` that has timers, and their keys; they are gone
         then.
         """
-        heap, table = self._heap, self._table
+        table = self._table
         if table.is_remote:
             self._look_away()
         while True:
-            if self._away <= until and (not heap or heap[0] >= self._away):
+            if self._away <= until and self._first() >= self._away:
                 self._bring(until)
-            if not heap or heap[0] > until:
+            if not (self._run or self._heap) or self._first() > until:
                 return None
-            timestamp = heappop(heap)
+            timestamp = self._pop_first()
             if table.has_older and timestamp in table:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
@@ -215,13 +227,12 @@ class TimerQueue:
 
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
-        heap = self._heap
         if self._table.is_remote:
             self._look_away()
-        while heap and not self._advancing and not self._table.has_rows(heap[0]):
-            heappop(heap)
+        while (first := self._first()) < math.inf and not self._advancing and not self._table.has_rows(first):
+            self._pop_first()
             self._stale -= self._stale > 0
-        earliest = min(heap[0], self._away) if heap else self._away
+        earliest = min(first, self._away)
         return None if earliest == math.inf else int(earliest)
 
     def clear(self) -> None:
@@ -240,7 +251,7 @@ class TimerQueue:
         table = self._table
         before: TimerQueue | None = table.derived
         if before is not None and before is not self:
-            self._heap, self._stale = before._heap, before._stale
+            self._run, self._heap, self._stale = before._run, before._heap, before._stale
             table.derived = self
             return
         self._rebuild(())
@@ -248,15 +259,34 @@ class TimerQueue:
             for number, timestamp in enumerate(table.namespaces()):
                 if number % SLICE == 0:
                     yield
-                heappush(self._heap, timestamp)
+                self._put_down(timestamp)
+
+    def _put_down(self, timestamp: int) -> None:
+        """Have a timestamp among the others."""
+        run = self._run
+        if not run or timestamp > run[-1]:
+            run.append(timestamp)
+        else:
+            heappush(self._heap, timestamp)
+
+    def _first(self) -> float:
+        """The earliest timestamp, which may be stale."""
+        heap, first = self._heap, self._run[0] if self._run else math.inf
+        return heap[0] if heap and heap[0] < first else first
+
+    def _pop_first(self) -> int:
+        """The same, which is gone then."""
+        run, heap = self._run, self._heap
+        return heappop(heap) if not run or (heap and heap[0] < run[0]) else run.popleft()
 
     def _rebuild(self, timestamps: Iterable[int] | None = None) -> None:
         """Look all timers over again that are in memory, or those of these timestamps."""
         table = self._table
         if table.is_remote:
             timestamps = table.here()
-        self._heap[:] = table.namespaces() if timestamps is None else timestamps
-        heapify(self._heap)
+        self._heap.clear()
+        self._run.clear()
+        self._run.extend(sorted(table.namespaces() if timestamps is None else timestamps))
         self._stale = 0
         table.derived = self
         if table.is_remote:
@@ -278,7 +308,7 @@ class TimerQueue:
         """Have some of the earliest timers in memory that are not."""
         brought = self._table.adopt_first(until)
         for timestamp in brought:
-            heappush(self._heap, timestamp)
+            self._put_down(timestamp)
         self._note_away()
         if self._coming is not None:
             young = self._table.young
@@ -294,7 +324,7 @@ class TimerQueue:
                 yield Timer(timestamp, key, namespace)
 
     def _sweep(self) -> None:
-        if self._stale * 2 > len(self._heap):
+        if self._stale * 2 > len(self._heap) + len(self._run):
             self._rebuild()
 
 
@@ -420,6 +450,10 @@ class TimerService:
                     self._wake_with_room()
                     return
         self._ask()
+
+    def metrics(self) -> dict[str, int]:
+        """How many timers there are of each domain."""
+        return {"event_timers": len(self.event), "processing_timers": len(self.processing)}
 
     def catch_up(self, now_ms: int) -> None:
         """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""

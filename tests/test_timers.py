@@ -95,7 +95,7 @@ def test_a_timer_that_pushes_itself_ahead_leaves_no_trail() -> None:
         queue.delete(now + 999, "a")
         queue.register(now + 1_000, "a")
     assert len(queue) == 1
-    assert len(queue._heap) < 200
+    assert len(queue._run) + len(queue._heap) < 200
     assert queue.earliest() == 10_999
 
 

@@ -16,7 +16,7 @@ hang on it, nor for texts. With the first of these, sliding windows share no mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
@@ -25,8 +25,7 @@ from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, plain_methods, refuse, selector
 from asyncstream.windowing.functions import AggregateFunction, can_merge
-from asyncstream.windowing.fused import Inline, fused, methods
-from asyncstream.windowing.windows import WindowResult
+from asyncstream.windowing.fused import Inline, Results, fused, methods
 
 __all__ = (
     "ELEMENTS",
@@ -336,7 +335,7 @@ class InPlace(AggregateFunction[Any, Any]):
 
     add_each: Callable[[Sequence[list[Any]], Any], Any]
     gather: Callable[[Rows, Rows], None]
-    results: Callable[[int, int, Iterable[tuple[Any, list[Any]]]], list[WindowResult]]
+    results: Results
 
     def __init__(self, parts: Mapping[Any, AggregateFunction[Any, Any]]) -> None:
         self.parts = parts

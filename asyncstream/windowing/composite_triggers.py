@@ -8,7 +8,15 @@ from typing import Any
 
 from asyncstream.state import ValueDescriptor
 from asyncstream.validation import Duration, duration_ms, plain_methods, refuse
-from asyncstream.windowing.triggers import Trigger, TriggerContext, TriggerResult, must_be_asked
+from asyncstream.windowing.triggers import (
+    CONTINUE,
+    FIRE,
+    FIRE_AND_PURGE,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+    must_be_asked,
+)
 from asyncstream.windowing.windows import Window
 
 __all__ = ("AfterWatermark", "ProcessingTimeoutTrigger", "PurgingTrigger")
@@ -109,7 +117,7 @@ class ProcessingTimeoutTrigger(Trigger):
     def _timed(self, result: TriggerResult, window: Window, ctx: TriggerContext) -> TriggerResult:
         if self.clear_on_timeout:
             self.clear(window, ctx)
-        return TriggerResult.FIRE_AND_PURGE if result.purges else TriggerResult.FIRE
+        return FIRE_AND_PURGE if result.purges else FIRE
 
 
 class AfterWatermark(Trigger):
@@ -140,33 +148,29 @@ class AfterWatermark(Trigger):
     ) -> TriggerResult:
         if window.max_timestamp <= ctx.watermark:
             if self.late is None:
-                return TriggerResult.FIRE
+                return FIRE
             return self.late.on_element(value, timestamp, window, ctx.nested("late"))
         ctx.register_event_timer(window.max_timestamp)
         if self.early is None:
-            return TriggerResult.CONTINUE
+            return CONTINUE
         return self.early.on_element(value, timestamp, window, ctx.nested("early"))
 
     def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         if timestamp == window.max_timestamp:
             if self.early is not None:
                 self.early.clear(window, ctx.nested("early"))
-            return TriggerResult.FIRE
+            return FIRE
         if timestamp < window.max_timestamp:
             if self.early is None:
-                return TriggerResult.CONTINUE
+                return CONTINUE
             return self.early.on_event_time(timestamp, window, ctx.nested("early"))
         if self.late is None:
-            return TriggerResult.CONTINUE
+            return CONTINUE
         return self.late.on_event_time(timestamp, window, ctx.nested("late"))
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         name, part = ("late", self.late) if window.max_timestamp <= ctx.watermark else ("early", self.early)
-        return (
-            TriggerResult.CONTINUE
-            if part is None
-            else part.on_processing_time(timestamp, window, ctx.nested(name))
-        )
+        return CONTINUE if part is None else part.on_processing_time(timestamp, window, ctx.nested(name))
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
         if window.max_timestamp > ctx.watermark:
@@ -183,7 +187,7 @@ class AfterWatermark(Trigger):
 
 
 def _purging(result: TriggerResult) -> TriggerResult:
-    return TriggerResult.FIRE_AND_PURGE if result.fires else result
+    return FIRE_AND_PURGE if result.fires else result
 
 
 def _trigger(name: str, value: object) -> Trigger:

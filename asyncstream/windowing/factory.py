@@ -13,6 +13,7 @@ from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import Kept, WindowPlan
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.step import WindowStep
+from asyncstream.windowing.ticking import TickingWindowOperator
 
 __all__ = ("operator_class", "window_operator")
 
@@ -36,4 +37,5 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 
 def operator_class(plan: WindowPlan) -> type[WindowStep]:
     """Its class."""
-    return _KINDS[plan.kept]
+    ticks = plan.kept == "panes" and plan.firings is not None and plan.firings.ticks
+    return TickingWindowOperator if ticks else _KINDS[plan.kept]

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import indent
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.state import IMMUTABLE
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 from asyncstream.windowing.windows import WindowResult, new_result
 
-__all__ = ("CALLED", "Fused", "Inline", "fused", "methods")
+__all__ = ("CALLED", "Fused", "Inline", "Results", "fused", "methods", "results_by")
 
 
 class Inline(NamedTuple):
@@ -51,6 +51,15 @@ CALLED: Final = Inline(
 """An aggregate of which nothing is known."""
 
 
+Results: TypeAlias = Callable[
+    [int, int, Iterable[tuple[Any, Any]], Callable[[WindowResult], None]], tuple[Any, BaseException] | None
+]
+"""
+Makes the results of a window, from its start to its end, for keys with accumulators; gives the key that this
+failed for, and with what.
+"""
+
+
 class Fused(NamedTuple):
     """
     The methods of an `AggregateFunction` whose accumulator is a list with those of its parts.
@@ -58,7 +67,6 @@ class Fused(NamedTuple):
     Three go over many. `add_each` adds an element to each accumulator of a row, and gives the row. `gather`
     merges accumulators by key, behind each of which stands a number, into those that were found before; of a
     key that comes for the first time it takes what there is, which it copies when the key comes again.
-    `results` gives the results of a window, from its start to its end, for keys with accumulators.
     """
 
     create: Callable[[], list[Any]]
@@ -68,7 +76,7 @@ class Fused(NamedTuple):
     merge: Callable[[list[Any], list[Any]], list[Any]]
     gather: Callable[[Rows, Rows], None]
     result: Callable[[list[Any]], Any]
-    results: Callable[[int, int, Iterable[tuple[Any, list[Any]]]], list[WindowResult]]
+    results: Results
     save: Callable[[list[Any]], Any]
     load: Callable[[Any], list[Any]]
 
@@ -134,8 +142,11 @@ def merge(held, other):
 {_block(merge)}
     return held
 def gather(found, rows):
+    put = found.setdefault
     for key, other in rows.items():
-        held = found.get(key)
+        held = put(key, other)
+        if held is other:
+            continue
         if held is None:
             found[key] = other
             continue
@@ -144,8 +155,13 @@ def gather(found, rows):
 {_block(merge, 2)}
 def result(held):
     return {its_result}
-def results(start_ms, end_ms, cells):
-    return [new((key, start_ms, end_ms, {its_result})) for key, held in cells]
+def results(start_ms, end_ms, cells, emit):
+    key = None
+    try:
+        for key, held in cells:
+            emit(new((key, start_ms, end_ms, {its_result})))
+    except BaseException as error:
+        return key, error
 def save(held):
     return {saved}
 def load(held):
@@ -176,6 +192,23 @@ def result(self, accumulator):
     found: dict[str, Any] = {}
     exec(compile(text, "<aggregate>", "exec"), {}, found)
     return found
+
+
+def results_by(result_of: Callable[[Any], Any]) -> Results:
+    """What makes the results of a window by a function of the accumulator."""
+
+    def results(
+        start_ms: int, end_ms: int, cells: Iterable[tuple[Any, Any]], emit: Callable[[WindowResult], None]
+    ) -> tuple[Any, BaseException] | None:
+        key = None
+        try:
+            for key, held in cells:
+                emit(new_result((key, start_ms, end_ms, result_of(held))))
+        except BaseException as error:
+            return key, error
+        return None
+
+    return results
 
 
 def _source_of(part: AggregateFunction[Any, Any]) -> Inline:

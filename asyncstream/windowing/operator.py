@@ -45,9 +45,9 @@ from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.slices import SliceRows, Slicing, has_slices, slicing_of
 from asyncstream.windowing.step import WindowStep, check_timestamp
-from asyncstream.windowing.triggers import TriggerResult, must_be_asked
+from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_asked
 from asyncstream.windowing.upgrade import RULES, Contents, as_contents, upgraded_contents
-from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, WindowResult, window_from
+from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
 __all__ = ("WindowOperator",)
 
@@ -159,11 +159,7 @@ class WindowOperator(TimedOperator, WindowStep):
             self._anchor(self._anchor_ms)
 
     def metrics(self) -> dict[str, int]:
-        return {
-            **super().metrics(),
-            "event_timers": len(self._timers.event),
-            "processing_timers": len(self._timers.processing),
-        }
+        return {**super().metrics(), **self._timers.metrics()}
 
     def _count_open(self) -> int:
         return len(self._contents)
@@ -279,7 +275,7 @@ class WindowOperator(TimedOperator, WindowStep):
             contents.put(place, key, self._added(contents.get(place, key), value, timestamp))
             self._states.namespace = window
             result = self._trigger.on_element(value, timestamp, window, self._scope)
-            if result is not TriggerResult.CONTINUE:
+            if result is not CONTINUE:
                 self._follow(result, key, window, place)
             if window is not GLOBAL_WINDOW:  # which lasts as long as time does
                 self._register(cleanup_ms, key, window)
@@ -343,10 +339,6 @@ class WindowOperator(TimedOperator, WindowStep):
 
     # Time
 
-    def _has_room(self) -> bool:
-        self._emitter.relieve()
-        return self.context.has_room()
-
     def _on_event_time(self, timestamp: int, key: Any, window: Window) -> None:
         self._on_timer(timestamp, key, window, True)
 
@@ -402,7 +394,7 @@ class WindowOperator(TimedOperator, WindowStep):
         ask = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
         try:
             result = ask(timestamp, window, self._scope)
-            if result is not TriggerResult.CONTINUE:
+            if result is not CONTINUE:
                 self._follow(result, key, window, place)
             if event_time == self._event_time:
                 self._age(timestamp, key, window, place)
@@ -445,8 +437,8 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _follow(self, result: TriggerResult, key: Any, window: Window, place: Window) -> None:
         """Do what the trigger says."""
-        if result.fires and self._has_contents(place, key):
-            self._fire(key, window, place)
+        if result.fires and (held := self._contents.peek(place, key)) is not MISSING:
+            self._fire(key, window, place, held)
         if result.purges:
             self._contents.remove(place, key)
             self._rows.forget(key)
@@ -454,11 +446,11 @@ class WindowOperator(TimedOperator, WindowStep):
     def _has_contents(self, place: Window, key: Any) -> bool:
         return self._contents.peek(place, key) is not MISSING
 
-    def _fire(self, key: Any, window: Window, place: Window) -> None:
+    def _fire(self, key: Any, window: Window, place: Window, held: Any) -> None:
         self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         evictor = self._plan.evictor
         if evictor is None:
-            self._emit(key, window, self._contents.peek(place, key))
+            self._emit(key, window, held)
             return
         elements = evictor.before(self._contents.get(place, key), window)
         self._emit(key, window, elements)
@@ -483,9 +475,10 @@ class WindowOperator(TimedOperator, WindowStep):
         else:
             held = list(held)
         if self._plan.process is None:
-            self._emitter(WindowResult(key, window.start_ms, window.end_ms, held))
+            self._emitter(new_result((key, window.start_ms, window.end_ms, held)))
         else:
             self._process_window(key, window, held)
+        self._emitter.relieve()
 
 
 def _append_each(row: Sequence[list[Any]], element: Any) -> None:

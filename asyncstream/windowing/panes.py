@@ -16,9 +16,8 @@ its slices while it is still to fire, and fires for the keys that its slices hol
 * A trigger may count elements before a window's end or after it, and fire with every so many-th
   (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
 
-A whole window has its accumulators in two tables: *open* while it is to fire for their keys, *done* after
-that, within the allowed lateness. Whole windows may also lie beside slices, with which they are merged when
-they fire: a snapshot of another kind of operator has nothing else.
+Whole windows (`window_store`) may also lie beside slices, with which they are merged when they fire: a
+snapshot of another kind of operator has nothing else.
 
 Which windows have fired follows from how far event time had come when the operator last fired, `fired_ms`.
 After a restore elements may come before it is known again how far that was, or it is not known at all: then
@@ -40,15 +39,15 @@ from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
-from asyncstream.timers import Timer
 from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import OrderMatters, clears
+from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 from asyncstream.windowing.plan import AT_END, WindowPlan
 from asyncstream.windowing.slice_store import SliceStore
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
-from asyncstream.windowing.step import PlainWindowOperator, check_timestamp, in_parts
+from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import RULES, Contents, as_windows
-from asyncstream.windowing.windows import TimeWindow
+from asyncstream.windowing.window_store import WindowStore
+from asyncstream.windowing.windows import new_result
 
 __all__ = ("PaneWindowOperator",)
 
@@ -60,9 +59,9 @@ _COUNTS: Final = "trigger/"
 
 class PaneWindowOperator(PlainWindowOperator):
     """
-    Tumbling, sliding and cumulative windows with an aggregate and the default trigger.
+    Tumbling, sliding and cumulative windows with an aggregate that fire at their ends, or by count besides.
 
-    Snapshot holds: accumulators of slices, or of windows, by key.
+    Snapshot holds: accumulators of slices, or of windows, by key, and what a trigger counts of these.
     """
 
     keeps = "panes"
@@ -72,14 +71,11 @@ class PaneWindowOperator(PlainWindowOperator):
         aggregate, firings = plan.folding, plan.firings
         if plan.kept != self.keeps or firings is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._in_place = listed = in_place(aggregate)
+        self._in_place = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
         kept = self.tables
         self._slices = slices = SliceStore(self._slicing, aggregate, kept)
-        table = partial(Table, namespace_of=tuple, may_be_away=True)
-        save, load = listed.save, listed.load
-        self._open = kept.declare(table("open", save=save, load=load))
-        self._done = kept.declare(table("done", save=save, load=load))
+        self._windows = WindowStore(self._in_place, kept)
         self._fired_ms: float = MIN_TIMESTAMP
         self._in_order = not slices.can_share
         for name in ("fired_ms", "in_order"):
@@ -88,7 +84,7 @@ class PaneWindowOperator(PlainWindowOperator):
         kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
         kept.on_cut(self._forget_rows)
         self._firings = firings
-        self._clears = plan.process is not None and clears(plan.process)
+        table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
         if firings != AT_END:
             kept.declare(self._early)
@@ -98,6 +94,7 @@ class PaneWindowOperator(PlainWindowOperator):
         self._armed: set[Span] = set()
         self._to_fire: list[Span] = []  # windows, as (end, start)
         self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
+        self._went = _NOWHERE[:2]  # the window that last went with its firing
         self._at_hand = _NOWHERE
         self._add_at_hand: Callable[[Any, Any], Any] = slices.add
         self._rows = SliceRows()
@@ -124,7 +121,10 @@ class PaneWindowOperator(PlainWindowOperator):
         if self._is_unsure and values:
             self._make_whole()
         if not self._in_order:
-            key_by = self._fetched(values, timestamps) if self._slices.table.is_remote else self._key_by
+            key_by = self._key_by
+            if self._slices.table.is_remote:
+                keys, key_by = self._keys_ahead(values)
+                self._slices.fetch(pairs(keys, timestamps))
             try:
                 self._add_to_slices(elements, key_by)
                 return
@@ -135,25 +135,13 @@ class PaneWindowOperator(PlainWindowOperator):
                 elements = iter([*found.rest, *elements])
         self._add_in_order(elements)
 
-    def _fetched(self, values: Sequence[Any], timestamps: Timestamps) -> Callable[[Any], Any]:
-        """Have the accumulators in slices of these elements in memory; gives their keys, one by one."""
-        keys, key_by = self._keys_ahead(values)
-        start, end, place = 0, 0, (0, 0)
-        places = []
-        for key, (_, timestamp) in zip(keys, pairs(values, timestamps), strict=False):
-            if type(timestamp) is not int:
-                break  # which is refused at its turn
-            if not start <= timestamp < end:
-                place = start, end = self._slicing.slice_at(timestamp)
-            places.append((place, key))
-        self._slices.table.fetch(places)
-        return key_by
-
     def _add_to_slices(self, elements: Iterator[tuple[Any, Any]], key_by: Callable[[Any], Any]) -> None:
         slices, watermark, early = self._slices, self._watermark, self._firings.early
         add, create, numbers, table = slices.add, slices.aggregate.create, slices.numbers, slices.table
+        emitter, result = self._emitter, slices.aggregate.result
+        ticks, most, tells = self._firings.ticks, early - 1, self._plan.process is not None
         counts: Rows = {}
-        uncounted: int | None = None
+        uncounted = 0
         start, end, cells = _NOWHERE  # the slice that the last element went into
         is_older = False
         value: Any = None
@@ -177,7 +165,8 @@ class PaneWindowOperator(PlainWindowOperator):
                     is_older = not table.is_remote and table.has_older_rows(place)  # or it was fetched
                     if early:
                         counts = self._early.rows(place)
-                        uncounted = None if self._early.has_older_rows(place) else 0
+                        uncounted = early if self._early.has_older_rows(place) else 0
+                        emitter.timestamp = min(end - 1, MAX_TIMESTAMP)
                 held = cells.get(key, MISSING)
                 if held is MISSING:
                     if is_older:
@@ -188,13 +177,19 @@ class PaneWindowOperator(PlainWindowOperator):
                         held = create()
                         if numbers is not None:
                             held.append(next(numbers))
+                        if ticks:
+                            self._begin((start, end), key, timestamp)
                 cells[key] = held = add(held, value)
                 if early:
                     counted = counts.get(key, uncounted)
-                    if counted is None or counted + 1 >= early:
+                    if counted < most:
+                        counts[key] = counted + 1
+                    elif tells or counted != most:
                         self._count(self._early, early, (start, end), key, held)
                     else:
-                        counts[key] = counted + 1
+                        if most:
+                            counts[key] = 0
+                        emitter(new_result((key, start, end, result(held))))
         except OrderMatters as found:
             found.rest = [(value, timestamp)]
             raise
@@ -212,11 +207,15 @@ class PaneWindowOperator(PlainWindowOperator):
             counted += 0 if before is MISSING else before
             counts.put(window, key, counted % every)
         if counted == every:
-            self._emit_window(window, [(key, held)])
+            self._emit_one(*window, key, held, self._aggregate)
 
-    def _emit_window(self, window: Span, cells: list[tuple[Any, Any]]) -> None:
-        """Emit the results of a window for some keys, whose accumulators are as all are now."""
-        self._emit(*window, cells, self._in_place if self._in_order else self._slices.aggregate)
+    def _begin(self, window: Span, key: Any, timestamp: int) -> None:
+        """A key comes into a window with this element; where windows tick, it does so from now on."""
+
+    @property
+    def _aggregate(self) -> AggregateFunction[Any, Any]:
+        """What made the accumulators, as all are now."""
+        return self._in_place if self._in_order else self._slices.aggregate
 
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         key_by, add_each = self._key_by, self._in_place.add_each
@@ -242,9 +241,10 @@ class PaneWindowOperator(PlainWindowOperator):
                 row = rows.get(key, MISSING)
                 if row is MISSING:
                     row = rows[key] = [
-                        cells.get(key) or self._held_by(window, key)
+                        cells.get(key) or self._windows.reopen(window, key)
                         for window, cells in zip(windows, cells_of, strict=True)
                     ]
+                    self._begin((start, end), key, timestamp)
                 add_each(row, value)
                 if early:
                     self._count(self._early, early, (start, end), key, row[0])
@@ -278,7 +278,7 @@ class PaneWindowOperator(PlainWindowOperator):
         slices.put((start, end), key, value)
         for window in windows:
             if window[1] - 1 <= self._watermark:
-                held = slices.merged(window, key, self._kept(window, key))
+                held = slices.merged(window, key, self._windows.peek(window, key))
                 self._count(self._late, self._firings.late, window, key, held)
             else:
                 self._arm(window)
@@ -288,7 +288,7 @@ class PaneWindowOperator(PlainWindowOperator):
         placed = False
         for window in windows:
             if window[1] - 1 > self._watermark:
-                held = self._opened(window).get(key) or self._held_by(window, key)
+                held = self._opened(window).get(key) or self._windows.reopen(window, key)
                 self._in_place.add(held, value)
             elif not self._is_late(window):
                 self._add_late(window, key, value)
@@ -300,7 +300,7 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _add_late(self, window: Span, key: Any, value: Any) -> None:
         """Put an element into a whole window that has fired, which makes it fire again."""
-        held = self._done.get(window, key)
+        held = self._windows.done.get(window, key)
         held = self._in_place.add(self._in_place.create() if held is MISSING else held, value)
         self._put_done(window, {key: held})
         self._count(self._late, self._firings.late, window, key, held)
@@ -308,19 +308,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _opened(self, window: Span) -> Rows:
         """The young accumulators of a whole window that is to fire, by key."""
         self._arm(window)
-        return self._open.rows(window)
-
-    def _held_by(self, window: Span, key: Any) -> Any:
-        """The accumulator of a key in such a window, which has no young one."""
-        held = self._open.take(window, key)
-        if held is MISSING:
-            held = self._done.get(window, key)
-            if held is MISSING:
-                held = self._in_place.create()
-            else:
-                self._done.remove(window, key)
-            self._open.put(window, key, held)
-        return held
+        return self._windows.open.rows(window)
 
     def _forget_rows(self) -> None:
         """What was at hand is not young any more."""
@@ -366,38 +354,24 @@ class PaneWindowOperator(PlainWindowOperator):
     def _fire_window(self, window: Span) -> None:
         self._armed.discard(window)
         self._early.drop(window)
-        cells = self._open.each(window) if self._in_order else self._of_slices(window)
-        if self._clears and not self._lateness_ms:
-            for key, held in cells:
-                self._emit_window(window, [(key, held)])
-                self._clear(window, key)
-        else:
-            for some in in_parts(cells):
-                self._emit_window(window, some)
-        if window in self._open:
-            if self._lateness_ms:
-                self._put_done(window, self._open.adopt(window))
-            self._open.drop(window)
+        opened = self._windows.open
+        cells = opened.each(window) if self._in_order else self._of_slices(window)
+        self._emit(*window, cells, self._aggregate)
+        if not self._lateness_ms:
+            self._went = window
+        elif window in opened:
+            self._put_done(window, opened.adopt(window))
+        opened.drop(window)
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
         """Let a slice go, or a whole window that has fired."""
-        table = self._slices.table if is_slice else self._done
-        if self._clears and self._lateness_ms:
-            for key, _ in table.each(place):
-                self._clear(place, key)
-        if is_slice:
-            self._slices.drop(place)
-        else:
-            self._done.drop(place)
+        done = self._windows.done
+        # without lateness, what goes here has fired before a restart, when there was some
+        if self._clears and (not is_slice or (self._slicing.is_disjoint and place != self._went)):
+            for key, _ in (self._slices.table if is_slice else done).each(place):
+                self._clear(*place, key)
+        (self._slices if is_slice else done).drop(place)
         self._late.drop(place)
-
-    def _clear(self, window: Span, key: Any) -> None:
-        """Tell the process function that a window goes."""
-        try:
-            self._clear_window(key, TimeWindow(*window))
-        except BaseException as error:
-            self._emitter.flush()
-            raise self.blame(Timer(window[1] - 1, key, TimeWindow(*window)), error) from error
 
     def _arm(self, window: Span) -> None:
         if window not in self._armed:
@@ -405,10 +379,7 @@ class PaneWindowOperator(PlainWindowOperator):
             heappush(self._to_fire, (window[1], window[0]))
 
     def _put_done(self, window: Span, cells: Rows) -> None:
-        if window in self._done:
-            self._done.rows(window).update(cells)
-        else:
-            self._done.young[window] = cells
+        if self._windows.put_done(window, cells):
             heappush(self._to_clean, (window[1] - 1 + self._lateness_ms, window, False))
 
     def _cleaning_of(self, start: int, end: int) -> tuple[int, Span, bool]:
@@ -417,18 +388,12 @@ class PaneWindowOperator(PlainWindowOperator):
     def _is_late(self, window: Span) -> bool:
         return window[1] - 1 + self._lateness_ms <= self._watermark
 
-    # ------------------------------------------------------------------ whole windows
-
     def _of_slices(self, window: Span) -> Iterable[tuple[Any, Any]]:
         """The keys, with accumulators, for which a window of slices is to fire."""
-        if window in self._open or window in self._done:
-            return self._slices.each(window, self._open.whole(window), partial(self._kept, window))
+        whole = self._windows
+        if window in whole:
+            return self._slices.each(window, whole.open.whole(window), partial(whole.peek, window))
         return self._slices.each(window)
-
-    def _kept(self, window: Span, key: Any) -> Any:
-        """What a whole window, perhaps beside slices, holds."""
-        held = self._open.peek(window, key)
-        return self._done.peek(window, key) if held is MISSING else held
 
     def _make_whole(self) -> None:
         """Have whole windows in place of slices."""
@@ -440,21 +405,18 @@ class PaneWindowOperator(PlainWindowOperator):
                 continue
             is_open = window[1] - 1 > fired or window in self._armed
             for key, held in cells.items():
-                before = self._kept(window, key)
+                before = self._windows.peek(window, key)
                 if before is not MISSING:
                     held = merge(merge(self._in_place.create(), before), held)
-                if is_open:
-                    self._done.remove(window, key)
-                (self._open if is_open else self._done).put(window, key, held)
+                self._windows.put(window, key, held, is_open)
         self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
         self._index()
 
     # ------------------------------------------------------------------ state
 
     def restored(self) -> None:
-        has_whole = next(self._open.namespaces(), None) or next(self._done.namespaces(), None)
         self._in_order = not self._slices.can_share or (
-            bool(has_whole) and (self._in_order or self._slicing.is_disjoint)
+            not self._windows.is_empty() and (self._in_order or self._slicing.is_disjoint)
         )
         self._index()
         # windows that have gone, but not all of their slices, are not to come back in parts
@@ -477,9 +439,9 @@ class PaneWindowOperator(PlainWindowOperator):
         self._slices.index()
         ends = self._slices.ends
         self._to_clean = [self._cleaning_of(*place) for place in ends.items()]
-        for start, end in self._done.namespaces():
+        for start, end in self._windows.done.namespaces():
             self._to_clean.append((end - 1 + self._lateness_ms, (start, end), False))
-        self._armed = set(self._open.namespaces())
+        self._armed = set(self._windows.open.namespaces())
         seen: set[Span] = set()
         for start in sorted(ends):
             for window in self._slicing.windows_of(start):
@@ -496,4 +458,4 @@ class PaneWindowOperator(PlainWindowOperator):
         return as_windows(found, self._plan, MIN_TIMESTAMP)
 
     def _count_open(self) -> int:
-        return len(self._slices) + len(self._open) + len(self._done)
+        return len(self._slices) + len(self._windows)

@@ -15,7 +15,14 @@ from asyncstream.windowing.composite_triggers import AfterWatermark, PurgingTrig
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
 from asyncstream.windowing.slices import has_slices, slicing_of
-from asyncstream.windowing.triggers import CountTrigger, EventTimeTrigger, Trigger
+from asyncstream.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+    Ticks,
+    Trigger,
+)
 
 __all__ = ("AT_END", "COUNTERS", "Firings", "Kept", "WindowPlan")
 
@@ -36,10 +43,15 @@ class Firings(NamedTuple):
     Attributes:
         early: before that, with every so many-th element of a key; 0: not at all.
         late: after that, with every so many-th; at least 1.
+        ticks: before that, by time; None: not at all.
+        again: whether there are ticks again where a window that has fired at its end is to do so again, as it
+            may be after a restore.
     """
 
     early: int
     late: int
+    ticks: Ticks | None = None
+    again: bool = True
 
 
 AT_END: Final = Firings(0, 1)
@@ -131,9 +143,12 @@ class WindowPlan:
         timer needed for each key.
         """
         is_plain = self.assigner.event_time and self.firings is not None and self.evictor is None
-        is_default = self.firings == AT_END and not (self.process is not None and clears(self.process))
         if not is_plain:
             return "contents"
+        # a function is told of each window that goes, in the order of time: after their ends only slices that
+        # are windows themselves go like that
+        is_told = self.process is not None and clears(self.process) and self.allowed_lateness_ms > 0
+        is_default = self.firings == AT_END and not is_told
         if type(self.assigner) is SessionWindows:  # a subclass may assign otherwise
             return "sessions" if is_default else "contents"
         if not has_slices(self.assigner):
@@ -172,11 +187,16 @@ def _firings_of(trigger: Trigger, is_kept: bool) -> Firings | None:
     kind = type(trigger)
     if kind is PurgingTrigger and not is_kept:
         return AT_END if _firings_of(trigger.of, is_kept) == AT_END else None  # type: ignore[attr-defined]
+    if kind is ContinuousEventTimeTrigger:
+        return Firings(0, 1, trigger.ticks(), again=False)
     if kind is not AfterWatermark:
         return AT_END if kind is EventTimeTrigger else None
     assert isinstance(trigger, AfterWatermark)
     early, late = trigger.early, trigger.late if is_kept else None
+    ticks = None
+    if type(early) in (ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger):
+        ticks, early = early.ticks(), None  # type: ignore[union-attr]
     if any(type(part) is not CountTrigger for part in (early, late) if part is not None):
         return None
     counts = [getattr(part, "n", usual) for part, usual in ((early, 0), (late, 1))]
-    return Firings(*counts)
+    return Firings(counts[0], counts[1], ticks and ticks._replace(state=f"early/{ticks.state}"))

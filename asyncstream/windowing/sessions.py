@@ -166,7 +166,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _fetch(self, keys: Iterable[Any]) -> None:
         """Have the sessions of these keys in memory, all of them together."""
-        self._sessions.fetch((None, key) for key in keys)
+        self._sessions.fetch(None, keys)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, add = self._key_by, self._aggregate.add
@@ -224,7 +224,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         if not touched:
             self._clean_later(key, session)
-        self._emit(session.start, session.end, [(key, session.held)], self._aggregate)
+        self._emit_one(session.start, session.end, key, session.held, self._aggregate)
 
     def _merge(self, sessions: list[_Session], touched: list[_Session], start: int, end: int) -> _Session:
         """One session for those that `start` to `end` touches, and for that."""
@@ -259,7 +259,7 @@ class SessionWindowOperator(PlainWindowOperator):
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
-                self._emit(session.start, end, [(key, session.held)], self._aggregate)
+                self._emit_one(session.start, end, key, session.held, self._aggregate)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)
@@ -283,6 +283,8 @@ class SessionWindowOperator(PlainWindowOperator):
             sessions.remove(session)
         else:
             self._sessions.remove(None, key)
+        if self._clears:
+            self._clear(session.start, session.end, key)
 
     def due_ms(self) -> int | None:
         end, when = self._waiting.to_fire.earliest(), self._waiting.to_clean.earliest()

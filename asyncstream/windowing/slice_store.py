@@ -14,7 +14,7 @@ are merged as their elements came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -90,6 +90,21 @@ class SliceStore:
         self.table.drop(place)
         self._closed.drop(place)
 
+    def fetch(self, elements: Iterable[tuple[Any, Any]]) -> None:
+        """Have the accumulators in slices of elements, given as (key, timestamp), in memory."""
+        start, end = 0, 0
+        some: list[Any] = []
+        keys_in: dict[Span, list[Any]] = {}
+        for key, timestamp in elements:
+            if type(timestamp) is not int:
+                break  # which is refused at its turn
+            if not start <= timestamp < end:
+                place = start, end = self._slicing.slice_at(timestamp)
+                some = keys_in.setdefault(place, [])
+            some.append(key)
+        for place, some in keys_in.items():
+            self.table.fetch(place, some)
+
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
         table = self.table
@@ -151,7 +166,7 @@ class SliceStore:
         if len(places) == 1:
             return self.table.each(places[0])
         slices = [cells for place in places if (cells := self.table.whole(place))]
-        found: Rows = {} if _follow_one_another(slices) else self._firsts(places)
+        found: Rows = dict(slices.pop(0)) if _follow_one_another(slices) else self._firsts(places)
         for cells in slices:
             self.gather(found, cells)
         return found.items()
@@ -211,14 +226,14 @@ class SliceStore:
             self.numbers = count(number)
 
 
-def _follow_one_another(slices: Iterable[Rows]) -> bool:
-    """Whether each of some slices had all its keys before the next had its first."""
+def _follow_one_another(slices: Sequence[Rows]) -> bool:
+    """Whether there are slices, each of which had all its keys before the next had its first."""
     last = -1
     for cells in slices:
         if next(iter(cells.values()))[-1] < last:
             return False
         last = next(reversed(cells.values()))[-1]
-    return True
+    return bool(slices)
 
 
 def _nothing(key: Any) -> Any:

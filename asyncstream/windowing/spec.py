@@ -59,5 +59,6 @@ class WindowSpec(Spec):
     @property
     def clock(self) -> ClockUse:
         if self.plan.kept != "contents":
-            return ClockUse.NONE
+            ticks = self.plan.firings and self.plan.firings.ticks
+            return ClockUse.MAY_EMIT if ticks and not ticks.event_time else ClockUse.NONE
         return ClockUse.WAITS if self.plan.closes_with_input else ClockUse.MAY_EMIT

@@ -6,34 +6,31 @@ emitted, and what process functions work with.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, ClassVar, Final
+from itertools import chain, islice
+from typing import Any, ClassVar
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.exclusive import give_back, take
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.process import BURST, Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Cell
 from asyncstream.timers import Timer, reached
 from asyncstream.windowing.aggregates import InPlace
 from asyncstream.windowing.contexts import FunctionContext
-from asyncstream.windowing.functions import AggregateFunction
+from asyncstream.windowing.functions import AggregateFunction, clears
+from asyncstream.windowing.fused import Results, results_by
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.upgrade import Contents, contents_of, kind_of
 from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
-__all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp", "in_parts")
+__all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
 LATE = "late"
 """Tag of the side output for elements that came too late for all their windows."""
-
-_PART: Final = 1_000
-"""Keys whose results are made and handed on together; where not all is in memory, their accumulators too."""
 
 check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 """Refuses what cannot be placed in time."""
@@ -106,6 +103,11 @@ class WindowStep(Operator):
     def _count_open(self) -> int:
         """About how many accumulators are held."""
 
+    def _has_room(self) -> bool:
+        """Whether there is room for what the clock makes it emit."""
+        self._emitter.relieve()
+        return self.context.has_room()
+
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
         if not self._plan.assigner.event_time or time_ms + self._lateness_ms > reached(self._reached()):
@@ -147,6 +149,7 @@ class PlainWindowOperator(WindowStep):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
+        self._clears = plan.process is not None and clears(plan.process)
         self._watermark: float = MIN_TIMESTAMP
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -170,37 +173,70 @@ class PlainWindowOperator(WindowStep):
         self,
         start_ms: int,
         end_ms: int,
-        cells: Collection[tuple[Any, Any]],
+        cells: Iterable[tuple[Any, Any]],
         aggregate: AggregateFunction[Any, Any],
     ) -> None:
-        """Emit the results of one window for some keys, given as (key, accumulator)."""
-        last_ms = min(end_ms - 1, MAX_TIMESTAMP)
-        ended_by: BaseException | None = None
-        if self._plan.process is None and isinstance(aggregate, InPlace):
-            try:
-                results = aggregate.results(start_ms, end_ms, cells)
-            except Exception:  # the loop meets it, too, and finds the key
-                pass
-            except BaseException as error:  # and so it does here, unless it came from outside
-                ended_by = error
-            else:
-                self._emitter.extend(results, last_ms)
-                return
-        window, results, key, result_of = TimeWindow(start_ms, end_ms), [], None, aggregate.result
+        """Emit the results of one window at its end for some keys, given as (key, accumulator)."""
+        if self._plan.process is not None:
+            results: Results = partial(self._process_each, aggregate.result)
+        else:
+            results = aggregate.results if isinstance(aggregate, InPlace) else results_by(aggregate.result)
+        last_ms, rest = min(end_ms - 1, MAX_TIMESTAMP), iter(cells)
+        for first in rest:
+            made: list[Any] = []
+            failure = results(start_ms, end_ms, chain((first,), islice(rest, BURST - 1)), made.append)
+            self._emitter.extend(made, last_ms)
+            if failure is not None:
+                raise self._failed_to_emit(start_ms, end_ms, *failure) from failure[1]
+
+    def _process_each(
+        self,
+        result_of: Callable[[Any], Any],
+        start_ms: int,
+        end_ms: int,
+        cells: Iterable[tuple[Any, Any]],
+        emit: object,
+    ) -> tuple[Any, BaseException] | None:
+        """As `Results`: have the process function emit them, and tell it of windows that go with this."""
+        key, window = None, TimeWindow(start_ms, end_ms)
+        process, goes = self._plan.process, self._clears and not self._lateness_ms
+        clear = process.clear if process is not None and goes else None
         try:
             for key, held in cells:
-                if self._plan.process is None:
-                    results.append(new_result((key, start_ms, end_ms, result_of(held))))
-                else:
-                    self._process_window(key, window, result_of(held))
-            self._emitter.relieve()
+                self._process_window(key, window, result_of(held))
+                if clear is not None:
+                    clear(key, self._function_context)
         except BaseException as error:
-            self._emitter.extend(results, last_ms)
+            return key, error
+        return None
+
+    def _emit_one(
+        self, start_ms: int, end_ms: int, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]
+    ) -> None:
+        """Emit the result of one window for one key."""
+        self._emitter.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
+        try:
+            if self._plan.process is None:
+                self._emitter(new_result((key, start_ms, end_ms, aggregate.result(held))))
+            else:
+                self._process_window(key, TimeWindow(start_ms, end_ms), aggregate.result(held))
+        except BaseException as error:
+            raise self._failed_to_emit(start_ms, end_ms, key, error) from error
+        self._emitter.relieve()
+
+    def _clear(self, start_ms: int, end_ms: int, key: Any) -> None:
+        """Tell the process function that a window goes."""
+        window = TimeWindow(start_ms, end_ms)
+        try:
+            self._clear_window(key, window)
+        except BaseException as error:
             self._emitter.flush()
             raise self.blame(Timer(end_ms - 1, key, window), error) from error
-        self._emitter.extend(results, last_ms)
-        if ended_by is not None:
-            raise ended_by
+
+    def _failed_to_emit(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> BaseException:
+        """The error to raise when a window's result for `key` could not be made, after those that could."""
+        self._emitter.flush()
+        return self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """
@@ -210,19 +246,22 @@ class PlainWindowOperator(WindowStep):
         """
         keys: list[Any] = []
         failure: BaseException | None = None
+        key_by = self._key_by
         try:
             for value in values:
-                key = self._key_by(value)
+                key = key_by(value)
                 hash(key)
                 keys.append(key)
         except BaseException as error:
             failure = error
         rest = iter(keys)
+        if failure is None:
+            return keys, partial(next, rest)  # of whatever element
 
         def next_key(value: Any) -> Any:
             for key in rest:
                 return key
-            raise failure or InternalError("there are more elements than keys")
+            raise failure
 
         return keys, next_key
 
@@ -235,10 +274,3 @@ class PlainWindowOperator(WindowStep):
             except (TypeError, ValueError) as better:
                 return self.blame(value, better)
         return self.blame(value, error)
-
-
-def in_parts(cells: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
-    """Some keys with accumulators at a time, so that neither results nor what is fetched for them pile up."""
-    rest = iter(cells)
-    while some := list(islice(rest, _PART)):
-        yield some

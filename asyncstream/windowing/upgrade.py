@@ -25,6 +25,7 @@ from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.slices import Slicing, Span, slicing_of
+from asyncstream.windowing.triggers import Ticks
 
 __all__ = (
     "RULES",
@@ -119,15 +120,14 @@ def kind_of(state: Any) -> Kept | None:
 def contents_of(state: Any, plan: WindowPlan) -> Contents:
     """What a snapshot of any kind of operator holds, or of version 0.2."""
     kind = kind_of(state)
-    counts = {name: (state if kind is None else state["cells"])[name] for name in COUNTERS}
     if kind is None:
-        tables, kinds = _function_state(state)
-        panes = list(_panes(state["contents"], state["merging"], state["timers"]["event"]))
-        return Contents(panes, tables, {**kinds, **counts})
-    panes = _GIVE[kind](state, plan)
-    beside = ("key/", "window/", "trigger/")
+        state, kind = upgraded_contents(state), "contents"
+    beside = ("key/", "window/", "trigger/", *(["timers/"] if kind == "panes" else []))
     tables = {name: rows for name, rows in state["tables"].items() if name.startswith(beside)}
-    return Contents(panes, tables, {**counts, **{name: state["cells"][name] for name in ("key", "window")}})
+    if kind == "contents" and plan.kept == "panes" and plan.firings is not None and plan.firings.ticks:
+        tables |= _ticks(state["tables"], plan.firings.ticks)
+    cells = {name: state["cells"][name] for name in (*COUNTERS, "key", "window")}
+    return Contents(_GIVE[kind](state, plan), tables, cells)
 
 
 # ------------------------------------------------------------------ what each kind gives
@@ -144,6 +144,16 @@ def _panes(contents: Iterable[Any], merging: Iterable[Any], event_timers: Iterab
             yield Pane(key, window, held_by.pop((key, window)), True)
     for (key, window), held in held_by.items():
         yield Pane(key, window, held, False)
+
+
+def _ticks(tables: Mapping[str, Any], ticks: Ticks) -> dict[str, Any]:
+    """The timers of ticks: in event time those before the last millisecond of their window."""
+    name = "timers/event" if ticks.event_time else "timers/processing"
+    kept = [
+        (timestamp, [row for row in rows if not ticks.event_time or timestamp < row[0][1][1] - 1])
+        for timestamp, rows in tables.get(name, ())
+    ]
+    return {name: [[timestamp, rows] for timestamp, rows in kept if rows]}
 
 
 def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
@@ -254,8 +264,7 @@ def whole_windows(
 
 def upgraded_contents(state: Mapping[str, Any]) -> Snapshot:
     """Of version 0.2, what `WindowOperator` remembered."""
-    function, kinds = _function_state(state)
-    trigger, trigger_kinds = keyed_state("trigger", state["trigger"])
+    kept = {name: keyed_state(name, state[name]) for name in ("key", "window", "trigger")}
     merging: dict[Any, list[Any]] = {}
     for key, window, place in state["merging"]:
         merging.setdefault(key, []).append([window, place])
@@ -264,13 +273,18 @@ def upgraded_contents(state: Mapping[str, Any]) -> Snapshot:
         "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
         **timers(state["timers"]),
     }
-    cells = {name: state[name] for name in ("anchor_ms", "late_dropped", "outside_windows")}
-    return Contents([], {**function, **trigger}, kinds).snapshot(tables, {**cells, "trigger": trigger_kinds})
+    cells: dict[str, Any] = {name: state[name] for name in ("anchor_ms", *COUNTERS)}
+    for name, (rows, kinds) in kept.items():
+        tables |= rows
+        cells[name] = kinds
+    return Contents([]).snapshot(tables, cells)
 
 
 def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
     """A snapshot for `WindowOperator`: each window of each key has timers of its own."""
     set_timers: list[tuple[int, Any, Any]] = []
+    for timestamp, rows in found.tables.get("timers/event", ()):
+        set_timers += [(timestamp, key, window) for (key, window), _ in rows]
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in found.panes:
         last_ms = window[1] - 1
@@ -284,7 +298,7 @@ def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
     tables = {
         "contents": by_namespace((window, key, held) for key, window, held, _ in found.panes),
         "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
-        **timers({"event": set_timers, "processing": ()}),
+        **timers({"event": set_timers}),
     }
     return found.snapshot(tables, {"anchor_ms": None, "trigger": {}})
 
@@ -337,10 +351,3 @@ def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
         for name in ("open", "done")
     }
     return found.snapshot({"slices": [], **tables}, {**cells, "in_order": in_order})
-
-
-def _function_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of version 0.2, the tables and cells of a process function."""
-    of_key, key_kinds = keyed_state("key", state["key"])
-    of_window, window_kinds = keyed_state("window", state["window"])
-    return {**of_key, **of_window}, {"key": key_kinds, "window": window_kinds}

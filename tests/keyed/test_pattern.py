@@ -13,6 +13,7 @@ from asyncstream import Match, Pattern, PatternMatches, Pipeline, PipelineError,
 from asyncstream.keyed import MatchingSpec
 from asyncstream.testing import harness
 from tests.keyed.rig import ADVANCES, Rig, Steps, key_of, steps
+from tests.tiers import examples
 
 
 def letter(wanted: str) -> Any:
@@ -284,7 +285,7 @@ def _skipping(matches: list[Any]) -> Iterator[Any]:
             yield taken
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(0, 3), max_size=7), st.lists(STAGES, min_size=1, max_size=3), st.integers(0, 7))
 def test_every_way_through_one_key_is_found_once(values: list[int], drawn: Any, restart: int) -> None:
     """Elements one after the other, so that all of contiguity and repetition comes up."""

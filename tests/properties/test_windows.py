@@ -25,6 +25,8 @@ from asyncstream.windowing import (
     AfterWatermark,
     Aggregates,
     Collect,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     Count,
     CountDistinct,
     CountTrigger,
@@ -66,12 +68,12 @@ KEYS = st.sampled_from("aabbc")
 
 
 @st.composite
-def scripts(draw: st.DrawFn, restarts: bool = True) -> list[Step]:
+def scripts(draw: st.DrawFn, restarts: bool = True, clock: bool = False) -> list[Step]:
     """Elements about the watermark, some far behind; rising watermarks; restarts; the end of time."""
     script: list[Step] = []
     watermark = draw(st.integers(-30, 30))
-    number = 0
-    kinds = ["el"] * 6 + ["wm"] * 3 + (["restart"] * 2 if restarts else [])
+    number, now = 0, 0
+    kinds = ["el"] * 6 + ["wm"] * 3 + (["restart"] * 2 if restarts else []) + (["pt"] * 3 if clock else [])
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=40)):
         if kind == "el":
             number += 1
@@ -80,6 +82,9 @@ def scripts(draw: st.DrawFn, restarts: bool = True) -> list[Step]:
         elif kind == "wm":
             watermark += draw(st.integers(1, 9))
             script.append(("wm", watermark))
+        elif kind == "pt":
+            now += draw(st.integers(1, 6))
+            script.append(("pt", now))
         else:
             script.append(("restart",))
     if draw(st.booleans()):
@@ -116,6 +121,16 @@ COUNTED: list[Trigger | None] = [
 ]
 
 LATENESS = st.sampled_from([0, 1, 5, 12, 20])
+
+INTERVALS = st.integers(1, 8).map(ms)
+TICKING = st.one_of(
+    INTERVALS.map(ContinuousEventTimeTrigger),
+    st.builds(
+        AfterWatermark,
+        early=INTERVALS.map(ContinuousEventTimeTrigger) | INTERVALS.map(ContinuousProcessingTimeTrigger),
+        late=st.none() | st.just(CountTrigger(2)),
+    ),
+)
 
 
 def general(plan: WindowPlan) -> Callable[[], Operator]:
@@ -161,6 +176,50 @@ def test_fast_operators_give_what_the_general_one_gives(
             assert sorted(map(told, one.panes(plan))) == sorted(map(told, other.panes(plan)))
 
 
+@settings(max_examples=120, deadline=None)
+@given(
+    scripts(clock=True),
+    st.integers(1, 14),
+    st.integers(0, 9),
+    LATENESS,
+    TICKING,
+    st.booleans(),
+    st.booleans(),
+)
+def test_windows_that_fire_by_time_do_so_as_with_the_general_operator(
+    script: list[Step], size: int, offset: int, lateness: int, trigger: Trigger, tells: bool, on_disk: bool
+) -> None:
+    assigner = TumblingWindows(ms(size), offset=ms(offset % size))
+    plan = WindowPlan(assigner, trigger, allowed_lateness_ms=lateness, aggregate=ORDERED)
+    assert plan.kept == "panes"
+
+    def made(make: Callable[..., Operator]) -> Callable[[], Operator]:
+        return lambda: make(itemgetter(0), replace(plan, process=Telling() if tells else None))
+
+    def ticks(run: Harness) -> list[Any]:
+        tables = run.operator.snapshot()["tables"]
+        kept = [*tables.get("trigger/tick", ()), *tables.get("trigger/early/tick", ())]
+        return sorted((*window, *row) for window, rows in kept for row in rows)
+
+    one = Harness(made(WindowOperator))
+    expected = one.run(script)
+    event("fires early" if any(kind == "out" for kind, *_ in expected) else "fires late")
+    for makers in ([window_operator], [window_operator, WindowOperator], [WindowOperator, window_operator]):
+        for batched in (False, True):
+            other = Harness(*map(made, makers), on_disk=on_disk)
+            assert other.run(script, batched) == expected
+            assert firing(one.panes(plan)) == firing(other.panes(plan))
+            assert other.operator.due_ms() == one.operator.due_ms()
+            assert ticks(one) == ticks(other)
+
+
+class Telling(ProcessWindowFunction[Any]):
+    """Emits what its window came to."""
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Callable[[Any], None]) -> None:
+        out((key, ctx.window, contents))
+
+
 class Remembering(ProcessWindowFunction[Any]):
     """Tells how often a window has fired, and which ones of its key have gone."""
 
@@ -186,9 +245,40 @@ def test_windows_go_for_a_function_as_they_do_with_the_general_one(
     # otherwise one window goes when another fires, and which is first hangs on when their keys first came
     assume(not lateness or lateness % size)
     plan = WindowPlan(TumblingWindows(ms(size)), trigger, None, lateness, ORDERED)
+    check_is_as_the_general_one(plan, Remembering, script, on_disk, "key/gone", "window/firings")
+
+
+class Gone(Remembering):
+    """The same where windows may merge: it tells which ones of its key have gone."""
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Callable[[Any], None]) -> None:
+        out((key, ctx.window, contents, ctx.key_state(self.gone).get()))
+
+    def clear(self, key: Any, ctx: Any) -> None:
+        ctx.key_state(self.gone).add(ctx.window.start_ms)
+
+
+@settings(max_examples=200, deadline=None)
+@given(scripts(), assigners(), st.booleans())
+def test_windows_that_share_elements_go_for_a_function_as_they_do_with_the_general_one(
+    script: list[Step], assigner: WindowAssigner, on_disk: bool
+) -> None:
+    plan = WindowPlan(assigner, aggregate=ORDERED)
+    assert plan.kept == replace(plan, process=Gone()).kept != "contents"
+    check_is_as_the_general_one(plan, Gone, script, on_disk, "key/gone")
+
+
+def check_is_as_the_general_one(
+    plan: WindowPlan, process: type[Remembering], script: list[Step], on_disk: bool, *names: str
+) -> None:
+    """Results and these tables are those of the general operator, also where one goes on from the other."""
 
     def made(make: Callable[..., Operator]) -> Callable[[], Operator]:
-        return lambda: make(itemgetter(0), replace(plan, process=Remembering()))
+        return lambda: make(itemgetter(0), replace(plan, process=process()))
+
+    def left(run: Harness) -> list[list[Any]]:
+        tables = run.operator.tables
+        return [sorted(tables[name].items()) if name in tables else [] for name in names]
 
     one = Harness(made(WindowOperator))
     expected = one.run(script)
@@ -196,12 +286,7 @@ def test_windows_go_for_a_function_as_they_do_with_the_general_one(
         for batched in (False, True):
             other = Harness(*map(made, makers), on_disk=on_disk)
             assert other.run(script, batched) == expected
-            names = ("key/gone", "window/firings")
-            assert [by_key(other, name) for name in names] == [by_key(one, name) for name in names]
-
-
-def by_key(run: Harness, name: str) -> list[Any]:
-    return sorted(run.operator.tables[name].items()) if name in run.operator.tables else []
+            assert left(other) == left(one)
 
 
 def firing(panes: list[Pane]) -> list[Any]:

@@ -11,7 +11,7 @@ from asyncstream.keyed import INSERT, Change, ChangeLog, DeduplicateSpec, Ranks,
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.spec import Spec
 from asyncstream.state import TimeToLive
-from tests.on_disk import bring_away, keep_on_disk
+from tests.on_disk import IN_MEMORY_AND_ON_DISK, bring_away, keep_on_disk
 from tests.operators.recorder import Recorder, W
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
@@ -111,7 +111,7 @@ def counts(case: Case, operator: Operator) -> dict[str, int]:
     return {"state": metrics["state_entries"], "event_timers": metrics.get("event_timers", 0)}
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@IN_MEMORY_AND_ON_DISK
 @pytest.mark.parametrize("case", cases(FILE, "dedup", "topn"))
 def test_does_what_flink_does(case: Case, on_disk: bool) -> None:
     records, final = play(case, on_disk=on_disk)

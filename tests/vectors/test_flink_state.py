@@ -24,6 +24,7 @@ from asyncstream.state import (
     ValueDescriptor,
 )
 from asyncstream.windowing import Mean
+from tests.on_disk import IN_MEMORY_AND_ON_DISK
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, play
@@ -136,7 +137,7 @@ def run(
 
 
 @pytest.mark.parametrize("case", cases("flink_keyed_state.jsonl", "keyed_state"))
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@IN_MEMORY_AND_ON_DISK
 def test_state_of_all_kinds_does_what_flinks_does(case: Case, on_disk: bool) -> None:
     def ttl(name: str) -> TimeToLive | None:
         duration_ms = case["ttl"].get(name)
@@ -155,7 +156,7 @@ def test_state_of_all_kinds_does_what_flinks_does(case: Case, on_disk: bool) -> 
 
 
 @pytest.mark.parametrize("case", cases("flink_ttl.jsonl", "ttl"))
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@IN_MEMORY_AND_ON_DISK
 def test_time_to_live_is_flinks(case: Case, on_disk: bool) -> None:
     if case["visibility"] == LEFT_OUT:
         pytest.skip("no mode reads what has expired")

@@ -12,6 +12,7 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import KeyedProcessOperator
 from asyncstream.state import KeyedState, ValueDescriptor
 from asyncstream.timers import TimerService
+from tests.on_disk import IN_MEMORY_AND_ON_DISK
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, play
@@ -122,7 +123,7 @@ def run(case: Case, *, on_disk: bool) -> tuple[list[dict[str, Any]], dict[str, i
 
 
 @pytest.mark.parametrize("case", cases(FILE, "keyed_process", "internal_timers"))
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@IN_MEMORY_AND_ON_DISK
 def test_does_what_flink_does(case: Case, on_disk: bool) -> None:
     records, final = run(case, on_disk=on_disk)
     assert canonical(case, records) == canonical(case, case["expected"])

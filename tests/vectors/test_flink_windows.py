@@ -23,11 +23,12 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
+from asyncstream.windowing.ticking import TickingWindowOperator
 from asyncstream.windowing.upgrade import contents_of
-from tests.on_disk import bring_away, keep_on_disk
+from tests.on_disk import IN_MEMORY_AND_ON_DISK, bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
-from tests.vectors.windows import Traced, assigner, comparable_counts, evictor, trigger
+from tests.vectors.windows import Traced, TracedTicks, assigner, comparable_counts, evictor, trigger
 
 FILE = "flink_windows.jsonl"
 
@@ -60,7 +61,7 @@ class Listing(ProcessWindowFunction[WindowResult]):
     def process(
         self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[WindowResult], None]
     ) -> None:
-        is_untraced = self.where["untraced"] and self.where["step"] == "wm"
+        is_untraced = self.where["untraced"] and self.where["step"] == "wm" and self.where["timer"] is None
         if is_untraced:
             self.where["cb"] += 1
         values: Any = [value for _, value in contents]
@@ -99,8 +100,8 @@ class Log(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         for value, timestamp in pairs(values, timestamps):
             record = {self.kind: list(value), "ts": timestamp}
-            if self.where["untraced"] and self.where["step"] == "wm":
-                # a fast operator: it emits nothing but results at the window's end
+            if self.where["untraced"] and self.where["step"] == "wm" and self.where["timer"] is None:
+                # a fast operator: it emits nothing but results at the window's end, ticks aside
                 self.where["cb"] += not self.where["told"]  # a function has counted what it was called for
                 record |= {"t": ["e", timestamp], "cb": self.where["cb"]}
             self.where["log"](record)
@@ -148,12 +149,13 @@ def run(
         return element[0]
 
     def opened() -> Operator:
-        described = plan(case, where)
+        described = where["plan"] = plan(case, where)
         operator = window_operator(key_by, described)
         where["told"] = described.process is not None
         where["untraced"] = type(operator) is not WindowOperator and path == "chosen"
-        if not where["untraced"]:
-            operator = Traced(key_by, described)
+        ticks = where["untraced"] and type(operator) is TickingWindowOperator
+        if ticks or not where["untraced"]:
+            operator = (TracedTicks if ticks else Traced)(key_by, described)
             operator.where = where
         operator.out = Log("out", where)
         if case["side_output"]:
@@ -181,13 +183,13 @@ def run(
                 operator = opened()
                 operator.restore(kept)
             else:
-                records.append({"op": number, "probe": counts(operator, plan(case, where))})
+                records.append({"op": number, "probe": counts(operator, where["plan"])})
             if on_disk:
                 bring_away(operator.tables)
     except AsyncStreamError as error:
         records.append({"op": where["op"], "err": type(error).__name__})
         return records, None
-    return records, counts(operator, plan(case, where))
+    return records, counts(operator, where["plan"])
 
 
 def counts(operator: Operator, described: WindowPlan) -> dict[str, int]:
@@ -208,7 +210,7 @@ def comparable(record: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", ["general", "chosen"])
 @pytest.mark.parametrize("case", cases(FILE, "window"))
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@IN_MEMORY_AND_ON_DISK
 def test_does_what_flink_does(case: Case, path: str, on_disk: bool) -> None:
     records, final = run(case, path, on_disk=on_disk)
     expected = [comparable(record) for record in case["expected"]]

@@ -31,6 +31,7 @@ from asyncstream.windowing import (
     WindowOperator,
 )
 from asyncstream.windowing.merging import Merge
+from asyncstream.windowing.ticking import TickingWindowOperator
 
 
 def ms(count: int) -> timedelta:
@@ -65,6 +66,22 @@ class Traced(WindowOperator):
             fires = super()._on_timer(timestamp, key, window, event_time)
             self._emitter.flush()
             return fires
+        finally:
+            self.where["timer"] = None
+
+
+class TracedTicks(TickingWindowOperator):
+    """Tells the log which tick is firing."""
+
+    where: dict[str, Any]
+
+    def _on_timer(self, tick: int, key: Any, window: Any) -> None:
+        self._emitter.flush()
+        self.where["timer"] = ["e" if self._ticks.event_time else "p", tick]
+        self.where["cb"] += 1
+        try:
+            super()._on_timer(tick, key, window)
+            self._emitter.flush()
         finally:
             self.where["timer"] = None
 

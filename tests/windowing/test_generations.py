@@ -36,6 +36,7 @@ from asyncstream.windowing import (
     WindowPlan,
     window_operator,
 )
+from tests.tiers import examples
 from tests.windowing.harness import Harness, Step, ms
 
 VALUE = itemgetter(1)
@@ -198,7 +199,7 @@ class Run(Harness):
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(program=programs(), lateness=st.sampled_from([0, 3, 8]))
 def test_cuts_and_crashes_leave_results_as_they_are(
     name: str, on_disk: bool, program: list[Step], lateness: int

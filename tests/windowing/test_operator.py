@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import InternalError, PipelineError, UserFunctionError
-from asyncstream.operators.base import Operator
-from asyncstream.state import ValueDescriptor
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.process import BURST
+from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import (
     AfterWatermark,
     AggregateFunction,
@@ -89,8 +91,10 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(SessionWindows(size), aggregate=SUM) is SessionWindowOperator
     assert choice(TumblingWindows(size), aggregate=SUM, process=Plain()) is PaneWindowOperator
     assert choice(TumblingWindows(size), aggregate=SUM, process=Telling()) is PaneWindowOperator  # it clears
-    assert choice(SlidingWindows(size, slide), aggregate=SUM, process=Telling()) is WindowOperator
-    assert choice(SessionWindows(size), aggregate=SUM, process=Telling()) is WindowOperator
+    assert choice(SlidingWindows(size, slide), aggregate=SUM, process=Telling()) is PaneWindowOperator
+    assert choice(SlidingWindows(size, slide), None, None, 5, SUM, Telling()) is WindowOperator
+    assert choice(SessionWindows(size), aggregate=SUM, process=Telling()) is SessionWindowOperator
+    assert choice(SessionWindows(size), None, None, 5, SUM, Telling()) is WindowOperator
     assert choice(TumblingWindows(size)) is PaneWindowOperator
     assert choice(SlidingWindows(size, slide), process=Plain()) is PaneWindowOperator
     assert choice(SessionWindows(size)) is SessionWindowOperator
@@ -231,6 +235,37 @@ def test_an_aggregate_without_merge_is_refused_for_sessions_only() -> None:
 
 
 # Counting
+
+
+class Batches(Operator):
+    """Notes how many results come at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def process_batch(self, values: Any, timestamps: Any) -> None:
+        self.sizes.append(len(values))
+
+    def advance_watermark(self, timestamp: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("make", [WindowOperator, window_operator])
+@pytest.mark.parametrize("process", [False, True], ids=["plain", "process"])
+def test_the_results_of_many_keys_are_handed_on_in_parts(
+    make: Callable[..., Operator], process: bool
+) -> None:
+    keys = 4 * BURST + 1
+    plan = WindowPlan(TumblingWindows(ms(10)), aggregate=COUNT, process=Plain() if process else None)
+    operator, found = make(itemgetter(0), plan), Batches()
+    operator.out = found
+    operator.open(OperatorContext())
+    operator.process_batch([(key, 1) for key in range(keys)], [1] * keys)
+    operator.advance_watermark(MAX_TIMESTAMP)
+    operator.close()
+    assert max(found.sizes) <= BURST
+    assert sum(found.sizes) == keys
 
 
 def test_windows_of_a_count() -> None:
@@ -375,6 +410,43 @@ def test_a_process_function_gets_the_result_of_the_aggregate_and_keeps_state() -
     assert run.operator.metrics()["windows_open"] == 0
 
 
+class Clearing(ProcessWindowFunction[Any]):
+    """Tells which windows of its key go, and when."""
+
+    gone = ListDescriptor[Any]("gone")
+
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> None:
+        ctx.window_state(ValueDescriptor[int]("firings")).set(1)
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        ctx.window_state(ValueDescriptor[int]("firings")).clear()
+        ctx.key_state(self.gone).add(ctx.window.start_ms)
+
+
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(10), ms(5))])
+@pytest.mark.parametrize("after", [0, 5, 20])
+@pytest.mark.parametrize("make", [window_operator, WindowOperator])
+def test_windows_that_live_on_are_cleared_when_lateness_has_become_less(
+    make: Callable[..., Operator], after: int, assigner: WindowAssigner
+) -> None:
+    def maker(lateness: int) -> Callable[[], Operator]:
+        plan = WindowPlan(assigner, None, None, lateness, Sum(itemgetter(1)), Clearing())
+        return lambda: make(itemgetter(0), plan)
+
+    run = Harness(maker(20), maker(after))
+    for key, timestamp in (("a", 5), ("b", 7), ("a", 16)):
+        run.element((key, 1), timestamp)
+    run.watermark(15)  # those that begin at 0 and 5 have fired, and may do so again
+    fired, open_ = ([0, 5], [10, 15]) if isinstance(assigner, SlidingWindows) else ([0], [10])
+    assert len(rows(run, "window/")) == len(fired)
+    run.restart()
+    run.watermark(16)
+    run.watermark(MAX_TIMESTAMP)
+    [(_, gone)] = rows(run, "key/gone")
+    assert {key: sorted(starts) for key, starts in gone} == {"a": fired + open_, "b": fired}
+    assert rows(run, "window/") == []
+
+
 def test_sessions_have_no_window_state() -> None:
     run = harness(WindowPlan(SessionWindows(ms(10)), process=Telling()))
     run.element(("a", 1), 5)
@@ -442,6 +514,47 @@ def test_early_ticks_of_processing_time_stop_with_the_window() -> None:
     run.time(500)
     assert values(run) == [1, 1, 1]
     assert run.operator.metrics()["processing_timers"] == 0
+
+
+@pytest.mark.parametrize("ticks", [ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger])
+def test_ticks_go_on_where_another_operator_takes_over(ticks: Callable[..., Trigger]) -> None:
+    plans = [
+        WindowPlan(
+            TumblingWindows(ms(100)),
+            AfterWatermark(early=ticks(ms(10)), late=DeltaTrigger(lambda one, other: other[1] - one[1], 5)),
+            allowed_lateness_ms=lateness,
+            aggregate=Count(),
+        )
+        for lateness in (0, 20, 0)  # within it, the general operator asks the trigger about late elements
+    ]
+    assert [plan.kept for plan in plans] == ["panes", "contents", "panes"]
+    run = Harness(*(partial(window_operator, itemgetter(0), plan) for plan in plans))
+    run.element(("a", 1), 1)
+    for now in (25, 45, 65):
+        run.time(now)
+        run.watermark(now)
+        assert values(run) == [1, 1]
+        run.restart()
+    run.watermark(99)
+    run.time(500)
+    assert values(run) == ([1] * 4 if ticks is ContinuousEventTimeTrigger else [1])
+    assert rows(run, "trigger/") == rows(run, "timers/") == []
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_a_key_keeps_its_tick_when_earlier_elements_come_after_a_restart(general: bool) -> None:
+    run = harness(
+        WindowPlan(TumblingWindows(ms(30)), ContinuousEventTimeTrigger(ms(10)), aggregate=Count()), general
+    )
+    run.element(("a", 1), 15)
+    run.watermark(5)
+    run.restart()
+    run.element(("a", 2), 2)  # it is not known again yet how far event time had come
+    found = []
+    for watermark in (12, 20, 29):
+        run.watermark(watermark)
+        found.append(values(run))
+    assert found == [[], [2], [2]]
 
 
 def test_ticks_on_a_global_window_end_with_time() -> None:

@@ -18,7 +18,6 @@ pipeline do both. So no source waits for elements that windows hold to be acknow
 long it bears that.
 """
 
-import warnings
 from typing import Any, Final
 
 from asyncstream.windowing.policies.events import Event, EventQueue
@@ -96,9 +95,6 @@ FORMER: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    now = FORMER[name]
-    message = f"{__name__}.{name} is now {now.__name__}; the old name goes with version 0.4"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return now
+    from asyncstream.former_names import former_name
+
+    return former_name(__name__, name, FORMER, __name__ + ".{name} is now {now}")

@@ -1,0 +1,133 @@
+"""
+Windows that also fire by time before their end, each for all keys together: `panes` with ticks.
+
+Theory. A key's first tick in a window follows from its first element there, each tick sets the next, and
+those of a window that has fired at its end are forgotten. `ContinuousEventTimeTrigger` and
+`ContinuousProcessingTimeTrigger` do that for `WindowOperator`, by asking for timers and for state. Here the
+operator knows it of them (`Trigger.ticks`), so no trigger is asked, and nothing is looked up for a further
+element. What is kept is the same, so each operator goes on with what another kind has kept.
+
+The last millisecond of a window is its last tick. In event time that is the end at which it fires anyway, so
+there is no timer for it. Windows do not overlap here, so ticks of event time never tie with another's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import OperatorContext
+from asyncstream.state import MISSING, Table
+from asyncstream.timers import TimerService
+from asyncstream.windowing.panes import PaneWindowOperator
+from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.slices import Span
+
+__all__ = ("TickingWindowOperator",)
+
+
+class TickingWindowOperator(PaneWindowOperator):
+    """
+    Windows that do not overlap, with an aggregate, and ticks before their end.
+
+    Emits besides at the ticks; those of the clock wait while there is no room.
+    Snapshot holds: accumulators by window and key, and for each of these the next tick, with its timer.
+    """
+
+    def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
+        super().__init__(key_by, plan)
+        if self._firings.ticks is None:
+            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        self._ticks = self._firings.ticks
+        self._next = self.tables.declare(
+            Table(f"trigger/{self._ticks.state}", namespace_of=tuple, may_be_away=True)
+        )
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._timers = timers = TimerService(
+            self._on_timer,
+            self._on_timer,
+            context.wake_at,
+            self._has_room,
+            context.wake_with_room,
+            tables=self.tables,
+            namespace_of=tuple,
+        )
+        self._register = timers.event.register if self._ticks.event_time else timers.register_processing
+
+    def metrics(self) -> dict[str, int]:
+        return {**super().metrics(), **self._timers.metrics()}
+
+    # ------------------------------------------------------------------ ticks
+
+    def _begin(self, window: Span, key: Any, timestamp: int) -> None:
+        if self._in_order and self._next.peek(window, key) is not MISSING:
+            return  # it comes back to a window that is to fire again
+        time_ms = timestamp if self._ticks.event_time else self.context.clock.now_ms()
+        self._set(self._ticks.first(time_ms, window[1] - 1), key, window)
+
+    def _set(self, tick: int, key: Any, window: Span) -> None:
+        self._next.put(window, key, tick)
+        if tick < window[1] - 1 or not self._ticks.event_time:
+            self._register(tick, key, window)
+
+    def _on_timer(self, tick: int, key: Any, window: Span) -> None:
+        if self._next.peek(window, key) != tick:
+            return
+        if tick < window[1] - 1:
+            self._set(self._ticks.after(tick, window[1] - 1), key, window)
+        held = (self._windows.peek if self._in_order else self._slices.merged)(window, key)
+        if held is not MISSING:
+            self._emit_one(*window, key, held, self._aggregate)
+
+    def _drop_ticks(self, window: Span) -> None:
+        if not self._ticks.event_time:
+            for key, tick in self._next.each(window):
+                self._timers.processing.delete(tick, key, window)
+        self._next.drop(window)
+
+    # ------------------------------------------------------------------ time
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._catch_up()
+        super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        self._timers.advance_clock(now_ms)
+        self._emitter.flush()
+
+    def end_input(self) -> None:
+        self._catch_up()
+        super().end_input()
+
+    def _catch_up(self) -> None:
+        """Nothing follows: what waits for room comes now."""
+        self._timers.catch_up(self.context.clock.now_ms() - 1)
+        self._emitter.flush()
+
+    def due_ms(self) -> int | None:
+        due = (super().due_ms(), self._timers.event.earliest())
+        return min((when for when in due if when is not None), default=None)
+
+    def _fire(self, watermark: float) -> None:
+        super()._fire(watermark)
+        self._timers.event.advance(watermark, self._on_timer)
+
+    def _fire_window(self, window: Span) -> None:
+        self._timers.event.advance(window[1] - 2, self._on_timer)
+        if self._firings.again or not self._lateness_ms:
+            self._drop_ticks(window)
+        super()._fire_window(window)
+
+    def _clean_up(self, place: Span, is_slice: bool) -> None:
+        self._timers.event.advance(place[1] - 2 + self._lateness_ms, self._on_timer)
+        super()._clean_up(place, is_slice)
+        self._drop_ticks(place)
+
+    def restored(self) -> None:
+        super().restored()
+        self._timers.restored()
