@@ -91,10 +91,10 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
-    def add(self, value: float) -> None:
-        """One value more."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
+    def add(self, value: float, count: int = 1) -> None:
+        """One value more, or `count` equal ones."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._total += value * count
 
     def add_since(self, starts: Iterable[float], now: float) -> None:
         """How long it is from each of these times until now."""
@@ -126,11 +126,11 @@ class Timings:
         self._previous = self._before = self._present.read()  # of one generation, and of all before that
         self._ends = -inf
 
-    def add(self, seconds: float, now: float) -> None:
-        """A duration that ends now."""
+    def add(self, seconds: float, now: float, count: int = 1) -> None:
+        """A duration that ends now, or `count` equal ones."""
         if now >= self._ends:
             self._turn(now)
-        self._present.add(seconds)
+        self._present.add(seconds, count)
 
     def add_since(self, starts: Iterable[float], now: float) -> None:
         """Durations from each of these times until now."""

@@ -1,7 +1,8 @@
 """
 The async wait: many calls of an async function at once, their results in the order that was asked for.
 
-Read `queues` first (what order means), then `operator` (the theory of the worker pool stands above it).
+Read `queues` first (what order means), then `operator` (the theory of the worker pool stands above it)
+and `pool` (its workers).
 `batch_jobs` is for calls that take hours: jobs at a provider, parked in checkpoints.
 Other systems call this `mapAsync`; the name is Flink's.
 """

@@ -36,8 +36,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
-from asyncstream.async_wait.entries import Finished, Known, entry_of, inbox_item
-from asyncstream.async_wait.promise import DROPPED, PENDING, Passage, Promise, Routed, Several
+from asyncstream.async_wait.entries import Finished, entry_of, inbox_item
+from asyncstream.async_wait.promise import (
+    DROPPED,
+    PENDING,
+    Passage,
+    Promise,
+    Routed,
+    Several,
+    completed,
+    pending,
+)
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.elements import (
     MAX_TIMESTAMP,
@@ -203,17 +212,12 @@ class BatchJobs(Intake):
     # ------------------------------------------------------------------ elements
 
     def _promise(self, value: Any, timestamp: int | None) -> Promise:
-        promise = Promise()
-        promise.value, promise.timestamp, promise.outcome = value, timestamp, PENDING
-        promise.started = promise.origin = None
+        promise = pending(value, timestamp)
         self._queue.add(promise)
         return promise
 
     def _add_control(self, control: Control) -> None:
-        promise = Promise()
-        promise.value, promise.timestamp, promise.outcome = None, None, Passage(control)
-        promise.started = promise.origin = None
-        self._queue.add_control(promise)
+        self._queue.add_control(completed(None, None, Passage(control)))
         self._accepted()
 
     def _accepted(self) -> None:
@@ -383,7 +387,7 @@ class BatchJobs(Intake):
             job.parked, job.is_kept = parked, True
             jobs.append(job)
         for number, *entry in state["entries"]:
-            value, stamp = inbox_item(entry, call_all=False)
+            value, stamp, _ = inbox_item(entry, call_all=False)
             if isinstance(stamp, Watermark | IdleStatus | EndOfInput):
                 self._add_control(stamp)
             elif isinstance(stamp, Finished):
@@ -391,7 +395,7 @@ class BatchJobs(Intake):
                 promise.outcome = stamp.outcome
                 self._queue.finish(promise)
             else:
-                promise = self._promise(value, stamp.timestamp if isinstance(stamp, Known) else stamp)
+                promise = self._promise(value, stamp)
                 (self._gathered if number < 0 else jobs[number].promises).append(promise)
         for job in jobs:
             self._start(job)

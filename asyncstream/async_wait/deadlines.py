@@ -6,24 +6,118 @@ and one `call_at` handle do, for a fraction of what a timer per call costs. Only
 are ever entered. A call that ends leaves its entry behind, to be passed over when it is due.
 
 An entry names workers, and not the promises of their calls, which would keep elements alive that are long
-done. That the call is still the same is told by when it was stamped. So no two stamps are equal, even where
-the loop's clock ticks in milliseconds (uvloop) and a worker takes up another call within one tick.
+done. That the call is still the same is told by its stamp, which it shares only with those that began before
+the same turn. Of elements of a block it names the places, for they began in order, and a block lets go of
+elements that have left it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from math import inf, nextafter
+from collections.abc import Callable, Iterator, Set
+from typing import Protocol
 
+from asyncstream.async_wait.blocks import Block
 from asyncstream.async_wait.promise import Promise
+from asyncstream.async_wait.timing import Stamp
 from asyncstream.async_wait.worker import Worker
 
-__all__ = ("Deadlines",)
+__all__ = ("Began", "BegunInBlock", "Calls", "Deadlines")
 
 CLOCK_SLACK = 0.0005
 """Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
+
+
+class Calls(Protocol):
+    """Calls that have begun together."""
+
+    def __len__(self) -> int:
+        """How many are remembered, those that have ended included."""
+
+    def is_running(self) -> bool:
+        """Whether one of them has not ended."""
+
+    def forget_ended(self) -> None:
+        """Remember no more of them than needed."""
+
+    def late(self) -> Iterator[tuple[Worker, Promise]]:
+        """Those that have not ended and were not given up, in input order."""
+
+
+class Began:
+    """
+    The calls of these workers that have this stamp.
+
+    Args:
+        workers: in input order.
+        stamp: theirs.
+    """
+
+    __slots__ = ("_stamp", "_workers")
+
+    def __init__(self, workers: list[Worker], stamp: Stamp) -> None:
+        self._workers = workers
+        self._stamp = stamp
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def is_running(self) -> bool:
+        return any(map(self._runs, self._workers))
+
+    def forget_ended(self) -> None:
+        self._workers = [worker for worker in self._workers if self._runs(worker)]
+
+    def late(self) -> Iterator[tuple[Worker, Promise]]:
+        for worker in self._workers:
+            promise = worker.promise
+            if isinstance(promise, Promise) and promise.started is self._stamp and not worker.doomed:
+                yield worker, promise
+
+    def _runs(self, worker: Worker) -> bool:
+        promise = worker.promise
+        return isinstance(promise, Promise) and promise.started is self._stamp
+
+
+class BegunInBlock:
+    """
+    The calls of consecutive elements of a block.
+
+    Args:
+        workers: all that may have begun them; the same set, as it is when this is asked.
+        block: whose elements.
+        start, end: from which place to which.
+    """
+
+    __slots__ = ("_block", "_end", "_start", "_workers")
+
+    def __init__(self, workers: Set[Worker], block: Block, start: int, end: int) -> None:
+        self._workers = workers
+        self._block = block
+        self._start = start
+        self._end = end
+
+    def __len__(self) -> int:
+        return 1
+
+    def is_running(self) -> bool:
+        return self._block.is_pending(self._start, self._end)
+
+    def forget_ended(self) -> None:
+        """It takes no more room than one call."""
+
+    def late(self) -> Iterator[tuple[Worker, Promise]]:
+        if not self.is_running():
+            return
+        late = {}
+        for worker in self._workers:
+            if worker.call is not None and not worker.doomed:
+                block, place, _ = worker.call
+                if block is self._block and self._start <= place < self._end:
+                    late[place] = worker
+        for place, worker in sorted(late.items()):
+            yield worker, self._block.promise_of(place)
 
 
 class Deadlines:
@@ -42,32 +136,31 @@ class Deadlines:
         # behind one slow call, entries of calls that have ended pile up: at most one per worker is of use
         self._most = 4 * calls + 64
         self._overdue = overdue
-        self._entries: deque[tuple[float, list[Worker]]] = deque()
+        self._entries: deque[tuple[float, Calls]] = deque()
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._stamp = -inf
-
-    def stamp(self) -> float:
-        """The time in loop time, or the next larger number if that was given before."""
-        self._stamp = max(self._loop.time(), nextafter(self._stamp, inf))
-        return self._stamp
 
     def __len__(self) -> int:
         """How many are remembered, those of calls that have ended included."""
         return self._count
 
-    def add(self, workers: list[Worker], now: float) -> None:
-        """The calls that these workers run, in input order, have been at it since `now`, a `stamp`."""
-        self._entries.append((now, workers))
-        self._count += len(workers)
+    def add(self, calls: Calls, now: float) -> None:
+        """These have been at it since `now`."""
+        self._entries.append((now, calls))
+        self._count += len(calls)
         if self._count > self._most:
-            running = (
-                (since, [w for w in workers if _runs_since(w, since)]) for since, workers in self._entries
-            )
-            self._entries = deque(entry for entry in running if entry[1])
-            self._count = sum(len(workers) for _, workers in self._entries)
+            self._forget_ended()
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._seconds, self._expire)
+
+    def _forget_ended(self) -> None:
+        """Drop entries of which no call runs; if that does not do, also calls that have ended in others."""
+        kept = [entry for entry in self._entries if entry[1].is_running()]
+        if sum(len(calls) for _, calls in kept) > self._most // 2:
+            for _, calls in kept:
+                calls.forget_ended()
+        self._entries = deque(kept)
+        self._count = sum(len(calls) for _, calls in kept)
 
     def cancel(self) -> None:
         """Nothing is due any more."""
@@ -81,23 +174,15 @@ class Deadlines:
         self._timer = None
         now = self._loop.time() + CLOCK_SLACK
         while self._entries:
-            since, workers = self._entries[0]
+            since, calls = self._entries[0]
             if since + self._seconds > now:
-                if any(_runs_since(worker, since) for worker in workers):
+                if calls.is_running():
                     self._timer = self._loop.call_at(since + self._seconds, self._expire)
                     return
             else:
-                for worker in workers:
-                    promise = worker.promise
-                    if not isinstance(promise, Promise) or promise.started != since or worker.doomed:
-                        continue
+                for worker, promise in calls.late():
                     if not self._overdue(worker, promise):
                         self._entries.clear()
                         return
             self._entries.popleft()
-            self._count -= len(workers)
-
-
-def _runs_since(worker: Worker, since: float) -> bool:
-    promise = worker.promise
-    return isinstance(promise, Promise) and promise.started == since
+            self._count -= len(calls)

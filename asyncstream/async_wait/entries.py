@@ -32,25 +32,20 @@ class Finished:
     In an inbox: an element whose outcome is known. It takes its place in the queue, and is not called.
     """
 
-    __slots__ = ("origin", "outcome", "timestamp")
+    __slots__ = ("outcome", "timestamp")
 
-    def __init__(self, outcome: Any, timestamp: int | None, origin: Origin | None = None) -> None:
+    def __init__(self, outcome: Any, timestamp: int | None) -> None:
         self.outcome = outcome
         self.timestamp = timestamp
-        self.origin = origin
 
 
 class Known:
-    """
-    In an inbox: the timestamp of an element that is followed, and where it comes from. Of one that is not
-    followed, a pair of timestamp and origin stands there, where origins are kept track of.
-    """
+    """In an inbox: the timestamp of an element that is followed."""
 
-    __slots__ = ("journey", "origin", "timestamp")
+    __slots__ = ("journey", "timestamp")
 
-    def __init__(self, timestamp: int | None, origin: Origin | None, journey: Journey | None = None) -> None:
+    def __init__(self, timestamp: int | None, journey: Journey) -> None:
         self.timestamp = timestamp
-        self.origin = origin
         self.journey = journey
 
 
@@ -61,18 +56,16 @@ UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Mark, Finished})
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 
-MARKED = UNCALLED | {Known, tuple}
+MARKED = UNCALLED | {Known}
 """All that stands there in place of one."""
 
 
 def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin | None = None) -> list[Any]:
     """The entry for an inbox item, or for a promise with its outcome."""
     if isinstance(timestamp, Finished):
-        return entry_of(value, timestamp.timestamp, timestamp.outcome, timestamp.origin)
-    if isinstance(timestamp, tuple):
-        timestamp, origin = timestamp
-    elif isinstance(timestamp, Known):  # a journey ends with its job
-        timestamp, origin = timestamp.timestamp, timestamp.origin
+        return entry_of(value, timestamp.timestamp, timestamp.outcome, origin)
+    if isinstance(timestamp, Known):  # a journey ends with its job
+        timestamp = timestamp.timestamp
     if isinstance(outcome, Arrived):
         outcome = outcome.outcome
     control = outcome.control if isinstance(outcome, Passage) else timestamp
@@ -98,7 +91,7 @@ def _known(origin: Origin | None) -> list[list[Any]]:
     return [] if origin is None else [list(origin)]
 
 
-def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
+def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any, Origin | None]:
     """
     The inbox item for an entry.
 
@@ -107,15 +100,15 @@ def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any]:
     """
     match entry:
         case ["watermark", timestamp]:
-            return None, Watermark(timestamp)
+            return None, Watermark(timestamp), None
         case ["idle", idle]:
-            return None, IdleStatus(idle)
+            return None, IdleStatus(idle), None
         case ["end"]:
-            return None, EndOfInput()
+            return None, EndOfInput(), None
         case ["emitted", result, timestamp, *origin]:
-            return _EMITTED, Finished(Several([result]), timestamp, tuple(origin[0]) if origin else None)
+            return _EMITTED, Finished(Several([result]), timestamp), tuple(origin[0]) if origin else None
         case ["finished", value, timestamp, results, *origin] if not call_all:
-            return value, Finished(Several(results), timestamp, tuple(origin[0]) if origin else None)
+            return value, Finished(Several(results), timestamp), tuple(origin[0]) if origin else None
         case ["call", value, timestamp, *origin] | ["finished", value, timestamp, _, *origin]:
-            return value, (timestamp, tuple(origin[0])) if origin else timestamp
+            return value, timestamp, tuple(origin[0]) if origin else None
     raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")

@@ -1,17 +1,20 @@
 """
-The call of an element that is followed: in the context of who submitted it, and recorded in its trace.
+Calls in a task and a context of their own: all of a function that leaves traces on those of others, or that
+of an element that is followed, in the context of who submitted it, and recorded in its trace.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any
 
-from asyncstream.operators.call_context import CURRENT
+from asyncstream.operators.call_context import CALLING, CURRENT
 from asyncstream.operators.journey import Journey
+from asyncstream.validation import is_async_function
 
-__all__ = ("call_followed",)
+__all__ = ("call_followed", "in_own_task")
 
 
 async def call_followed(
@@ -29,9 +32,10 @@ async def call_followed(
     if journey.trace is None:
         return await function(value)
 
-    call = CURRENT.get()
+    step_of_call, call = CALLING.get(), CURRENT.get()
 
     async def whole() -> Any:
+        CALLING.set(step_of_call)
         CURRENT.set(call)
         span.activate()
         return await function(value)
@@ -46,3 +50,24 @@ async def call_followed(
         raise
     span.end()
     return result
+
+
+def in_own_task(
+    function: Callable[[Any], Awaitable[Any]], base: Context, name: str
+) -> Callable[[Any], Awaitable[Any]]:
+    """
+    A function that makes each call of another in a new task, called `name`, and in a copy of a context.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def whole(value: Any) -> Any:  # what gives a future, say, does part of its work before
+        return await function(value)
+
+    call: Callable[[Any], Any] = function if is_async_function(function) else whole
+
+    async def called(value: Any) -> Any:
+        context = base.copy()
+        context.run(CURRENT.set, CURRENT.get())  # whose key it uses
+        return await asyncio.Task(call(value), loop=loop, name=name, context=context)
+
+    return called

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from asyncstream.async_wait.blocks import Call
 from asyncstream.async_wait.promise import DROPPED, SPECIAL, Arrived, Promise, Routed, Several
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.origins import Origin
@@ -31,14 +32,18 @@ class Journaled:
         waits: results wait for the disk.
         known: the calls of an earlier life that have not been asked for.
         ended: promises that have an outcome which is not written down; always the same list.
+        calls: those of elements of blocks that have ended and are not written down; likewise.
+        passed: the elements whose results have passed the queue by and are not written down; likewise.
         outcomes: of the promises that have one and may not be let go yet; none unless results wait.
         spared: how many calls were not made because they had been.
     """
 
     def __init__(self, log: CallLog, finish: Callable[[Promise], None], schedule: Callable[[], None]) -> None:
         self.waits = log.waits
-        self.known: Mapping[Origin, Sequence[Any]] = log.known
+        self.known: Mapping[Origin, object] = log.known
         self.ended: list[Promise] = []
+        self.calls: list[Call] = []
+        self.passed: list[Any] = []
         self.outcomes: dict[Promise, Any] = {}
         self.spared = 0
         self._passed = 0  # how many of those that passed the queue by are written down and not emitted
@@ -46,9 +51,9 @@ class Journaled:
         self._finish = finish
         self._schedule = schedule
 
-    def take(self, origin: Origin | None) -> Several | None:
+    def take(self, origin: Origin | None, element: Any) -> Several | None:
         """The outcome of a call that has been made in an earlier life; None: it is to be made."""
-        found = None if origin is None else self._log.take(origin)
+        found = None if origin is None else self._log.take(origin, element)
         if found is None:
             return None
         self.spared += 1
@@ -64,34 +69,68 @@ class Journaled:
             self.outcomes[promise] = outcome
             self.ended.append(promise)
 
-    def write(self, origins: Sequence[Origin | None], results: Sequence[Any]) -> None:
+    def write(self, origins: Sequence[Origin | None], results: Sequence[Any], *, single: bool) -> None:
         """
         Write down what has ended since the last time.
 
         Args:
             origins, results: what passes the queue by and was not emitted yet, in order.
+            single: all outcomes are known to be one result.
         """
-        kept: list[tuple[Origin, Sequence[Any]]] = []
-        if len(origins) > self._passed:
-            new = slice(self._passed, None)
-            pairs = zip(origins[new], zip(results[new]))  # noqa: B905 - of one length
-            kept = [(origin, result) for origin, result in pairs if origin is not None]
-            self._passed = len(origins)
-        ended = self.ended.copy()
+        if self.calls:
+            self._write_calls(single)
+        if not self.ended and not self.passed:
+            return
+        of, outcomes = list(origins[self._passed :]), list(results[self._passed :])
+        self._passed = len(origins)
+        ended, elements = self.ended.copy(), self.passed.copy()
         self.ended.clear()
-        for promise in ended:
-            outcome = self.outcomes[promise] if self.waits else promise.outcome
-            found = _results(outcome) if outcome.__class__ in SPECIAL else (outcome,)
-            if found is not None and promise.origin is not None:
-                kept.append((promise.origin, found))
-        if kept:
-            self._log.append(kept)
+        self.passed.clear()
+        of += [promise.origin for promise in ended]
+        elements += [promise.value for promise in ended]
+        if self.waits:
+            outcomes += [self.outcomes[promise] for promise in ended]
+        else:
+            outcomes += [promise.outcome for promise in ended]
+        is_kept = self._append(of, elements, outcomes, single)
         if not self.waits:
             return
-        if kept:
+        if is_kept:
             self._log.when_safe(partial(self._safe, ended))
         else:
             self._let_go(ended)
+
+    def _write_calls(self, single: bool) -> None:
+        blocks, places, elements = map(list, zip(*self.calls, strict=True))
+        self.calls.clear()
+        block = blocks[0]
+        if blocks.count(block) < len(blocks):
+            of = [one.origins[place] for one, place in zip(blocks, places, strict=True)]
+            outcomes = [one.outcomes[place] for one, place in zip(blocks, places, strict=True)]
+        elif places == list(range(places[0], places[-1] + 1)):  # as a rule
+            run = slice(places[0], places[-1] + 1)
+            of, outcomes = block.origins[run], block.outcomes[run]
+        else:
+            of, outcomes = ([column[place] for place in places] for column in (block.origins, block.outcomes))
+        self._append(of, elements, outcomes, single)
+
+    def _append(
+        self, origins: list[Origin | None], elements: list[Any], outcomes: list[Any], single: bool
+    ) -> bool:
+        """Write down what can be kept; whether there was anything."""
+        single = single or SPECIAL.isdisjoint(map(type, outcomes))
+        if single and all(origins):  # as a rule: no loop in Python
+            self._log.append(origins, elements, outcomes, single=True)  # type: ignore[arg-type]  # none is None
+            return True
+        kept = [
+            (origin, element, found)
+            for origin, element, found in zip(origins, elements, map(_results, outcomes), strict=True)
+            if origin is not None and found is not None
+        ]
+        if kept:
+            of, for_, found = map(list, zip(*kept, strict=True))
+            self._log.append(of, for_, found, single=False)
+        return bool(kept)
 
     def emitted(self) -> None:
         """What has passed the queue by has left."""

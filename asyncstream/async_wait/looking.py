@@ -31,14 +31,14 @@ def whereabouts(
     Args:
         order: in which its results leave.
         inbox: how many elements wait there.
-        held: the contents of its promise queue.
+        held: the contents of its promise queue, but elements whose calls have not begun.
         workers: all of them.
         passed: how many results are on their way out.
         limited: how many calls wait for leave to begin, as the function says, perhaps of other steps too.
         may_emit: there is room downstream.
         now: loop time.
     """
-    busy = [worker for worker in workers if worker.promise is not None]
+    busy = [worker for worker in workers if worker.is_busy()]
     unfinished, in_turn, out_of_turn = 0, passed, 0
     for promise in held:
         outcome = promise.outcome
@@ -52,7 +52,8 @@ def whereabouts(
         else:
             in_turn += 1
     # those without a worker wait for another call of their key
-    at_work = sum(isinstance(w.promise, Promise) and w.promise.outcome is PENDING for w in busy)
+    known = (worker.known_promise() for worker in busy)
+    at_work = sum(promise is not None and promise.outcome is PENDING for promise in known)
     limit = min(limited, len(busy))
     since, element = longest_call(busy, now)
     return Whereabouts(
@@ -70,9 +71,9 @@ def longest_call(busy: Iterable[Worker], now: float) -> tuple[float | None, obje
     """Since when the longest of these calls runs, and its element; a call not seen suspended begins now."""
     since, element = None, SEVERAL
     for worker in busy:
-        promise = worker.promise
-        started = promise.started if isinstance(promise, Promise) else None
+        promise = worker.known_promise()
+        started = None if promise is None else promise.started.time
         began = now if started is None else started
         if since is None or began < since:
-            since, element = began, worker.entry[0]
+            since, element = began, worker.element()
     return since, element

@@ -10,12 +10,24 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
+from asyncstream.async_wait.timing import UNTIMED, Stamp
 from asyncstream.elements import Control
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
-__all__ = ("DROPPED", "PENDING", "SPECIAL", "Arrived", "Passage", "Promise", "Routed", "Several")
+__all__ = (
+    "DROPPED",
+    "PENDING",
+    "SPECIAL",
+    "Arrived",
+    "Passage",
+    "Promise",
+    "Routed",
+    "Several",
+    "completed",
+    "pending",
+)
 
 
 class _State(Enum):
@@ -80,7 +92,7 @@ class Promise:
         value: the element, or None for a control element.
         timestamp: its event time in milliseconds, or None; until its call begins, as in the inbox.
         outcome: PENDING, DROPPED, a `Several`, a `Routed`, an `Arrived`, a `Passage`, or else the one result.
-        started: loop time at which its call was first seen suspended, or None.
+        started: the stamp of its call; `UNTIMED`: none has begun, or it is not to be timed any more.
         group: bookkeeping of the queue that holds it.
         key: its key, where the order is per key.
         origin: where it comes from, where that is kept track of.
@@ -91,7 +103,20 @@ class Promise:
     value: Any
     timestamp: Any
     outcome: Any
-    started: float | None
+    started: Stamp
     group: Any
     key: Any
     origin: Origin | None
+
+
+def completed(value: Any, timestamp: Any, outcome: Any, origin: Origin | None = None) -> Promise:
+    """A promise whose outcome is known."""
+    promise = Promise()
+    promise.value, promise.timestamp, promise.outcome = value, timestamp, outcome
+    promise.started, promise.origin = UNTIMED, origin
+    return promise
+
+
+def pending(value: Any, timestamp: Any, origin: Origin | None = None) -> Promise:
+    """A promise whose call has not begun."""
+    return completed(value, timestamp, PENDING, origin)

@@ -18,9 +18,12 @@ its watermark is early, never late, and a slow call holds back watermarks but no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import groupby, repeat, starmap
+from operator import itemgetter
 from typing import Final, Protocol
 
+from asyncstream.async_wait.blocks import Block, Call, Part
 from asyncstream.async_wait.promise import PENDING, Passage, Promise
 
 __all__ = ("OrderedQueue", "PromiseQueue", "SegmentedQueue", "UnorderedQueue")
@@ -33,10 +36,10 @@ class PromiseQueue(Protocol):
     """Holds promises from acceptance to emission."""
 
     def __len__(self) -> int:
-        """How many promises are held."""
+        """How many promises are held; a block is one."""
 
     def __iter__(self) -> Iterator[Promise]:
-        """All that are held, in input order within each segment."""
+        """All that are held, in input order within each segment, and one for each element of a block."""
 
     @property
     def ahead(self) -> Sized:
@@ -54,6 +57,17 @@ class PromiseQueue(Protocol):
     def finish(self) -> Callable[[Promise], None]:
         """Take note that the outcome of a promise has been set."""
 
+    @property
+    def add_block(self) -> Callable[[Block], None] | None:
+        """Accept the elements of a block, to be taken in parts; None: each must be added for itself."""
+
+    @property
+    def ended(self) -> Callable[[Call], None] | None:
+        """
+        Take note that a call of an element of a block has ended after it had suspended; None if this need not
+        be known.
+        """
+
     def take(self) -> list[Promise]:
         """Remove and return what may be emitted, in order."""
 
@@ -61,12 +75,15 @@ class PromiseQueue(Protocol):
 class OrderedQueue:
     """Emits in input order."""
 
+    ended: Callable[[Call], None] | None = None
+
     def __init__(self) -> None:
         self._entries: deque[Promise] = deque()
         self._finished: list[Promise] = []
         self.ahead: Sized = self._entries
         # methods of the containers themselves: no Python call per element
         self.add: Callable[[Promise], None] = self._entries.append
+        self.add_block: Callable[[Block], None] | None = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
         self.finish: Callable[[Promise], None] = self._finished.append
 
@@ -74,7 +91,7 @@ class OrderedQueue:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Promise]:
-        return iter(self._entries)
+        return _each(self._entries)
 
     def take(self) -> list[Promise]:
         entries = self._entries
@@ -85,9 +102,22 @@ class OrderedQueue:
             return ready
         self._finished.clear()
         ready = []
-        while entries and entries[0].outcome is not PENDING:
-            ready.append(entries.popleft())
-        return ready
+        while True:
+            finished = 0
+            for promise in entries:
+                if promise.outcome is PENDING:
+                    break
+                finished += 1
+            ready += starmap(entries.popleft, repeat((), finished))
+            block = entries[0] if entries else None
+            if not isinstance(block, Block):
+                return ready
+            part = block.take_first()
+            if part is not None:
+                ready.append(part)
+            if block.left:
+                return ready
+            entries.popleft()
 
 
 class UnorderedQueue:
@@ -98,16 +128,19 @@ class UnorderedQueue:
         self._entries: deque[Promise] = deque()
         self._gone = 0
         self._finished: list[Promise] = []
+        self._calls: list[Call] = []
+        self._begun: list[Block] = []  # blocks of which calls may have begun since the last time
         self.ahead: Sized = self._finished
         self.add: Callable[[Promise], None] = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
         self.finish: Callable[[Promise], None] = self._finished.append
+        self.ended: Callable[[Call], None] | None = self._calls.append
 
     def __len__(self) -> int:
         return len(self._entries) - self._gone
 
     def __iter__(self) -> Iterator[Promise]:
-        return (promise for promise in self._entries if promise.value is not GONE)
+        return (promise for promise in _each(self._entries) if promise.value is not GONE)
 
     def take(self) -> list[Promise]:
         entries, ready = self._entries, self._finished.copy()
@@ -118,6 +151,8 @@ class UnorderedQueue:
         for promise in ready:
             promise.value = GONE
         self._gone += len(ready)
+        if self._calls or self._begun:
+            ready += self._parts()
         while entries:
             first = entries[0]
             if first.value is GONE:
@@ -128,11 +163,33 @@ class UnorderedQueue:
                 break
             entries.popleft()
         if self._gone > len(entries) // 2 + 64:  # behind one slow call; now and then, so O(1) an element
-            kept = list(self)
+            kept = [promise for promise in entries if promise.value is not GONE]
             entries.clear()
             entries.extend(kept)
             self._gone = 0
         return ready
+
+    def add_block(self, block: Block) -> None:
+        self._entries.append(block)
+        self._begun.append(block)
+
+    def _parts(self) -> Iterator[Promise]:
+        """What may leave blocks."""
+        calls, begun = self._calls.copy(), self._begun.copy()
+        self._calls.clear()
+        self._begun[:] = (block for block in begun if block.unbegun())
+        for block, some in groupby(calls, itemgetter(0)):
+            yield self._left(block, block.take_from([place for _, place, _ in some], GONE))
+        for block in begun:
+            part = block.take_begun(GONE)
+            if part is not None:
+                yield self._left(block, part)
+
+    def _left(self, block: Block, part: Part) -> Part:
+        if not block.left:
+            block.value = GONE
+            self._gone += 1
+        return part
 
 
 class _Segment:
@@ -149,6 +206,9 @@ class _Segment:
 
 class SegmentedQueue:
     """Emits as promises finish, but only those of the first segment; then the control element closing it."""
+
+    add_block: Callable[[Block], None] | None = None
+    ended: Callable[[Call], None] | None = None
 
     def __init__(self) -> None:
         self._tail = _Segment()
@@ -192,3 +252,12 @@ class SegmentedQueue:
                 return ready
             ready.append(head.control)
             self._segments.popleft()
+
+
+def _each(promises: Iterable[Promise]) -> Iterator[Promise]:
+    """These, and one for each element of a block."""
+    for promise in promises:
+        if isinstance(promise, Block):
+            yield from promise.each()
+        else:
+            yield promise

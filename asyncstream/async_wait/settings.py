@@ -85,7 +85,10 @@ class AsyncWaitOptions(TypedDict, total=False):
         journal: with checkpoints, write down each call that has ended, before its result goes on: after a
             crash it is not made again, though it ended after the last checkpoint. Elements must have
             positions, or an identity, as for `effect`. True: survives the process; "fsync": results wait
-            until they are on the disk, and survive the machine. Errors are not kept. False.
+            until they are on the disk, and survive the machine. Errors are not kept. False: not at all. None:
+            as True where that can be: checkpoints are taken every so often, their store has a place for it,
+            elements have positions, and results can be kept and are not large; what cannot be kept fails no
+            job then, but ends the step's journal with a warning. None.
     """
 
     order: OutputOrder | Literal["ordered", "unordered", "event_time", "per_key"]
@@ -98,7 +101,7 @@ class AsyncWaitOptions(TypedDict, total=False):
     replay: Literal["unfinished", "all"]
     copy_input: bool | None
     effect: bool | str | Callable[[Any], Any]
-    journal: bool | Literal["fsync"]
+    journal: bool | Literal["fsync"] | None
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class AsyncWaitSettings:
     replay: Literal["unfinished", "all"] = "unfinished"
     copy_input: bool | None = None
     effect: bool | str | Callable[[Any], Any] = False
-    journal: bool | Literal["fsync"] = False
+    journal: bool | Literal["fsync"] | None = None
     key_by: Callable[[Any], Any] | None = None
     flat: bool = False
     identity: Callable[[Any], Any] | None = field(init=False, default=None)
@@ -162,7 +165,7 @@ class AsyncWaitSettings:
         choice("replay", self.replay, ("unfinished", "all"))
         if self.copy_input is not None and not isinstance(self.copy_input, bool):
             raise refuse("copy_input", "True, False or None", self.copy_input)
-        choice("journal", self.journal, (False, True, "fsync"))
+        choice("journal", self.journal, (None, False, True, "fsync"))
         if self.journal and self.replay == "all":
             advice = "the journal is there so that they are not"
             raise refuse("replay", "'unfinished' to go with journal=", self.replay, advice)

@@ -53,14 +53,20 @@ class AsyncWaitSpec(Spec):
 
     @property
     def needs_origins(self) -> bool:
-        return self.settings.effect is True or (self.journal is not None and self.settings.identity is None)
+        settings = self.settings
+        return settings.effect is True or (bool(settings.journal) and settings.identity is None)
 
     @property
     def journal(self) -> JournalUse | None:
         settings = self.settings
-        if not settings.journal:
+        if settings.journal is False or (settings.journal is None and settings.replay == "all"):
             return None
-        return JournalUse(fingerprint(settings.function), waits=settings.journal == "fsync")
+        return JournalUse(
+            fingerprint(settings.function),
+            waits=settings.journal == "fsync",
+            by_default=settings.journal is None,
+            by_position=settings.identity is None,
+        )
 
     @property
     def schema(self) -> Schema:

@@ -6,7 +6,7 @@ Theory of operation
 A checkpoint holds the results of the calls that had ended by then. Those that end later are appended to a
 file before they are emitted, all that ended in one pass of the event loop in one write. After a crash the
 elements behind the checkpoint are read again, with the same origins; a call whose result is in the journal is
-not made, and its result goes on as if it had been.
+not made, and its result goes on as if it had been, provided that the element is the same (`journal_checks`).
 
 A file belongs to the time between two checkpoints: `calls-<checkpoint>-<lease>` holds what ended after that
 checkpoint was captured, in the process that had that lease. A job that goes on from a checkpoint reads the
@@ -16,31 +16,39 @@ read and not asked for when the next checkpoint is captured, because the source 
 written again behind it.
 
     file      frames, one after the other
-    frame     magic 4 bytes, length of the payload 4, its digest 16, payload
-    payload   by the codec: [step, fingerprint of its function, origins, are single, results],
+    frame     magic 4 bytes, length of the payload 4, its CRC 4 or its digest 16, as the magic says, payload
+    payload   by the codec: [step, fingerprint of its function, origins, are single, results, checks],
               or [step, fingerprint, origins, False, failed attempts, "retried"]
 
-Origins, which are alike, are written by columns: a list for each of their parts, or the part itself where it
-is the same in all. Where each call gave one result, the results stand there themselves, else in a list for
-each call. So one frame is a few lists, however many calls it is about, which saves half of the time and of
-the bytes.
+Origins, which are alike, are written by columns: a list for each of their parts; or the part itself where it
+is the same in all; or {"from": the first} where each is the number behind the one before. So are checks.
+Where each call gave one result, the results stand there themselves, else in a list for each call. So one
+frame is a few lists, however many calls it is about, which saves half of the time and of the bytes.
 
 A process that is killed leaves whole frames: each is one write. A machine that loses its power may leave half
 a frame at the end, whose result was not emitted, or which the journal did not promise to keep: it is ignored.
-Half a frame with a whole one behind it is damage, and refused. With the checkpoints' key the digest is under
-that key, so a codec that runs what the bytes say is given no foreign bytes.
+Half a frame with a whole one behind it is damage, and refused. A CRC tells damage as well as a digest does,
+for a fifth of the time. Where checkpoints have a key there is a digest, under that key, and frames without
+are not taken: so a codec that runs what the bytes say is given no foreign bytes. Journals that were written
+without a key before there were CRCs have digests.
+
+Steps that do not ask for a journal have one by default, and a job must not fail for that. So what cannot be
+kept for such a step, or would be long, ends its journal with a warning; its calls are made again then, as
+they were without one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from struct import Struct
 from typing import Any, Final
+from zlib import crc32
 
+from asyncstream.checkpoint.journal_checks import check, checks
 from asyncstream.checkpoint.journal_files import JournalFiles
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
@@ -51,14 +59,23 @@ __all__ = ("Journal", "StepJournal", "ended_in", "frame", "frames", "grouped")
 
 log = logging.getLogger("asyncstream.checkpoint")
 
-_MAGIC: Final = b"\xa5jr\x01"
+_MAGIC: Final = b"\xa5jr"
+_DIGESTED: Final = _MAGIC + b"\x01"
+_SUMMED: Final = _MAGIC + b"\x02"
+LARGE: Final = 64 * 1024
+"""Bytes that the results of a step may have, on average of those of one turn, to be kept by default."""
+
 PATIENCE: Final = 10
 """Checkpoints for which results of an earlier life are kept while none of them is asked for."""
 
-_HEAD: Final = Struct("<4sI16s")
+_DIGESTED_HEAD: Final = Struct("<4sI16s")
+_SUMMED_HEAD: Final = Struct("<4sII")
 
 Ended = tuple[Origin, Sequence[Any]]
-"""A call that has ended: for which element, and with which results."""
+"""A call that has ended: the origin of its element, and the results."""
+
+Kept = tuple[int | None, Sequence[Any]]
+"""What is kept of a call of an earlier life: the check of its element, and the results."""
 
 
 def _digest(payload: bytes, key: bytes | None) -> bytes:
@@ -68,7 +85,9 @@ def _digest(payload: bytes, key: bytes | None) -> bytes:
 
 def frame(payload: bytes, key: bytes | None = None) -> bytes:
     """The bytes of one frame."""
-    return _HEAD.pack(_MAGIC, len(payload), _digest(payload, key)) + payload
+    if key is None:
+        return _SUMMED_HEAD.pack(_SUMMED, len(payload), crc32(payload)) + payload
+    return _DIGESTED_HEAD.pack(_DIGESTED, len(payload), _digest(payload, key)) + payload
 
 
 def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
@@ -83,11 +102,11 @@ def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
     """
     at = 0
     while at < len(data):
-        payload = _payload(data, at, key)
+        payload, end = _payload(data, at, key)
         if payload is None:
             later = data.find(_MAGIC, at + 1)
             while later >= 0:
-                if _payload(data, later, key) is not None:
+                if _payload(data, later, key)[0] is not None:
                     raise CheckpointError(
                         f"{what} is damaged at byte {at}, and goes on behind that: results of calls are "
                         "lost. Bring it back from a backup; or delete it, and the calls that it knows of are "
@@ -97,36 +116,73 @@ def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
             log.warning("%s ends in the middle, %d bytes from its end", what, len(data) - at)
             return
         yield payload
-        at += _HEAD.size + len(payload)
+        at = end
 
 
-def _payload(data: bytes, at: int, key: bytes | None) -> bytes | None:
-    if len(data) - at < _HEAD.size:
-        return None
-    magic, length, digest = _HEAD.unpack_from(data, at)
-    payload = data[at + _HEAD.size : at + _HEAD.size + length]
-    whole = magic == _MAGIC and len(payload) == length and digest == _digest(payload, key)
-    return payload if whole else None
+def _payload(data: bytes, at: int, key: bytes | None) -> tuple[bytes | None, int]:
+    """What the frame at a byte holds, None if there is no whole one; and the byte behind it."""
+    is_summed = data.startswith(_SUMMED, at) and key is None
+    head = _SUMMED_HEAD if is_summed else _DIGESTED_HEAD
+    if len(data) - at < head.size:
+        return None, at
+    magic, length, written = head.unpack_from(data, at)
+    start = at + head.size
+    payload = data[start : start + length]
+    found = crc32(payload) if is_summed else _digest(payload, key)
+    is_known = is_summed or magic == _DIGESTED
+    return (payload if is_known and len(payload) == length and found == written else None), start + length
 
 
-def grouped(ended: Sequence[Ended]) -> list[list[Any]]:
-    """Calls that have ended as the codec is given them: [origins, are single, results], for each frame."""
-    origins, results = zip(*ended, strict=True)
-    if len(set(map(len, origins))) > 1:
-        by_length: dict[int, list[Ended]] = {}
-        for one in ended:
-            by_length.setdefault(len(one[0]), []).append(one)
-        return [group for alike in by_length.values() for group in grouped(alike)]
-    columns = [part[0] if len(set(part)) == 1 else list(part) for part in zip(*origins, strict=True)]
-    are_single = set(map(len, results)) == {1}
-    given = list(chain.from_iterable(results)) if are_single else list(map(list, results))
-    return [[columns, are_single, given]]
+def grouped(
+    origins: Sequence[Origin], results: list[Any], *besides: list[Any], single: bool
+) -> list[list[Any]]:
+    """
+    Calls that have ended as the codec is given them: [origins, are single, results, ...], for each frame.
+
+    Args:
+        origins: at least one.
+        results: as of `CallLog.append`.
+        besides: further columns, with a part for each call.
+    """
+    try:
+        parts = list(zip(*origins, strict=True))
+    except ValueError:  # they are not of one length
+        groups = []
+        for length in sorted(set(map(len, origins))):
+            alike = [len(origin) == length for origin in origins]
+            columns = [[*compress(column, alike)] for column in (results, *besides)]
+            groups += grouped([*compress(origins, alike)], *columns, single=single)
+        return groups
+    if not single and set(map(len, results)) == {1}:
+        single, results = True, list(chain.from_iterable(results))
+    given = results if single else list(map(list, results))
+    return [[list(map(_column, parts)), single, given, *map(_column, besides)]]
+
+
+def _column(parts: Sequence[Any]) -> Any:
+    """What is written for texts, numbers or None."""
+    first, last, count = parts[0], parts[-1], len(parts)
+    if first == last:  # first, as numbers differ, and need not all be compared
+        return first if parts.count(first) == count else list(parts)
+    parts = list(parts)
+    if type(first) is int and type(last) is int and last - first == count - 1:  # as a rule, a run
+        return {"from": first} if parts == list(range(first, last + 1)) else parts
+    return parts
+
+
+def _parts(column: Any, count: int) -> Iterable[Any]:
+    """The opposite of `_column`."""
+    if isinstance(column, list):
+        return column
+    if isinstance(column, dict):
+        return range(column["from"], column["from"] + count)
+    return repeat(column, count)
 
 
 def ended_in(group: Sequence[Any]) -> list[Ended]:
     """The opposite of `grouped`, for one frame."""
-    columns, are_single, given = group
-    parts = [part if isinstance(part, list) else repeat(part, len(given)) for part in columns]
+    columns, are_single, given, *_ = group
+    parts = [_parts(column, len(given)) for column in columns]
     results = [[one] for one in given] if are_single else given
     return list(zip(zip(*parts, strict=True), results, strict=True))
 
@@ -146,7 +202,7 @@ class Journal:
         self, files: JournalFiles, codec: Codec, key: bytes | None, failed: Callable[[BaseException], None]
     ) -> None:
         self._files = files
-        self._codec = codec
+        self.codec = codec
         self._key = key
         self.failed = failed
         self._lease = 0
@@ -155,9 +211,14 @@ class Journal:
         self._waiting: list[Callable[[], None]] = []
         self._syncing: asyncio.Task[None] | None = None
 
-    def add_step(self, name: str, fingerprint: str, *, waits: bool) -> None:
-        """Keep the calls of a step; before `load`."""
-        self._steps[name] = StepJournal(self, name, fingerprint, waits)
+    def add_step(self, name: str, fingerprint: str, *, waits: bool, by_default: bool = False) -> None:
+        """Keep the calls of a step, which has not asked for it if `by_default`; before `load`."""
+        self._steps[name] = StepJournal(self, name, fingerprint, waits, by_default)
+
+    @property
+    def steps(self) -> Collection[str]:
+        """The names of those whose calls are kept."""
+        return self._steps.keys()
 
     def step(self, name: str) -> StepJournal | None:
         """The part of one step, if it has one."""
@@ -181,28 +242,44 @@ class Journal:
                 continue
             what = f"the journal {name} in {self._files}"
             for payload in frames(await self._files.read(name), what, self._key):
-                step, fingerprint, calls, kind = self._decoded(payload, what)
-                known = self._steps.get(step)
-                if known is None or known.fingerprint != fingerprint:
-                    continue
-                if kind:
-                    known.remember_retries(calls)
-                else:
-                    known.remember(calls)
+                try:
+                    self._remember(*self.codec.decode(payload))
+                except Exception as error:  # of a class that is there no more
+                    if all(step.by_default for step in self._steps.values()):
+                        log.warning("%s: calls are made again: %s", what, describe_error(error))
+                        continue
+                    raise CheckpointError(f"{what} cannot be read: {describe_error(error)}") from error
 
-    def _decoded(self, payload: bytes, what: str) -> tuple[str, str, list[Ended], list[str]]:
-        try:
-            step, fingerprint, columns, are_single, given, *kind = self._codec.decode(payload)
-            return step, fingerprint, ended_in((columns, are_single, given)), kind
-        except Exception as error:  # of a class that is there no more
-            raise CheckpointError(f"{what} cannot be read: {describe_error(error)}") from error
+    def _remember(self, step: str, fingerprint: str, *group: Any) -> None:
+        known = self._steps.get(step)
+        if known is None or known.fingerprint != fingerprint:
+            return
+        *_, kind = group
+        if kind == "retried":
+            known.remember_retries(ended_in(group))
+        else:  # before there were checks, results stood last
+            known.remember(ended_in(group), _parts(group[3] if len(group) > 3 else None, len(group[2])))
 
-    def append(self, step: StepJournal, ended: Sequence[Ended], *kind: str) -> None:
-        """Write down calls of a step that have ended, or are "retried"; raises `CheckpointError`."""
+    def append(
+        self, step: StepJournal, origins: Sequence[Origin], *columns: list[Any], single: bool, kind: str = ""
+    ) -> None:
+        """
+        Write down calls of a step that have ended, or are "retried".
+
+        Args:
+            columns: results and checks; or failed attempts.
+
+        Raises:
+            CheckpointError: if that cannot be done.
+        """
         try:
-            marks = [step.name, step.fingerprint]
-            groups = [self._codec.encode([*marks, *group, *kind]) for group in grouped(ended)]
-            self._files.append(self._name, b"".join(frame(payload, self._key) for payload in groups))
+            marks, alike = [step.name, step.fingerprint], grouped(origins, *columns, single=single)
+            kinds = [kind] if kind else []
+            groups = [self.codec.encode([*marks, *group, *kinds]) for group in alike]
+            data = b"".join([frame(payload, self._key) for payload in groups])
+            if step.by_default and len(data) > LARGE * len(origins):
+                raise ValueError(f"more than {LARGE // 1024} KiB for each; journal=True keeps them")
+            self._files.append(self._name, data)
         except Exception as error:  # of the disk, or of a value that cannot be kept
             raise CheckpointError(
                 f"step {step.name!r}: the journal cannot keep what its calls gave: {describe_error(error)}"
@@ -259,14 +336,20 @@ class StepJournal:
         name: of the step.
         fingerprint: of the function that it calls.
         waits: results may go on only when they are on the disk.
+        by_default: the step has not asked for it: what cannot be kept is not.
     """
 
-    def __init__(self, journal: Journal, name: str, fingerprint: str, waits: bool) -> None:
+    def __init__(
+        self, journal: Journal, name: str, fingerprint: str, waits: bool, by_default: bool = False
+    ) -> None:
         self.name = name
         self.fingerprint = fingerprint
         self.waits = waits
+        self.by_default = by_default
         self._journal = journal
-        self._known: dict[Origin, Sequence[Any]] = {}
+        self._has_ended = False  # by default, and something could not be kept
+        self._has_warned = False  # of elements that are not those of an earlier life
+        self._known: dict[Origin, Kept] = {}
         self._taken: set[Origin] = set()  # what is written already, in a file of an earlier life
         self._failures: dict[Origin, Failures] = {}  # of an earlier life, not asked for yet
         self._retried: dict[Origin, Failures] = {}  # of calls that have not ended
@@ -274,25 +357,54 @@ class StepJournal:
         self._idle = 0  # checkpoints since something was taken
 
     @property
-    def known(self) -> Mapping[Origin, Sequence[Any]]:
+    def known(self) -> Mapping[Origin, object]:
         return self._known
 
-    def remember(self, ended: Sequence[Ended]) -> None:
-        """Calls that ended in an earlier life."""
-        self._known.update(ended)
+    def remember(self, ended: Sequence[Ended], checks: Iterable[int | None]) -> None:
+        """Calls that ended in an earlier life; the last that is said of one counts."""
+        for (origin, results), element in zip(ended, checks, strict=True):
+            self._known[origin] = element, results
 
-    def take(self, origin: Origin) -> Sequence[Any] | None:
+    def take(self, origin: Origin, element: Any) -> Sequence[Any] | None:
         found = self._known.pop(origin, None) if self._known else None
-        if found is not None:
-            self._idle = 0
-            self._taken.add(origin)
-        return found
+        if found is None:
+            return None
+        self._idle = 0
+        if found[0] not in (None, check(element, self._journal.codec)):
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "step %r: the source does not give the elements again that it gave before; calls for "
+                    "others are made, though there is a result for their positions",
+                    self.name,
+                )
+            return None
+        self._taken.add(origin)
+        return found[1]
 
-    def append(self, ended: Sequence[Ended]) -> None:
+    def append(
+        self, origins: Sequence[Origin], elements: Sequence[Any], results: list[Any], *, single: bool
+    ) -> None:
         if self._taken:
-            ended = [pair for pair in ended if pair[0] not in self._taken]
-        if ended:
-            self._journal.append(self, ended)
+            new = [origin not in self._taken for origin in origins]
+            origins, elements, results = ([*compress(part, new)] for part in (origins, elements, results))
+        if origins:
+            self._keep(origins, results, checks(elements, self._journal.codec), single=single)
+
+    def _keep(self, origins: Sequence[Origin], *columns: list[Any], single: bool, kind: str = "") -> None:
+        if self._has_ended:
+            return
+        try:
+            self._journal.append(self, origins, *columns, single=single, kind=kind)
+        except CheckpointError as error:
+            if not self.by_default:
+                raise
+            self._has_ended = True
+            log.warning(
+                "%s; from now on its calls are not written down, and those after a checkpoint are made again "
+                "after a crash (journal=False says that they may be)",
+                error,
+            )
 
     def when_safe(self, then: Callable[[], None]) -> None:
         self._journal.when_safe(then)
@@ -330,7 +442,7 @@ class StepJournal:
 
     def _write_retries(self, failures: Mapping[Origin, Failures]) -> None:
         if failures:
-            self._journal.append(self, list(failures.items()), "retried")
+            self._keep(list(failures), list(failures.values()), single=False, kind="retried")
 
     def carry_over(self) -> None:
         """
@@ -343,7 +455,9 @@ class StepJournal:
             self._known.clear()
             self._failures.clear()
         if self._known:
-            self._journal.append(self, list(self._known.items()))
+            known = self._known.values()
+            checked, results = [element for element, _ in known], [results for _, results in known]
+            self._keep(list(self._known), results, checked, single=False)
         self._write_retries(self._failures | self._retried)
 
 

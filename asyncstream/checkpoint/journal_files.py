@@ -86,8 +86,14 @@ class FolderFiles:
             self._is_named = False
         self._dirty.add(name)
         view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
+        try:
+            while view:
+                view = view[os.write(file, view) :]
+        except OSError:
+            written = len(data) - len(view)
+            if written:  # the first part of a frame would be damage, with a whole one behind it
+                os.ftruncate(file, os.fstat(file).st_size - written)
+            raise
 
     async def sync(self) -> None:
         dirty, self._dirty = self._dirty, set()

@@ -66,7 +66,7 @@ class Checkpoints:
         ahead: what to do when a transactional sink holds results that the checkpoint does not know of,
             because it is another one, or there is none: "refuse" to start; "allow_behind": keep them, so that
             they are there twice when they are written again; "start_over": take them out of the sink.
-        journal: a directory for the journals of steps with `journal=`; None: beside the checkpoints of a
+        journal: a directory for the journals of async steps; None: beside the checkpoints of a
             `DirectoryStore` or `SqliteStore`.
     """
 
@@ -150,6 +150,12 @@ class Checkpoints:
                 "Checkpoints(journal='directory')"
             )
         return find()
+
+    @property
+    def journals_by_default(self) -> bool:
+        """Whether steps that say nothing of it have a journal: it has a place, and an end."""
+        has_place = self.journal is not None or hasattr(self.store, "journal_files")
+        return has_place and self.every is not None
 
     def values_codec(self) -> Codec:
         """The codec that values go through."""

@@ -133,8 +133,8 @@ def _floats_of_plain(value: Any) -> list[list[Any]] | None:
 
 def _came_through(data: bytes, floats: list[list[Any]]) -> bool:
     """Whether `data`, written by orjson of a plain value, reads back as that."""
-    if _TAGGED in data:
+    if b"$" in data and _TAGGED in data:  # one byte is found ten times as quickly as three
         return False
-    if b"null" not in data:
+    if not floats or b"null" not in data:
         return True
     return all(math.isfinite(part) for level in floats for part in level if type(part) is float)

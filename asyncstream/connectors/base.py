@@ -1,8 +1,8 @@
 """
 What the runtime asks of a source and of a sink.
 
-Both are pulled: the runtime awaits `read` when the pipeline has room, and `write` with what has come
-since the last one. One call is under way at a time, and a batch is a list, so that the price of an
+Both are pulled: the runtime awaits `read` when the pipeline has room, and `write` or `write_batch` with what
+has come since the last one. One call is under way at a time, and a batch is a list, so that the price of an
 `await` is paid per batch.
 """
 
@@ -29,6 +29,7 @@ __all__ = (
     "Writer",
     "ahead_of_checkpoint",
     "fault_of",
+    "way_to_write",
 )
 
 T = TypeVar("T")
@@ -235,7 +236,7 @@ class Source(ABC, Generic[T]):
 
 class Sink(ABC, Generic[T]):
     """
-    Where results go.
+    Where results go. A sink defines `write`, or `write_batch` if it does not look at timestamps.
 
     Attributes:
         one_by_one: `write` takes one element after the other, so that if it fails, it does so over the first
@@ -247,17 +248,37 @@ class Sink(ABC, Generic[T]):
     async def open(self) -> None:
         """Called once, before the first `write`."""
 
-    @abstractmethod
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         """
-        Take these elements, in order. The pipeline waits while this does (backpressure).
+        Take these elements, in order: all that have come since the last write. The pipeline waits while this
+        does (backpressure).
 
         Once it returns, a checkpoint no longer holds them: what a sink keeps to itself until later, a crash
         takes away, unless it is a `TransactionalSink`.
 
         May be cancelled, when a job that is to stop has waited long enough. Elements that are not `taken`
         then are in the job's snapshot, and are written again.
+
+        Args:
+            values: the elements, at least one; after a failed write perhaps one at a time.
+            timestamps: of each, milliseconds since the epoch or None; or None if none has one.
         """
+        await self.write_batch(values)
+
+    async def write_batch(self, values: Sequence[T]) -> None:
+        """
+        As `write`, for a sink that does not look at timestamps, and called in its place.
+
+        Of two classes, one derived from the other, of which each defines one, the derived one counts. Where a
+        class defines both, the job calls this one.
+
+        Args:
+            values: as for `write`.
+
+        Raises:
+            TypeError: if the sink defines neither.
+        """
+        raise TypeError(f"{type(self).__name__} defines neither write nor write_batch")
 
     def taken(self) -> int:
         """
@@ -274,6 +295,18 @@ class Sink(ABC, Generic[T]):
 
     async def close(self) -> None:
         """Called once, at the end, also after a failure."""
+
+
+def way_to_write(sink: Sink[Any]) -> Literal["write", "write_batch"] | None:
+    """Which of its two ways to write a sink is to be written by; None: it defines neither."""
+    for kind in type(sink).__mro__:
+        if kind is Sink:
+            return None
+        if "write_batch" in vars(kind):
+            return "write_batch"
+        if "write" in vars(kind):
+            return "write"
+    return None
 
 
 Ahead: TypeAlias = Literal["refuse", "allow_behind", "start_over"]

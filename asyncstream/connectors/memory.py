@@ -225,7 +225,7 @@ class ListSink(Sink[T]):
             raise refuse("target", "a list", target)
         self._target = target
 
-    async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
+    async def write_batch(self, values: Sequence[T]) -> None:
         self._target.extend(values)  # and never waits
 
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
 from asyncstream.operators.call_log import CallLog, Failures
 from asyncstream.operators.origins import Origin, digest
 
 __all__ = (
+    "CALLING",
     "CURRENT",
     "KEEP",
-    "Call",
+    "NOWHERE",
     "CallContext",
+    "CallingStep",
     "KeptCall",
     "call_context",
     "current_key",
@@ -72,13 +74,33 @@ class CallContext:
         return f"CallContext(step={self.step!r}, origin={self.origin!r})"
 
 
-Call: TypeAlias = tuple[str, Origin | None, CallLog | None, object]
-"""A call: step, origin, where its attempts are kept, and by which retry."""
+class CallingStep(NamedTuple):
+    """
+    What all calls of a step have in common.
 
-CURRENT: Final[ContextVar[Call | None]] = ContextVar("asyncstream_call", default=None)
+    Attributes:
+        name: of the step.
+        log: where the attempts of its calls are kept; None: nowhere.
+        retry: by which retry.
+        tells_key: its calls are told where their elements come from.
+    """
+
+    name: str
+    log: CallLog | None
+    retry: object
+    tells_key: bool
+
+
+CALLING: Final[ContextVar[CallingStep | None]] = ContextVar("asyncstream_calling_step", default=None)
+"""The step whose calls `CURRENT` is about; set once for all calls, as a variable's new value is paid for."""
+
+NOWHERE: Final[Origin] = ()
+"""In place of an origin that is not known."""
+
+CURRENT: Final[ContextVar[Origin | None]] = ContextVar("asyncstream_call", default=None)
 """
-The call that the running code is part of; None: it is part of no call that keeps track of its element. A
-`CallContext` is made when one is asked for, which most calls never do.
+Where the element comes from whose call the running code is part of; None: it is part of no call that keeps
+track of its element. A `CallContext` is made when one is asked for, which most calls never do.
 """
 
 
@@ -93,20 +115,27 @@ def call_context() -> CallContext:
     Raises:
         PipelineError: if it is part of none, or of one of a step without `effect=`.
     """
-    current = CURRENT.get()
-    if current is None:
+    found = _told()
+    if found is None:
         raise PipelineError(
             "call_context: expected to be called by the function of an async step that keeps track of where "
             "elements come from; give the step effect=True, e.g. .async_map(charge, effect=True). A call for "
             "several elements (batched) has none"
         )
-    return CallContext(*current[:2])
+    return found
+
+
+def _told() -> CallContext | None:
+    step, origin = CALLING.get(), CURRENT.get()
+    if step is None or origin is None or not step.tells_key:
+        return None
+    return CallContext(step.name, origin or None)
 
 
 def current_key() -> str | None:
     """The idempotency key of the call that the running code is part of; None: there is none."""
-    current = CURRENT.get()
-    return None if current is None or current[1] is None else CallContext(*current[:2]).idempotency_key
+    found = _told()
+    return None if found is None or found.origin is None else found.idempotency_key
 
 
 class KeptCall(NamedTuple):
@@ -130,10 +159,10 @@ class KeptCall(NamedTuple):
 
 def kept_call(retry: object) -> KeptCall | None:
     """The call that the running code is part of, if its attempts are kept, and by this retry."""
-    current = CURRENT.get()
-    if current is None or current[3] is not retry or current[2] is None or current[1] is None:
+    step, origin = CALLING.get(), CURRENT.get()
+    if step is None or step.retry is not retry or step.log is None or not origin:
         return None
-    return KeptCall(current[2], current[1])
+    return KeptCall(step.log, origin)
 
 
 @contextmanager

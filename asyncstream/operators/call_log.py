@@ -5,6 +5,7 @@ with the checkpoints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -23,12 +24,15 @@ class Failures(NamedTuple):
         seconds: what they and the waits between them took, the one that follows included.
         backoff: how long the wait after the next attempt is to be, in seconds, before jitter.
         next_ms: when the next attempt is due, milliseconds since the epoch.
+        wait: for how long, in seconds, it waits at the most, should the clock have been set back; there are
+            journals that do not say.
     """
 
     attempts: int
     seconds: float
     backoff: float
     next_ms: int
+    wait: float = math.inf
 
 
 class CallLog(Protocol):
@@ -42,15 +46,21 @@ class CallLog(Protocol):
     waits: bool
 
     @property
-    def known(self) -> Mapping[Origin, Sequence[Any]]:
+    def known(self) -> Mapping[Origin, object]:
         """What ended in an earlier life and was not taken yet; always the same object."""
 
-    def take(self, origin: Origin) -> Sequence[Any] | None:
+    def take(self, origin: Origin, element: Any) -> Sequence[Any] | None:
         """The results of the call for an element, if it ended in an earlier life; given once."""
 
-    def append(self, ended: Sequence[tuple[Origin, Sequence[Any]]]) -> None:
+    def append(
+        self, origins: Sequence[Origin], elements: Sequence[Any], results: list[Any], *, single: bool
+    ) -> None:
         """
         Write down calls that have ended. What is written survives the end of the process.
+
+        Args:
+            origins, elements: for which they were made.
+            results: of each its one result, if `single`; else a sequence of what it gave.
 
         Raises:
             CheckpointError: if they cannot be.

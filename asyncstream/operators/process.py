@@ -58,8 +58,12 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-BURST: Final = 1_000
-"""Results that `Emitter.extend` holds at most before it hands them on, so that a burst does not pile up."""
+BURST: Final = 250
+"""
+Results that `Emitter.extend` holds at most before it hands them on, so that a burst does not pile up.
+
+Each may be some objects: fewer than make Python's collector look at all that is new, 700 in 3.11.
+"""
 
 
 class TimeDomain(Enum):
@@ -67,6 +71,10 @@ class TimeDomain(Enum):
 
     EVENT = "event"
     PROCESSING = "processing"
+
+
+_EVENT: Final = TimeDomain.EVENT
+"""The same, without the detour that a member of an `Enum` is looked up by in 3.11."""
 
 
 class Emitter(Generic[Out]):
@@ -102,8 +110,8 @@ class Emitter(Generic[Out]):
         """Emit several results that carry the same timestamp."""
         self._values += values
         self._timestamps += [timestamp] * len(values)
-        if len(self._values) >= BURST and not self._whole:
-            self.flush()
+        if not self._whole:
+            self.relieve()
 
     def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
         """
@@ -160,7 +168,7 @@ class KeyedContext:
         domain: which time the firing timer waited for; None while an element is processed.
     """
 
-    __slots__ = ("_clock", "_out", "_state", "_timers", "domain", "key", "timestamp")
+    __slots__ = ("_clock", "_out", "_register", "_state", "_timers", "domain", "key", "timestamp")
 
     def __init__(self, out: Emitter[Any], state: KeyedState, timers: TimerService, clock: Clock) -> None:
         self.key: Any = None
@@ -169,6 +177,7 @@ class KeyedContext:
         self._out = out
         self._state = state
         self._timers = timers
+        self._register = timers.event.register
         self._clock = clock
 
     @property
@@ -187,7 +196,7 @@ class KeyedContext:
 
         A timer that is due already waits for the next watermark; one registered by `on_timer` does not.
         """
-        self._timers.event.register(timestamp, self.key)
+        self._register(timestamp, self.key)
 
     def delete_event_timer(self, timestamp: int) -> None:
         """Have no event-time timer at `timestamp`."""
@@ -296,6 +305,7 @@ class KeyedFunctionOperator(TimedOperator):
         """
         super().__init__()
         self._function = function
+        self._on_timer: Callable[..., object] = function.on_timer
         self._failures = Failures(self, on_error)
         self._emitter: Emitter[Any] = Emitter(self, whole=not self._failures.fatal)
         self._kinds = Kinds()
@@ -306,8 +316,8 @@ class KeyedFunctionOperator(TimedOperator):
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
         self._timers = TimerService(
-            self._on_event_time,
-            self._on_processing_time,
+            self._fire,
+            self._fire,
             context.wake_at,
             self._has_room,
             context.wake_with_room,
@@ -378,22 +388,29 @@ class KeyedFunctionOperator(TimedOperator):
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
-            self._timers.catch_up(self.context.clock.now_ms() - 1)
+            self._catch_up()
             self._timers_left = len(self._timers.event) + RUNAWAY
+        self._ctx.domain = _EVENT
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if not self._ended:
+            self._ctx.domain = TimeDomain.PROCESSING
             self._timers.advance_clock(now_ms)
             self._emitter.flush()
 
     def end_input(self) -> None:
-        self._timers.catch_up(self.context.clock.now_ms() - 1)
+        self._catch_up()
         self._emitter.flush()
         self._ended = True
         super().end_input()
+
+    def _catch_up(self) -> None:
+        """Fire the processing-time timers that have waited for room."""
+        self._ctx.domain = TimeDomain.PROCESSING
+        self._timers.catch_up(self.context.clock.now_ms() - 1)
 
     def snapshot(self) -> Any:
         self._state.purge()
@@ -410,37 +427,29 @@ class KeyedFunctionOperator(TimedOperator):
         return {
             **self._failures.metrics(),
             "state_entries": len(self._state),
-            "event_timers": len(self._timers.event),
-            "processing_timers": len(self._timers.processing),
+            **self._timers.metrics(),
         }
 
     def _has_room(self) -> bool:
         self._emitter.relieve()
         return self.context.has_room()
 
-    def _on_event_time(self, timestamp: int, key: Any, namespace: Any) -> None:
+    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
+        """Have the function handle a timer of the domain that the context is in."""
         if self._timers_left is not None:
-            self._timers_left -= 1
+            self._timers_left -= self._ctx.domain is _EVENT
             if self._timers_left < 0:
                 endless = RecursionError(
                     f"{RUNAWAY} timers that on_timer has set since the end of input have fired; "
                     "set none when ctx.watermark is MAX_TIMESTAMP"
                 )
                 raise self.blame(Timer(timestamp, key, None), endless)
-        self._call(timestamp, key, TimeDomain.EVENT, timestamp)
-
-    def _on_processing_time(self, timestamp: int, key: Any, namespace: Any) -> None:
-        self._call(timestamp, key, TimeDomain.PROCESSING, None)
-
-    def _call(self, timestamp: int, key: Any, domain: TimeDomain, emitted_at: int | None) -> None:
         ctx, out = self._ctx, self._emitter
-        on_timer: Callable[..., object] = self._function.on_timer
         ctx.key = self._state.key = key
         ctx.timestamp = timestamp
-        ctx.domain = domain
-        out.timestamp = emitted_at
+        out.timestamp = timestamp if ctx.domain is _EVENT else None
         try:
-            if (result := on_timer(timestamp, ctx, out)) is not None:
+            if (result := self._on_timer(timestamp, ctx, out)) is not None:
                 self._check(result)
         except BaseException as error:
             out.flush()

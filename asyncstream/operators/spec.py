@@ -88,10 +88,14 @@ class JournalUse:
     Attributes:
         fingerprint: tells the function from another one of the same name.
         waits: results go on only when they are on the disk.
+        by_default: the user has not asked for it: only where it can be done.
+        by_position: elements are told from each other by where they come from.
     """
 
     fingerprint: str
     waits: bool
+    by_default: bool
+    by_position: bool
 
 
 @dataclass(frozen=True)

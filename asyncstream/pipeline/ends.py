@@ -10,7 +10,7 @@ from typing import Any
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.base import Sink, Source, way_to_write
 from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
@@ -39,6 +39,11 @@ def as_source(source: Any) -> Source[Any]:
 def as_sink(sink: Any) -> Sink[Any]:
     """A `Sink`, a list, a memory stream or a function of one element, as a sink."""
     if isinstance(sink, Sink):
+        if way_to_write(sink) is None:
+            advice = (
+                "define write(values, timestamps), or write_batch(values) if it does not look at timestamps"
+            )
+            raise refuse("sink", "a Sink with a way to write", sink, advice)
         return sink
     if isinstance(sink, MemoryObjectSendStream):
         return MemoryStreamSink(sink)

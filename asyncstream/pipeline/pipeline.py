@@ -34,7 +34,7 @@ from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
-from asyncstream.state import DiskState
+from asyncstream.state import StateBackend
 from asyncstream.validation import (
     Duration,
     choice,
@@ -186,7 +186,7 @@ class Pipeline:
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | Place | None = None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
         cancel_body: bool = False,
         open_timeout: Duration = OPEN_SECONDS,
         end_timeout: Duration = CANCEL_PATIENCE,
@@ -203,7 +203,7 @@ class Pipeline:
             checkpoints: keep what must not be lost, and go on where an earlier job, stopped or crashed, left
                 off. A path does as well: a checkpoint every ten seconds in that directory.
             state: where process functions and windows keep what they remember; in memory by default. See
-                `DiskState`.
+                `DiskState`; another place is a `StateBackend`.
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
             open_timeout: how long each source, sink and async function may take to open: a `timedelta` or
                 seconds.
@@ -219,7 +219,7 @@ class Pipeline:
             raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
-        if state is not None and not isinstance(state, DiskState):
+        if state is not None and not isinstance(state, StateBackend):
             raise refuse("state", "a DiskState", state, 'e.g. DiskState("state")')
         self._check(keeps=checkpoints is not None)
         return Job(
@@ -256,7 +256,7 @@ class Pipeline:
         *,
         checkpoints: Checkpoints | Place | None = None,
         snapshot: JobSnapshot | None = None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
         uvloop: bool = False,
     ) -> ThreadedJob:
         """
@@ -280,7 +280,7 @@ class Pipeline:
         clock: Clock | None = None,
         checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
     ) -> None:
         """
         Run until every source has come to its end and everything is written.
@@ -330,7 +330,7 @@ class Pipeline:
         *,
         checkpoints: Checkpoints | Place | None = None,
         restart: Restarts | None = None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
         uvloop: bool = False,
     ) -> None:
         """

@@ -415,7 +415,8 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
         spec = AsyncWaitSpec(settings)
         if spec.needs_origins:
-            self._graph.check_origins([Input(self._output)])
+            argument = "effect" if settings.effect else "journal"
+            self._graph.check_origins([Input(self._output)], argument=argument)
         details = {
             "fn": fn,
             "order": settings.order.value,

@@ -8,7 +8,7 @@ is in topological order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -302,17 +302,29 @@ class Graph:
             behind += new
         return [step for step in self if step.name in found] if found else []
 
-    def tracking(self) -> set[str]:
-        """The steps that are to tell where elements come from: someone at or behind them asks."""
+    def tracking(self, also: Collection[str] = ()) -> set[str]:
+        """The steps that are to tell where elements come from: someone at or behind them asks, as `also`."""
         found: set[str] = set()
         for step in self:
-            if isinstance(step, OperatorStep) and step.spec.asks_origins:
+            if isinstance(step, OperatorStep) and (step.spec.asks_origins or step.name in also):
                 found |= {step.name, *(other.name for other in self.ahead_of(step.name))}
         return found
 
-    def check_origins(self, inputs: Sequence[Input]) -> None:
+    def has_origins(self, inputs: Sequence[Input]) -> bool:
+        """Whether the elements of all these can be told from all others by where they come from."""
+        try:
+            self.check_origins(inputs, argument="journal")
+        except PipelineError:
+            return False
+        return True
+
+    def check_origins(self, inputs: Sequence[Input], *, argument: str) -> None:
         """
         Refuse inputs whose elements cannot be told from all others by where they come from.
+
+        Args:
+            inputs: of the step that is asked to tell them from each other.
+            argument: by which it is asked.
 
         Raises:
             PipelineError: if a source cannot be read again from a position, or elements are made on the way.
@@ -323,16 +335,16 @@ class Graph:
             if isinstance(step, SourceStep):
                 if one.output.tag is not None or not step.source.is_replayable():
                     raise PipelineError(
-                        f"effect: expected elements that have a position in a source, and those of "
+                        f"{argument}: expected elements that have a position in a source, and those of "
                         f"{str(one.output)!r} have none, for it cannot be read again after a crash; {advice}"
                     )
             elif isinstance(step, OperatorStep):
                 if not step.spec.keeps_origins(one.output.tag):
                     raise PipelineError(
-                        f"effect: expected elements that have a position in a source, and those of "
+                        f"{argument}: expected elements that have a position in a source, and those of "
                         f"{str(one.output)!r} are made on the way; {advice}"
                     )
-                self.check_origins(step.inputs)
+                self.check_origins(step.inputs, argument=argument)
 
     def check(self) -> None:
         """

@@ -229,6 +229,18 @@ def test_elements_without_a_position_are_refused_when_the_pipeline_is_built() ->
     charged(window(fine), charge, effect=lambda result: result.key)
 
 
+@pytest.mark.parametrize("options", [{"effect": True}, {"journal": True}, {"journal": "fsync"}])
+def test_the_refusal_names_the_argument_that_asks_for_positions(options: dict[str, Any]) -> None:
+    async def charge(value: Any) -> Any:
+        return value
+
+    stream = window(Pipeline().source(range(3), name="list"))
+    with pytest.raises(
+        PipelineError, match=f"^{next(iter(options))}: expected elements that have a position"
+    ):
+        stream.async_map(charge, **options)
+
+
 def stream_of(pipeline: Pipeline, name: str) -> Any:
     from asyncstream.pipeline import Stream
     from asyncstream.plan import Output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +13,21 @@ import pytest
 
 from asyncstream import (
     Checkpoints,
-    DirectoryStore,
     Items,
     MemoryStore,
     Pipeline,
     PipelineError,
     UserFunctionError,
 )
+from asyncstream.async_wait.blocks import Block
+from asyncstream.async_wait.journaled import Journaled
 from asyncstream.guards import retry
+from asyncstream.operators.origins import Origin
+from tests.async_wait.charging import charging, crashed, kept_in
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 ORDERS = ["ordered", "unordered", "event_time", "per_key"]
-
-
-def charging(
-    source: Any, charge: Any, results: list[Any], order: Any = "ordered", **options: Any
-) -> Pipeline:
-    pipeline = Pipeline("shop")
-    orders: Any = pipeline.source(source, name="orders")
-    if order == "per_key":
-        orders = orders.key_by(lambda value: value % 7)
-    options = {"journal": True, "concurrency": 10} | options
-    charges = orders.async_map(charge, order=order, name="charge", **options)
-    charges.to(results, name="results")
-    if options.get("on_error") == "route":
-        charges.failed.discard()
-    return pipeline
-
-
-def kept_in(folder: Path, **settings: Any) -> Checkpoints:
-    return Checkpoints(store=DirectoryStore(folder), **({"every": 30} | settings))
-
-
-async def crashed(pipeline: Pipeline, checkpoints: Checkpoints, seconds: float) -> None:
-    """Run it, and leave it without a last checkpoint."""
-    job = pipeline.start(checkpoints=checkpoints)
-    await job.__aenter__()
-    await asyncio.sleep(seconds)
-    await job._run.close()
 
 
 @pytest.mark.parametrize("journal", [True, "fsync"])
@@ -152,10 +129,12 @@ def size_of_journal(folder: Path, most_files: int) -> int:
 
 
 class LoopClock:
-    """Goes with the event loop's time."""
+    """Goes with the event loop's time, if nobody sets it back."""
+
+    set_back_ms = 0
 
     def now_ms(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1000)
+        return round(asyncio.get_running_loop().time() * 1000) - self.set_back_ms
 
 
 @pytest.mark.parametrize("every", [1000, 3])
@@ -184,6 +163,26 @@ async def test_a_retry_goes_on_after_a_crash_where_it_was(tmp_path: Path, every:
 
     assert [round(time) for time in times] == [0, 10, 30, 70, 130]
     assert set(results) == set(range(10)) - {7}
+
+
+async def test_a_retry_waits_no_longer_because_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = LoopClock()
+    times: list[float] = []
+
+    async def charge(value: int) -> int:
+        times.append(asyncio.get_running_loop().time())
+        raise ConnectionError
+
+    def life() -> Pipeline:
+        waits: Any = {"wait_initial": 10, "wait_max": 60, "wait_jitter": 0}
+        patient = retry(charge, attempts=2, timeout=None, clock=clock, **waits)
+        return charging([0], patient, [], "unordered", on_error="skip")
+
+    await crashed(life(), kept_in(tmp_path), 4.0)
+    clock.set_back_ms = 3_600_000
+    await life().run(checkpoints=kept_in(tmp_path))
+
+    assert [round(time - times[0]) for time in times] == [0, 14]
 
 
 async def test_the_journal_is_no_longer_than_what_happens_between_checkpoints(tmp_path: Path) -> None:
@@ -262,3 +261,40 @@ async def test_a_store_without_a_place_is_refused_unless_one_is_given(tmp_path: 
         await charging(range(5), charge, []).run(checkpoints=Checkpoints(store=MemoryStore()))
     checkpoints = Checkpoints(store=MemoryStore(), journal=tmp_path / "calls")
     await charging(range(5), charge, []).run(checkpoints=checkpoints)
+
+
+class Written:
+    """Keeps what it is given to write down."""
+
+    waits = False
+    known: Mapping[Origin, object] = {}
+
+    def __init__(self) -> None:
+        self.results: dict[Origin, tuple[Any, Any]] = {}
+
+    def append(
+        self, origins: Sequence[Origin], elements: Sequence[Any], results: list[Any], *, single: bool
+    ) -> None:
+        self.results |= zip(origins, zip(elements, results, strict=True), strict=True)
+
+
+@pytest.mark.parametrize("ended", [[(0, 0), (0, 1)], [(0, 2), (0, 0)], [(0, 2), (1, 0)], [(1, 1), (0, 1)]])
+def test_calls_of_blocks_are_written_with_their_elements_and_origins(ended: list[tuple[int, int]]) -> None:
+    log: Any = Written()
+    journaled = Journaled(log, _unused, _unused)
+    blocks = [
+        Block([f"{of}{n}" for n in range(3)], [None] * 3, [("r", of, n) for n in range(3)]) for of in (0, 1)
+    ]
+    for of, place in ended:
+        blocks[of].outcomes[place] = f"result of {of}{place}"
+        journaled.calls.append((blocks[of], place, f"{of}{place}"))
+
+    journaled.write([], [], single=True)
+
+    assert log.results == {("r", of, n): (f"{of}{n}", f"result of {of}{n}") for of, n in ended}
+    journaled.write([], [], single=True)
+    assert len(log.results) == 2
+
+
+def _unused(*_: object) -> None:
+    raise AssertionError

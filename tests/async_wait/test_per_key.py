@@ -221,8 +221,8 @@ async def test_keys_that_are_gone_leave_nothing_behind() -> None:
         await rig.put(*range(1000))
         assert rig.operator.snapshot() == []
         assert rig.counts["held"] == 0
-        assert rig.operator._serializer is not None
-        assert not rig.operator._serializer._waiting
+        assert rig.operator._pool.serializer is not None
+        assert not rig.operator._pool.serializer._waiting
 
 
 async def test_snapshot_has_the_input_order_of_a_key_twice_in_a_row() -> None:

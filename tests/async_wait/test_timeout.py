@@ -285,7 +285,7 @@ async def test_deadlines_of_ended_calls_do_not_pile_up_behind_a_slow_one(order: 
 
     async with Rig(call, concurrency=2, buffer=10_000, timeout=3600, order=order) as rig:
         rig.operator.process_batch(range(5000), None)
-        deadlines = rig.operator._deadlines
+        deadlines = rig.operator._pool._deadlines
         assert deadlines is not None
         most = 0
         for _ in range(100):

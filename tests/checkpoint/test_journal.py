@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,23 @@ def test_frames_of_another_key_are_none() -> None:
     assert list(frames(frame(b"theirs", KEY), "it")) == []
 
 
+# a frame with a digest and no key, as all without a key were before there were CRCs
+DIGESTED = bytes.fromhex(
+    "a56a72013300000088a771fbb210f5ac447b040fe0e0d7e8"
+    "5b22636861726765222c226631222c5b22726f6f74222c5b302c315d5d2c747275652c5b2261222c2262225d2c5b372c385d5d"
+)
+
+
+def test_frames_that_have_a_digest_are_read_without_a_key_and_others_behind_them() -> None:
+    was, more = b'["charge","f1",["root",[0,1]],true,["a","b"],[7,8]]', frame(b"more")
+
+    assert list(frames(DIGESTED + more, "it")) == [was, b"more"]
+    assert list(frames(DIGESTED[:-1], "it")) == []
+    assert list(frames(DIGESTED, "it", KEY)) == []
+    with pytest.raises(CheckpointError, match="it is damaged at byte 0, and goes on"):
+        list(frames(DIGESTED[:-1] + b"x" + more, "it"))
+
+
 def never(error: BaseException) -> None:
     raise error
 
@@ -80,17 +100,38 @@ class TestLives:
         first, step = journal(tmp_path)
         await first.load(None, 1)
         first.rotate(1)
-        step.append([(("root", 1), ["a"])])
+        step.append([("root", 1)], [1], ["a"], single=True)
         first.rotate(2)
-        step.append([(("root", 2), [{"b": 1}]), (("root", 3, "way"), [])])
+        step.append([("root", 2), ("root", 3, "way")], [2, 3], [[{"b": 1}], []], single=False)
         await first.close()
 
         for start, known in ((1, [["a"], [{"b": 1}]]), (2, [None, [{"b": 1}]]), (3, [None, None])):
             later, step = journal(tmp_path)
             await later.load(start, 2)
-            assert [step.take(("root", 1)), step.take(("root", 2))] == known
-            assert step.take(("root", 2)) is None, "once"
+            assert [step.take(("root", 1), 1), step.take(("root", 2), 2)] == known
+            assert step.take(("root", 2), 2) is None, "once"
             await later.close()
+
+    @pytest.mark.parametrize("numbers", [[4, 5, 6], [4, 6, 5], [4, 5, 9], [2**63 - 1, 2**63, 2**63 + 1]])
+    @pytest.mark.parametrize(
+        "elements", [[7, 8, 9], [7, 9, 8], [7, 7, 7], ["a", "b", "c"], ["a", "a", "a"], [7, "b", 9]]
+    )
+    async def test_each_result_is_that_of_its_element_however_these_follow_each_other(
+        self, numbers: list[int], elements: list[Any], tmp_path: Path
+    ) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        made.rotate(1)
+        step.append([("root", number) for number in numbers], elements, ["x", "y", "z"], single=True)
+        await made.close()
+
+        later, step = journal(tmp_path)
+        await later.load(1, 2)
+        assert step.take(("root", numbers[1]), "another") is None
+        known = [step.take(("root", numbers[place]), elements[place]) for place in (0, 2)]
+        assert known == [["x"], ["z"]]
+        assert not step.known
+        await later.close()
 
     async def test_files_are_gone_with_the_checkpoints_that_they_follow(self, tmp_path: Path) -> None:
         made, step = journal(tmp_path)
@@ -98,7 +139,7 @@ class TestLives:
         (tmp_path / "00000001.checkpoint").touch()
         for number in range(1, 6):
             made.rotate(number)
-            step.append([(("root", number), [number])])
+            step.append([("root", number)], [number], [number], single=True)
             await made.forget(number - 1)
 
         assert files(tmp_path) == [
@@ -112,14 +153,14 @@ class TestLives:
         made, step = journal(tmp_path)
         await made.load(None, 1)
         made.rotate(1)
-        step.append([(("root", number), [number]) for number in range(5)])
+        step.append([("root", number) for number in range(5)], range(5), [*range(5)], single=True)
         await made.close()
 
         for life in range(2, 5):  # each asks for one, takes a checkpoint, and ends
             made, step = journal(tmp_path)
             await made.load(life - 1, life)
-            assert step.take(("root", life)) == [life]
-            step.append([(("root", life), [life])])
+            assert step.take(("root", life), life) == [life]
+            step.append([("root", life)], [life], [life], single=True)
             made.rotate(life)
             await made.forget(life)
             await made.close()
@@ -127,7 +168,7 @@ class TestLives:
 
         made, step = journal(tmp_path)
         await made.load(4, 9)
-        assert [step.take(("root", number)) for number in range(5)] == [[0], [1], None, None, None]
+        assert [step.take(("root", number), number) for number in range(5)] == [[0], [1], None, None, None]
 
         for number in range(5, 17):  # nobody asks any more
             made.rotate(number)
@@ -137,12 +178,12 @@ class TestLives:
     async def test_results_of_other_code_are_not_taken(self, tmp_path: Path) -> None:
         made, step = journal(tmp_path)
         await made.load(None, 1)
-        step.append([(("root", 1), ["a"])])
+        step.append([("root", 1)], [1], ["a"], single=True)
         await made.close()
 
         made, step = journal(tmp_path, "g")
         await made.load(0, 2)
-        assert step.take(("root", 1)) is None
+        assert step.take(("root", 1), 1) is None
 
     async def test_damage_in_the_middle_is_refused_with_what_to_do(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -150,7 +191,7 @@ class TestLives:
         made, step = journal(tmp_path)
         await made.load(None, 1)
         for number in range(3):
-            step.append([(("root", number), [number])])
+            step.append([("root", number)], [number], [number], single=True)
         await made.close()
         (name,) = files(tmp_path)
         whole = (tmp_path / name).read_bytes()
@@ -159,7 +200,7 @@ class TestLives:
         made, step = journal(tmp_path)
         with caplog.at_level(logging.WARNING):
             await made.load(0, 2)
-        assert [step.take(("root", number)) for number in range(3)] == [[0], [1], None]
+        assert [step.take(("root", number), number) for number in range(3)] == [[0], [1], None]
         assert "ends in the middle" in caplog.text
 
         (tmp_path / name).write_bytes(whole[:30] + b"?" + whole[31:])
@@ -171,14 +212,54 @@ class TestLives:
         made, step = journal(tmp_path)
         await made.load(None, 1)
         with pytest.raises(CheckpointError, match="step 'charge': the journal cannot keep"):
-            step.append([(("root", 1), [lambda: None])])
+            step.append([("root", 1)], [1], [lambda: None], single=True)
+
+    @pytest.mark.parametrize("by_default", [True, False])
+    async def test_half_a_frame_on_a_full_disk_is_taken_back(
+        self, tmp_path: Path, by_default: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, step = journal(tmp_path)
+        made.add_step("other", "f", waits=False, by_default=by_default)
+        other = made.step("other")
+        assert other is not None
+        await made.load(None, 1)
+        step.append([("root", 1)], [1], [1], single=True)
+
+        def write(file: int, data: memoryview, whole: Any = os.write) -> int:
+            if len(data) < 40:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return int(whole(file, data[:40]))
+
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", write)
+            with nullcontext() if by_default else pytest.raises(CheckpointError, match="No space left"):
+                other.append([("root", 2)], [2], [2], single=True)
+        step.append([("root", 3)], [3], [3], single=True)
+        await made.close()
+
+        later, step = journal(tmp_path)
+        await later.load(0, 2)
+        assert [step.take(("root", number), number) for number in (1, 2, 3)] == [[1], None, [3]]
+
+    async def test_results_that_cannot_be_read_are_an_error_only_where_a_journal_was_asked_for(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "calls-00000001-00000001").write_bytes(frame(b'{"$error": ["gone:Away", [], {}, null]}'))
+        asked, _ = journal(tmp_path)
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            await asked.load(1, 2)
+
+        made = Journal(FolderFiles(tmp_path), codec("json"), None, never)
+        made.add_step("charge", "f", waits=False, by_default=True)
+        await made.load(1, 3)
+        assert "calls are made again" in caplog.text
 
     async def test_what_is_safe_is_told_when_the_disk_has_it(self, tmp_path: Path) -> None:
         made, step = journal(tmp_path)
         await made.load(None, 1)
         told: list[int] = []
         for number in range(3):
-            step.append([(("root", number), [number])])
+            step.append([("root", number)], [number], [number], single=True)
             step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
         assert told == []
         while made._syncing is not None:
@@ -229,7 +310,12 @@ origins = st.tuples(st.just("root"), st.integers(0, 99)) | st.tuples(
     )
 )
 def test_a_group_of_calls_is_read_as_it_was_written(calls: dict[Any, list[Any]]) -> None:
-    groups = [codec("json").decode(codec("json").encode(group)) for group in grouped(list(calls.items()))]
-
-    assert {origin: list(results) for group in groups for origin, results in ended_in(group)} == calls
-    assert len(groups) == len(set(map(len, calls)))
+    are_single = {len(results) for results in calls.values()} == {1}
+    for single in (True, False) if are_single else (False,):
+        given = [results[0] if single else results for results in calls.values()]
+        groups = [
+            codec("json").decode(codec("json").encode(group))
+            for group in grouped(list(calls), given, single=single)
+        ]
+        assert {origin: list(results) for group in groups for origin, results in ended_in(group)} == calls
+        assert len(groups) == len(set(map(len, calls)))

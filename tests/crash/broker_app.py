@@ -1,9 +1,10 @@
 """
 A pipeline between two servers, in a process of its own, to be killed:
-`python -m tests.crash.broker_app FOLDER REDIS POSTGRES`
+`python -m tests.crash.broker_app FOLDER REDIS|MQTT POSTGRES`
 
-Entries of a stream of Redis are read as a member of a group, enriched by calls of a few milliseconds, and
-written to a table of PostgreSQL. It says "reading" with its first call, and ends when there are no more.
+Entries of a stream of Redis are read as a member of a group, or messages of a topic of MQTT; they are
+enriched by calls of a few milliseconds, and written to a table of PostgreSQL. It says "reading" with its
+first call. With Redis it ends when there are no more entries.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asyncstream import Checkpoints, DirectoryStore, Pipeline, PostgresSink, RedisGroupSource
+from asyncstream import Checkpoints, DirectoryStore, Pipeline, PostgresSink, RedisGroupSource, Source
+from asyncstream.connectors.mqtt import MqttSource
 from tests.crash.app import LEASE
 
-__all__ = ("GROUP", "STREAM", "main")
+__all__ = ("GROUP", "STREAM", "events_of", "main")
 
 STREAM, GROUP = "events", "enrichers"
 
@@ -31,11 +33,16 @@ async def enrich(event: dict[str, Any]) -> dict[str, Any]:
     return event | {"doubled": 2 * event["id"]}
 
 
-async def run(folder: Path, redis: str, postgres: str) -> None:
+def events_of(url: str) -> Source[dict[str, Any]]:
+    if url.startswith("mqtt"):
+        return MqttSource(url, STREAM, client_id=GROUP, unacknowledged=40, batch=20)
+    return RedisGroupSource(url, STREAM, group=GROUP, ends=True, batch=50)
+
+
+async def run(folder: Path, broker: str, postgres: str) -> None:
     pipeline = Pipeline("between servers")
-    source = RedisGroupSource[dict[str, Any]](redis, STREAM, group=GROUP, ends=True, batch=50)
     (
-        pipeline.source(source, name="events")
+        pipeline.source(events_of(broker), name="events")
         .async_map(enrich, name="enrich", order="unordered", concurrency=16)
         .to(PostgresSink(postgres, "results", columns=["id", "doubled"]), name="results")
     )
@@ -44,8 +51,8 @@ async def run(folder: Path, redis: str, postgres: str) -> None:
 
 
 def main() -> None:
-    folder, redis, postgres = sys.argv[1:]
-    asyncio.run(run(Path(folder), redis, postgres))
+    folder, broker, postgres = sys.argv[1:]
+    asyncio.run(run(Path(folder), broker, postgres))
 
 
 if __name__ == "__main__":

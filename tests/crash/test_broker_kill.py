@@ -1,15 +1,18 @@
 """
-A pipeline from Redis to PostgreSQL is killed again and again, at any moment: each entry has one result in the
-end, and those that are not in a checkpoint only are acknowledged.
+A pipeline from a broker to PostgreSQL is killed again and again, at any moment. From Redis each entry has one
+result in the end; from MQTT, whose messages have no identity, each has one at least, and no more than there
+were processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +20,98 @@ import psycopg
 import pytest
 from redis import Redis
 
-from tests.crash.broker_app import GROUP, STREAM
+from asyncstream import Pipeline
+from asyncstream.connectors.mqtt import MqttSink
+from tests.crash.broker_app import GROUP, STREAM, events_of
 from tests.crash.kills import PATIENCE, ROOT
+from tests.servers.mqtt import MqttServer
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-EVENTS = 1500
 KILLS = 5
 
 
-@pytest.mark.timeout(300)
-def test_each_entry_has_one_result(tmp_path: Path, redis_url: str, postgres_url: str) -> None:
-    with psycopg.connect(postgres_url, autocommit=True) as database:
-        database.execute("CREATE TABLE results (id int, doubled int)")
+class Processes:
+    """
+    Of one folder, one after the other.
+
+    Args:
+        broker, postgres: the URLs of the servers.
+    """
+
+    def __init__(self, folder: Path, broker: str, postgres: str) -> None:
+        self._command = [sys.executable, "-m", "tests.crash.broker_app", str(folder), broker, postgres]
+        self._postgres = postgres
+        with psycopg.connect(postgres, autocommit=True) as database:
+            database.execute("CREATE TABLE results (id int, doubled int)")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def killed(self, seed: int) -> None:
+        """Start and kill so many that some of them die in the middle of their work."""
+        chance = random.Random(seed)
+        killed = 0
+        for _ in range(KILLS):
+            process = self.start()
+            assert process.stdout is not None
+            is_reading = process.stdout.readline() == b"reading\n"
+            time.sleep(chance.uniform(0.0, 0.25))
+            process.kill()
+            _, errors = process.communicate(timeout=PATIENCE)
+            assert process.returncode in (0, -9), errors.decode()
+            killed += is_reading and process.returncode == -9
+        assert killed >= 2
+
+    def results(self) -> list[Any]:
+        with psycopg.connect(self._postgres) as database:
+            return database.execute("SELECT id, doubled FROM results ORDER BY id").fetchall()
+
+
+def test_each_entry_of_redis_has_one_result(tmp_path: Path, redis_url: str, postgres_url: str) -> None:
+    events = 1500
     with Redis.from_url(redis_url) as redis, redis.pipeline() as adding:
-        for number in range(EVENTS):
+        for number in range(events):
             adding.xadd(STREAM, {"data": json.dumps({"id": number})})
         adding.execute()
 
-    def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.crash.broker_app", str(tmp_path), redis_url, postgres_url]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    chance = random.Random(17)
-    killed = 0
-    for _ in range(KILLS):
-        process = start()
-        assert process.stdout is not None
-        is_reading = process.stdout.readline() == b"reading\n"
-        time.sleep(chance.uniform(0.0, 0.25))
-        process.kill()
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode in (0, -9), errors.decode()
-        killed += is_reading and process.returncode == -9
-    last = start()
+    processes = Processes(tmp_path, redis_url, postgres_url)
+    processes.killed(17)
+    last = processes.start()
     _, errors = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, errors.decode()
 
-    assert killed >= 2
-    with psycopg.connect(postgres_url) as database:
-        found = database.execute("SELECT id, doubled FROM results ORDER BY id").fetchall()
-    assert found == [(number, 2 * number) for number in range(EVENTS)]
+    assert processes.results() == [(number, 2 * number) for number in range(events)]
     with Redis.from_url(redis_url) as redis:
         about: Any = redis.xpending(STREAM, GROUP)
-    assert about["pending"] < EVENTS  # what no checkpoint is kept without
+    assert about["pending"] < events  # what no checkpoint is kept without
+
+
+def test_each_message_of_mqtt_has_a_result(
+    tmp_path: Path, mqtt_server: MqttServer, postgres_url: str
+) -> None:
+    events = 900  # the broker keeps a thousand of a client that is away
+
+    async def publish() -> None:
+        session, publishing = Pipeline("session"), Pipeline("publishing")
+        session.source(events_of(mqtt_server.url), name="in").discard()
+        async with session.start() as job:  # so that the broker keeps what comes
+            await job.stop()
+        numbers = ({"id": number} for number in range(events))
+        publishing.source(numbers, name="in").to(MqttSink(mqtt_server.url, STREAM), name="out")
+        await publishing.run()
+
+    asyncio.run(publish())
+    processes = Processes(tmp_path, mqtt_server.url, postgres_url)
+    processes.killed(18)
+    last = processes.start()
+    until = time.monotonic() + PATIENCE
+    while len(set(processes.results())) < events and last.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)  # of a real process
+    last.kill()
+    _, errors = last.communicate(timeout=PATIENCE)
+    assert last.returncode == -9, errors.decode()
+
+    found = Counter(processes.results())
+    assert sorted(found) == [(number, 2 * number) for number in range(events)]
+    assert max(found.values()) <= KILLS + 1  # once more for each time that acknowledgements were lost

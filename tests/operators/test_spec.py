@@ -31,6 +31,7 @@ from asyncstream.operators.process import Emitter
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.pipeline import Stream
 from asyncstream.plan import OperatorStep
+from asyncstream.windowing import AfterWatermark, ContinuousProcessingTimeTrigger
 
 
 class PassOn(KeyedProcessFunction[Any, Any]):
@@ -78,6 +79,12 @@ KINDS: dict[str, Callable[[Stream[Any]], Any]] = {
     "sliding": lambda stream: windowed(stream, SlidingWindows(2, 1)),
     "sliding apart": lambda stream: windowed(stream, SlidingWindows(1, 2)),
     "session": lambda stream: windowed(stream, SessionWindows(1)),
+    "ticking": lambda stream: (
+        stream.key_by(str)
+        .window(TumblingWindows(1))
+        .trigger(AfterWatermark(early=ContinuousProcessingTimeTrigger(1)))
+        .aggregate(n=Count())
+    ),
     "clock windows": lambda stream: windowed(stream, TumblingWindows(1, time="processing")),
     "global": lambda stream: stream.key_by(str).window(GlobalWindows(fire_at_end=True)).collect(),
     "count": lambda stream: stream.key_by(str).count_window(2).collect(),

@@ -79,7 +79,12 @@ def test_timed_out_call_gives_up_its_element_at_once_and_its_thread_later() -> N
     async def main() -> None:
         pipeline = Pipeline()
         stream = pipeline.submissions(int).thread_map(
-            hangs, threads=1, timeout=0.02, on_timeout="route", name="hangs"
+            # longer than a thread takes to begin, on a busy machine too
+            hangs,
+            threads=1,
+            timeout=0.2,
+            on_timeout="route",
+            name="hangs",
         )
         stream.discard()
         late = stream.timed_out.results()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    AscendingTimestamps,
     BoundedOutOfOrderness,
     CheckpointError,
     Checkpoints,
@@ -775,9 +776,25 @@ async def test_steps_that_remember_and_have_no_name_are_refused() -> None:
     stream = pipeline.source([1]).map(abs).async_map(sleeping(1.0))
     stream.to(Ledger())
     stream.filter(bool).discard()  # nobody misses what waits to be thrown away
-    with pytest.raises(PipelineError, match=r"'source', 'async_map', 'sink'; give each a name="):
+    with pytest.raises(
+        PipelineError,
+        match=r"'source', 'async_map', 'sink'; give each a name=, e\.g\. \.source\(.*\), that stays",
+    ):
         pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
     await pipeline.run()
+
+
+async def test_of_a_step_without_an_example_no_example_is_given() -> None:
+    pipeline = Pipeline()
+    prices, orders = (
+        pipeline.source([1], name=name)
+        .event_time(int, AscendingTimestamps(), name=f"{name} times")
+        .key_by(int)
+        for name in ("prices", "orders")
+    )
+    orders.as_of(prices).discard()
+    with pytest.raises(PipelineError, match=r"'as_of'; give each a name= that stays when steps come and go$"):
+        pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -9,13 +9,21 @@ from itertools import count
 
 import pytest
 
-from asyncstream.runtime.aio.slices import FROZEN_AT_START, URGENT_SLICES, in_slices, without_collector
+from asyncstream.runtime.aio.slices import (
+    FEW,
+    FROZEN_AT_START,
+    URGENT_SLICES,
+    aging,
+    in_slices,
+    without_collector,
+)
 
 MANY = 50_000
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(aging, "frozen", 0)
     gc.collect()
     yield
     gc.unfreeze()
@@ -41,9 +49,34 @@ def test_what_another_has_frozen_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     with without_collector(all_stays=True):
-        made = [[number] for number in range(10)]
+        made = [[number] for number in range(MANY)]
     assert gc.get_freeze_count() >= frozen - 100
-    assert len(made) == 10
+    assert len(made) == MANY
+
+
+def test_what_is_frozen_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def count_all() -> int:
+        counted.append(0)
+        return 1_000_000
+
+    monkeypatch.setattr(gc, "get_freeze_count", count_all)
+    kept: list[list[list[int]]] = []
+
+    def make(many: int) -> None:
+        with without_collector(all_stays=True):
+            kept.append([[number] for number in range(many)])
+
+    for _ in range(20):
+        make(FEW // 10)
+    assert not counted  # the collector has soon seen so few
+    for _ in range(10):
+        make(FEW)
+    assert len(counted) == 1  # and is not asked again before a tenth as many were made
+    for _ in range(10):
+        make(FEW)
+    assert len(counted) == 2
 
 
 @pytest.mark.parametrize(("is_urgent", "turns"), [(False, 100), (True, 100 // URGENT_SLICES)])

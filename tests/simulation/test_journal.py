@@ -116,7 +116,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def nothing_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StepJournal, "append", lambda step, ended: None)
+    patch.setattr(StepJournal, "append", lambda step, *columns, single: None)
 
 
 def results_go_on_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
@@ -125,23 +125,25 @@ def results_go_on_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
         journaled.ended.clear()
         if journaled.waits:
             journaled._let_go(ended)
-        passed = list(zip(origins, zip(results, strict=True), strict=True))
+        elements, journaled.passed[:] = journaled.passed.copy(), ()
+        passed = list(zip(origins, elements, zip(results, strict=True), strict=True))
         asyncio.get_running_loop().call_soon(append, journaled, ended, passed)
 
     def append(journaled: Journaled, ended: Any, passed: Any) -> None:
-        kept = [(promise.origin, _results(promise.outcome) or []) for promise in ended]
+        kept = [(promise.origin, promise.value, _results(promise.outcome) or []) for promise in ended]
         if kept or passed:
-            journaled._log.append(kept + passed)
+            of, elements, results = map(list, zip(*kept, *passed, strict=True))
+            journaled._log.append(of, elements, results, single=False)
 
     patch.setattr(Journaled, "write", write)
 
 
 def what_was_written_is_not_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StepJournal, "remember", lambda step, ended: None)
+    patch.setattr(StepJournal, "remember", lambda step, ended, checks: None)
 
 
 def it_is_asked_for_and_called_all_the_same(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Journaled, "take", lambda journaled, origin: None)
+    patch.setattr(Journaled, "take", lambda journaled, origin, element: None)
 
 
 def a_checkpoint_does_not_begin_a_file(patch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_nothing_is_lost_and_nothing_is_doubled(part: int) -> None:
         assert not MUST_HAPPEN - set(happened)
 
 
+@pytest.mark.slow
 def test_a_story_is_told_in_the_same_words_each_time() -> None:
     tell_some = f"from {story.__module__} import story\nfor seed in range(20): print(story(seed).trace)"
     told = [

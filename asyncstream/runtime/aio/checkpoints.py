@@ -38,6 +38,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
@@ -47,6 +48,7 @@ from asyncstream.connectors.base import Source, Writer
 from asyncstream.errors import CheckpointError, LeaseLost, SinkBroken, SourceError, describe_error
 from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.operators.call_log import CallLog
+from asyncstream.operators.spec import JournalUse
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
@@ -224,11 +226,7 @@ class Checkpointer:
     async def _run(self) -> None:
         every = self._settings.every_seconds
         while True:
-            try:
-                async with asyncio.timeout(every):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._wanted, every)
             self._wanted.clear()
             if self._closed or self._has_failed:
                 return
@@ -447,11 +445,16 @@ class Checkpointer:
 def _journal_of(
     settings: Checkpoints, graph: Graph, codec: Codec, failed: Callable[[BaseException], None]
 ) -> Journal | None:
-    uses = [(step.name, step.spec.journal) for step in graph if isinstance(step, OperatorStep)]
-    if not any(use for _, use in uses):
+    uses: dict[str, JournalUse] = {}
+    for step in graph:
+        use = step.spec.journal if isinstance(step, OperatorStep) else None
+        if use is None or (use.by_default and not settings.journals_by_default):
+            continue
+        if not use.by_default or not use.by_position or graph.has_origins(step.inputs):
+            uses[step.name] = use
+    if not uses:
         return None
     journal = Journal(settings.journal_files(), codec, settings.key, failed)
-    for name, use in uses:
-        if use is not None:
-            journal.add_step(name, use.fingerprint, waits=use.waits)
+    for name, use in uses.items():
+        journal.add_step(name, use.fingerprint, waits=use.waits, by_default=use.by_default)
     return journal

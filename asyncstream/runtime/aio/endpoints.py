@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 from asyncstream.async_wait.tasks import within
-from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer
+from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
 from asyncstream.errors import (
@@ -152,6 +152,7 @@ class SinkOperator(Intake):
     def __init__(self, sink: Sink[Any], on_error: OnError = "fail") -> None:
         super().__init__(SINK_LIMIT, self._reopened)
         self.sink = sink
+        self._takes_batches = way_to_write(sink) == "write_batch"
         self._may_emit = asyncio.Event()
         self._failures = Failures(self, on_error)
         self._controls: deque[tuple[int, Control]] = deque()  # each behind so many elements
@@ -237,7 +238,10 @@ class SinkOperator(Intake):
             try:
                 self._doing = "write", asyncio.get_running_loop().time()
                 with naming(self.context.name, SinkError):  # not `_busy`: writes may be of one element
-                    await self.sink.write(values, timestamps)
+                    if self._takes_batches:
+                        await self.sink.write_batch(values)
+                    else:
+                        await self.sink.write(values, timestamps)
                 taken = len(values)
             except BaseException:
                 taken = len(self._writing[0]) - len(self._untaken()[0])

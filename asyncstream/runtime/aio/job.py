@@ -30,7 +30,7 @@ from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
-from asyncstream.state import DiskState
+from asyncstream.state import StateBackend
 from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("Job",)
@@ -70,7 +70,7 @@ class Job(Exchange):
         clock: Clock | None = None,
         snapshot: JobSnapshot | None = None,
         checkpoints: Checkpoints | None = None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
         name: str = "pipeline",
         cancel_body: bool = False,
         open_seconds: float = OPEN_SECONDS,

@@ -36,10 +36,11 @@ def _check_names(graph: Graph) -> None:
     """
     unnamed = graph.unnamed_with_state()
     if unnamed:
+        example = _EXAMPLES.get(graph[unnamed[0]].kind)
         raise PipelineError(
             f"checkpoints find what steps remember by their names, and these have none of their own: "
-            f"{', '.join(map(repr, unnamed))}; give each a name=, e.g. "
-            f"{_EXAMPLES.get(graph[unnamed[0]].kind, 'name=')}, that stays when steps come and go"
+            f"{', '.join(map(repr, unnamed))}; give each a name="
+            f"{f', e.g. {example},' if example else ''} that stays when steps come and go"
         )
 
 

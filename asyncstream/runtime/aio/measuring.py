@@ -158,7 +158,9 @@ def measure(run: Run, state: JobState) -> tuple[Metric, ...]:
 
 def _add_step(found: _Gathering, step: StepStatus, run: Run) -> None:
     name, part, plan = step.name, run.parts[step.name], run.graph[step.name]
-    counters = plan.spec.counters if isinstance(plan, OperatorStep) else ()
+    counters: tuple[str, ...] = ()
+    if isinstance(plan, OperatorStep):
+        counters = (*plan.spec.counters, "spared")  # which only the run knows of, of a journal by default
     for key, value in step.counts.items():
         if key in COUNTED:
             found.add(COUNTED[key], value, step=name)

@@ -55,7 +55,7 @@ from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.runtime.aio.wakeups import Wakeups
 from asyncstream.runtime.aio.watching import LoopWatch
 from asyncstream.runtime.aio.wiring import RunWiring
-from asyncstream.state import DiskState
+from asyncstream.state import StateBackend
 
 __all__ = ("OPEN_SECONDS", "Phase", "Run")
 
@@ -110,7 +110,7 @@ class Run:
         clock: Clock | None,
         snapshot: JobSnapshot | None,
         checkpoints: Checkpoints | None,
-        state: DiskState | None = None,
+        state: StateBackend | None = None,
         open_seconds: float = OPEN_SECONDS,
         patience: float = CANCEL_PATIENCE,
         told: Callable[[BaseException], None],
@@ -163,7 +163,8 @@ class Run:
         self.parts = {**self.wiring.sources, **self.wiring.operators}
         self.followed = Followed(self.name)
         self.followed.tracer = self.tracer
-        self._tracking = self.graph.tracking()
+        journal = None if self.checkpointer is None else self.checkpointer.journal
+        self._tracking = self.graph.tracking(() if journal is None else journal.steps)
         for name, driver in self.wiring.sources.items():
             driver.follow(self.followed)
             if name in self._tracking:

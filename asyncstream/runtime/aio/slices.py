@@ -53,10 +53,56 @@ async def in_slices(work: Iterator[None], is_urgent: Callable[[], bool] = _never
 FROZEN_AT_START = gc.get_freeze_count()
 """Objects that the interpreter itself keeps from the collector."""
 
+FEW = 10_000
+"""Objects that the collector walks over in a millisecond."""
+
+LITTLE = 8
+"""So many times an object that was made is one that is counted: to make one takes ten times as long."""
+
 
 def is_frozen() -> bool:
-    """Whether the program has kept objects from the collector already, and is to give them back."""
+    """
+    Whether the program has kept objects from the collector already, and is to give them back.
+
+    To find out, all of them are counted.
+    """
     return gc.get_freeze_count() > FROZEN_AT_START
+
+
+class _Aging:
+    """
+    Makes objects old for the collector, which a moment in which they are frozen does.
+
+    Where the program has frozen others, unfreezing would undo that. Whether it has is found by counting them,
+    which holds the event loop, and is the longer the more there are. So of many it is asked again only when
+    so many objects have been made that this is little beside making them.
+
+    Attributes:
+        frozen: how many there were when it was last asked, but for the interpreter's own.
+    """
+
+    def __init__(self) -> None:
+        self.frozen = 0
+        self._made = 0
+
+    def age(self, made: int) -> None:
+        """
+        Have all that is there old, if that is worth it.
+
+        Args:
+            made: how many objects have just been made.
+        """
+        self._made += made
+        if made < FEW or self._made * LITTLE < self.frozen:
+            return
+        self._made = 0
+        self.frozen = gc.get_freeze_count() - FROZEN_AT_START
+        if self.frozen <= 0:
+            gc.freeze()
+            gc.unfreeze()
+
+
+aging = _Aging()
 
 
 @contextmanager
@@ -67,16 +113,16 @@ def without_collector(*, all_stays: bool = False) -> Iterator[None]:
     Its walk over all that is alive would hold the event loop for a tenth of a second, again and again.
 
     Args:
-        all_stays: what is made lives long. It counts as old at once; else the collector would walk over all
-            of it right after the block, since it is new.
+        all_stays: what is made lives long. If it is much, it counts as old at once; else the collector would
+            walk over all of it right after the block, since it is new.
     """
     was_on = gc.isenabled()
     gc.disable()
+    before = gc.get_count()[0]
     try:
         yield
     finally:
-        if all_stays and not is_frozen():  # else unfreezing would undo another's
-            gc.freeze()
-            gc.unfreeze()
+        if all_stays:
+            aging.age(gc.get_count()[0] - before)
         if was_on:
             gc.enable()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from asyncstream.connectors.base import Sink, TransactionalSink
+from asyncstream.connectors.base import Sink, TransactionalSink, way_to_write
 from asyncstream.testing.contracts.checks import Contract, expect, expect_equal, given
 from asyncstream.testing.contracts.lives import HOPS, interrupted
 
@@ -62,6 +62,21 @@ class SinkContract(Contract[Sink[Any]]):
         for number, write in enumerate(self._writes):
             values = tuple(write)
             await sink.write(values, None if number % 2 else list(range(len(values))))
+        await sink.flush()
+        await sink.close()
+        await self._see("at the end", folder, *range(WRITES))
+
+    async def batches_are_written_as_elements_are(self, folder: Path) -> None:
+        """A sink has one of `write` and `write_batch`, and if it has both, they write the same."""
+        sink = self._make(folder)
+        way = way_to_write(sink)
+        expect(way is not None, "it defines neither write nor write_batch")
+        await sink.open()
+        for number, write in enumerate(self._writes):
+            if way == "write_batch" and number % 2:
+                await sink.write_batch(tuple(write))
+            else:
+                await sink.write(tuple(write), None)
         await sink.flush()
         await sink.close()
         await self._see("at the end", folder, *range(WRITES))

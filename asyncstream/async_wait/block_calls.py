@@ -1,0 +1,170 @@
+"""
+The calls of elements that are taken in blocks: the loop that runs per element in most pipelines.
+
+Each worker takes the next call of the block that is open; when there is none left, it opens another one with
+what waits in the inbox. A call that has not suspended costs little more than the call; one that has finds
+another stamp than it left, for the turn has run meanwhile, and by this it is told. What is not simply to be
+called (a control element, one that is followed) ends a block, and is left to the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING
+
+from asyncstream.async_wait.blocks import Block, Call
+from asyncstream.async_wait.promise import PENDING, Promise
+from asyncstream.async_wait.timing import UNTIMED
+from asyncstream.async_wait.worker import Worker
+from asyncstream.operators.call_context import CURRENT, NOWHERE
+from asyncstream.state.capture import IMMUTABLE
+
+if TYPE_CHECKING:
+    from asyncstream.async_wait.pool import WorkerPool
+
+__all__ = ("BlockCalls",)
+
+
+class BlockCalls:
+    """
+    Makes the calls of a pool's elements in blocks.
+
+    Args:
+        pool: whose inbox, workers and queue these are.
+        add: takes blocks up into the queue.
+        ended: told of each call that has suspended and ended; None: nobody has to be told.
+
+    Attributes:
+        calls: gives the calls of the open block that have not begun.
+    """
+
+    __slots__ = ("_add", "_began", "_ended", "_open", "_pool", "calls")
+
+    def __init__(
+        self, pool: WorkerPool, add: Callable[[Block], None], ended: Callable[[Call], None] | None
+    ) -> None:
+        self._pool = pool
+        self._add = add
+        self._ended = ended
+        self._open: Block | None = None
+        self._began: list[Block] = []  # blocks with calls that may have begun since the last turn
+        self.calls: Iterator[Call] = iter(())
+
+    def unbegun(self) -> int:
+        """How many elements were taken from the inbox, and their calls have not begun."""
+        return 0 if self._open is None else self._open.unbegun()
+
+    def open(self) -> bool:
+        """Have calls to begin, if elements wait and there is room for them; whether there are any."""
+        if self.unbegun():
+            return True
+        pool = self._pool
+        if pool.journaled is not None and pool.journaled.known:  # by each single element
+            return False
+        inbox, emitter = pool.inbox, pool.emitter
+        wanted = min(inbox.unmarked(), pool.room - emitter.promised)
+        if wanted <= 0:
+            return False
+        values, timestamps, origins = inbox.take(wanted)
+        block = self._open = Block(values, timestamps, origins if emitter.tracks else [])
+        emitter.promised += wanted
+        self._add(block)
+        self._began.append(block)
+        self.calls = block.calls
+        return True
+
+    def close(self) -> None:
+        """Give the elements whose calls have not begun back to the inbox."""
+        if self._open is not None:
+            self._pool.emitter.promised -= self._open.unbegun()
+            self._pool.inbox.give_back(*self._open.give_back())
+        self._open = None
+        self.calls = iter(())
+
+    def take_begun(self) -> list[tuple[Block, int, int]]:
+        """The calls that have begun since this was asked and not ended: block, from and to which place."""
+        if not self._began:
+            return []
+        began = [
+            (block, start, end)
+            for block in self._began
+            for start, end in (block.begun_since(),)
+            if block.is_pending(start, end)
+        ]
+        self._began[:] = () if self._open is None or not self._open.unbegun() else (self._open,)
+        return began
+
+    def give_up(self, worker: Worker, call: Call, promise: Promise) -> None:
+        """Complete an element whose call goes on; its worker has only the promise of it from now on."""
+        block, place, value = call
+        block.is_special = True
+        block.outcomes[place] = promise.outcome
+        if self._ended is not None:
+            self._ended(call)
+        if self._pool.journaled is not None:
+            self._pool.journaled.calls.append(call)
+        worker.entry = value, promise.timestamp, promise.origin
+        worker.promise, worker.call = promise, None
+
+    async def work(self, worker: Worker, context: Context) -> None:
+        """What a worker does, in its task and this context of its own."""
+        # The one loop that runs per element: what can be a local is one.
+        pool, copies, base, ended = self._pool, self._pool.copies, worker.base, self._ended
+        note, cancelling = pool.outcomes.times.began.append, worker.task.cancelling
+        note_ended = None if pool.journaled is None else pool.journaled.calls.append
+        tells, tell = pool.promises.tells, CURRENT.set
+        stamp = pool.stamp
+        pool.schedule_turn()
+        try:
+            while True:
+                worker.call = call = next(self.calls, None)
+                if call is None:
+                    if not self.open() and not await pool.promises.make_calls(worker, context):
+                        return
+                    stamp = pool.stamp
+                    pool.schedule_turn()
+                    continue
+                block, place, value = call
+                if tells:
+                    tell(block.origins[place] or NOWHERE)
+                    base = copy_context()  # the next call sets its own
+                try:
+                    if copies is not None and value.__class__ not in IMMUTABLE:
+                        value = copies.of(value)
+                    outcome = await pool.function(value)
+                except BaseException as error:
+                    outcome = pool.failed(worker, error)
+                    if outcome is PENDING:  # its timeout has completed it, or the job fails
+                        worker.call = worker.promise = None
+                        return
+                    block.is_special = True
+                    if pool.stamp is not stamp:
+                        stamp = UNTIMED  # or it would be taken for one that ended well
+                if pool.stamp is not stamp:  # it has suspended
+                    if worker.doomed:
+                        worker.call = worker.promise = None
+                        return
+                    block.outcomes[place] = outcome
+                    if ended is not None:
+                        ended(call)
+                    if stamp is not UNTIMED:
+                        note(stamp)
+                    stamp = pool.stamp
+                    if not pool.turning:
+                        pool.schedule_turn()
+                else:
+                    block.outcomes[place] = outcome
+                if note_ended is not None:
+                    note_ended(call)
+                try:
+                    if context == base and not cancelling():
+                        continue
+                except Exception:  # to compare contexts is to compare the user's values
+                    pass
+                pool.soil(worker)
+                return
+        except BaseException as error:
+            pool.end_with(worker, error)
+        finally:
+            pool.retire(worker)

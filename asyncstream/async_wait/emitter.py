@@ -1,0 +1,225 @@
+"""
+The way out of an async step: its promise queue, the results that pass it by, and their emission in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+from asyncstream.async_wait.blocks import Part
+from asyncstream.async_wait.entries import entry_of
+from asyncstream.async_wait.promise import (
+    SPECIAL,
+    Arrived,
+    Passage,
+    Promise,
+    Routed,
+    Several,
+    completed,
+)
+from asyncstream.async_wait.queues import PromiseQueue
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark
+from asyncstream.operators.base import Operator
+from asyncstream.operators.journey import Journeys
+from asyncstream.operators.origins import Origin, Placed
+
+__all__ = ("Emitter",)
+
+
+class Emitter:
+    """
+    Holds what an async step has begun, until it leaves downstream.
+
+    Args:
+        operator: the step, whose outputs are pushed to.
+        queue: keeps the order.
+        flat: a call gives any number of results.
+        counts: "results_out" of these is kept.
+
+    Attributes:
+        queue: every promise that was added and has not left.
+        passed: results of calls that never suspended, which wait for the next emission, with their timestamps
+            and, where they are tracked, as many origins; always the same lists.
+        aside: runs of passed results before those in `passed`, each with the promise that came behind it.
+        promised: how many elements are held, but those in `passed`.
+        special: at least as many as outcomes in the queue that are not simply one result.
+        tracks: each element's origin is kept with it.
+        journeys: those of the run.
+        watermark: the last one that was emitted.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_flat",
+        "_operator",
+        "aside",
+        "journeys",
+        "passed",
+        "promised",
+        "queue",
+        "special",
+        "tracks",
+        "watermark",
+    )
+
+    def __init__(self, operator: Operator, queue: PromiseQueue, flat: bool, counts: dict[str, int]) -> None:
+        self._operator = operator
+        self._flat = flat
+        self._counts = counts
+        self.queue = queue
+        self.passed: tuple[list[Any], list[int | None], list[Origin | None]] = ([], [], [])
+        self.aside: list[tuple[list[Any], list[int | None], list[Origin | None], Promise]] = []
+        self.promised = 0
+        self.special = 0
+        self.tracks = False
+        self.journeys = Journeys()
+        self.watermark = MIN_TIMESTAMP
+
+    def add_finished(
+        self, value: Any, timestamp: int | None, outcome: Any, origin: Origin | None = None
+    ) -> None:
+        """Accept an element whose outcome is known already, or a control element."""
+        self.special += 1
+        self.promised += 1
+        promise = completed(value, timestamp, outcome, origin)
+        if isinstance(outcome, Passage):
+            self.queue.add_control(promise)
+        else:
+            self.queue.add(promise)
+            self.queue.finish(promise)
+
+    def set_aside(self) -> None:
+        """
+        If all that the queue holds is one promise that it lets go, have it wait for the next emission behind
+        what has passed, so that what comes next can pass, too.
+        """
+        if len(self.queue) != 1:
+            return
+        for promise in self.queue.take():
+            values, timestamps, origins = self.passed
+            self.aside.append((values.copy(), timestamps.copy(), origins.copy(), promise))
+            self.promised += len(values)
+            for passed in self.passed:
+                passed.clear()
+
+    def waiting(self) -> int:
+        """How many results and control elements are out of the queue and wait for the next emission."""
+        return sum(len(values) + 1 for values, *_ in self.aside) + len(self.passed[0])
+
+    def entries(self) -> Iterator[list[Any]]:
+        """What waits for the next emission, for a snapshot."""
+        for *passed, promise in (*self.aside, (*self.passed, None)):
+            for result, timestamp, origin in zip(*passed[:2], passed[2] or repeat(None), strict=False):
+                yield ["emitted", result, timestamp, *([list(origin)] if origin else [])]
+            if promise is not None:
+                origin = promise.origin if self.tracks else None
+                yield entry_of(promise.value, promise.timestamp, promise.outcome, origin)
+
+    def emit_passed(self) -> bool:
+        """Push what passed the queue by and what was set aside, if there is any."""
+        if self.aside:
+            aside, self.aside = self.aside, []
+            for values, timestamps, origins, promise in aside:
+                self.promised -= len(values) + 1
+                self._push(values, self._with(timestamps, origins))
+                self._emit_special([promise])
+        values, timestamps, origins = self.passed
+        if not values:
+            return False
+        given = values.copy(), self._with(timestamps.copy(), origins.copy())
+        for passed in self.passed:
+            passed.clear()
+        self._push(*given)
+        return True
+
+    def emit_ready(self) -> None:
+        """Push what the queue lets go."""
+        ready = self.queue.take()
+        if self.queue.add_block is None:
+            self._emit(ready)
+            return
+        alone: list[Promise] = []
+        for promise in ready:
+            if isinstance(promise, Part):
+                self._emit(alone)
+                alone = []
+                self._emit_part(promise)
+            else:
+                alone.append(promise)
+        self._emit(alone)
+
+    def _emit(self, ready: list[Promise]) -> None:
+        if not ready:
+            return
+        self.promised -= len(ready)
+        if self.special:
+            self._emit_special(ready)
+            return
+        timestamps: list[int | None] = [promise.timestamp for promise in ready]
+        if self.tracks:
+            timestamps = Placed(timestamps, [promise.origin for promise in ready])
+        self._push([promise.outcome for promise in ready], timestamps)
+
+    def _emit_part(self, part: Part) -> None:
+        if part.is_special:
+            self._emit(part.promises())
+            return
+        self.promised -= len(part.outcomes)
+        self._push(part.outcomes, self._with(part.timestamps, part.origins))
+
+    def _emit_special(self, ready: list[Promise]) -> None:
+        """Push outcomes some of which are not simply one result."""
+        tracks = self.tracks
+        values: list[Any] = []
+        timestamps: list[int | None] = []
+        origins: list[Origin | None] = []
+        for promise in ready:
+            outcome = promise.outcome
+            if outcome.__class__ not in SPECIAL:
+                values.append(outcome)
+                timestamps.append(promise.timestamp)
+                if tracks:
+                    origins.append(promise.origin)
+                continue
+            self.special -= 1
+            if isinstance(outcome, Several):
+                values += outcome.results
+                timestamps += [promise.timestamp] * len(outcome.results)
+                if tracks:
+                    origins += self._origins(promise, outcome)
+            elif isinstance(outcome, Arrived):
+                self._push(values, self._with(timestamps, origins))
+                values, timestamps, origins = [], [], []
+                result = outcome.outcome
+                found = result if isinstance(result, Several) else Several([result])
+                stamps: list[int | None] = [promise.timestamp] * len(found.results)
+                with self.journeys.on(outcome.journey):
+                    self._push(found.results, self._with(stamps, self._origins(promise, found)))
+            elif isinstance(outcome, Routed):
+                stamps = self._with([promise.timestamp], [promise.origin])
+                self._operator.side_output(outcome.tag).process_batch([outcome.failed], stamps)
+            elif isinstance(outcome, Passage):
+                self._push(values, self._with(timestamps, origins))
+                values, timestamps, origins = [], [], []  # the old ones belong to their receiver
+                self._operator.pass_on(outcome.control)
+                if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
+                    self.watermark = outcome.control.timestamp
+        self._push(values, self._with(timestamps, origins))
+
+    def _with(self, timestamps: list[int | None], origins: list[Origin | None]) -> list[int | None]:
+        """Timestamps with the origins of their elements, where they are tracked."""
+        return Placed(timestamps, origins) if self.tracks else timestamps
+
+    def _origins(self, promise: Promise, outcome: Several) -> list[Origin | None]:
+        """Those of the results of one call."""
+        count, origin = len(outcome.results), promise.origin
+        if origin is None or not self._flat:  # of the others there is one
+            return [origin] * count
+        return [(*origin, place) for place in range(count)]
+
+    def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
+        if values:
+            self._counts["results_out"] += len(values)
+            self._operator.out.process_batch(values, timestamps)
