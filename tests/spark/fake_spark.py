@@ -5,7 +5,7 @@ It has the part of PySpark's DataFrame that a `SparkPlan` uses, so the plan does
 What Spark leaves open is drawn from a seed: in which order a shuffle brings rows, how rows are divided into
 Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps Spark's rules:
 
-* a task gets a fresh copy of its function, through pickle; what outlives it is the worker's loop alone;
+* a task gets its function through pickle; what outlives it is the loop of the worker, and what is `Shipped`;
 * a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, that
   of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
   would still move;

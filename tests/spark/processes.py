@@ -8,10 +8,13 @@ has moved to a process group of its own, as Spark's Python workers do.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -113,17 +116,7 @@ class Program:
 
     def processes(self, having: str = "") -> list[Process]:
         """Those with this in their command."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-                    command = (folder / "cmdline").read_text().replace("\0", " ")
-                except OSError:
-                    continue  # it has just ended
-                if int(session) == self.pid and state != "Z" and having in command:
-                    found.append(Process(int(folder.name), int(parent), command))
-        return found
+        return [process for session, process in every(having) if session == self.pid]
 
     def workers(self) -> list[Process]:
         """Spark's Python workers, which are children of a daemon that looks like them."""
@@ -137,6 +130,72 @@ class Program:
                 slay(process.pid)
             time.sleep(0.01)
         self._leader.wait()
+
+
+def every(having: str) -> Iterator[tuple[int, Process]]:
+    """All processes with this in their command that are no zombies, with the sessions that they belong to."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                command = (folder / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue  # it has just ended
+            if state != "Z" and having in command:
+                yield int(session), Process(int(folder.name), int(parent), command)
+
+
+def workers_of_this_process() -> list[int]:
+    """The Python workers for tasks of the Spark that this process has started."""
+    processes = {process.pid: process for _, process in every("")}
+
+    def is_below(pid: int) -> bool:
+        while pid in processes:
+            if pid == os.getpid():
+                return True
+            pid = processes[pid].parent
+        return False
+
+    daemon = "pyspark.daemon pyspark.worker"
+    return [
+        pid
+        for pid, (_, parent, command) in processes.items()
+        if daemon in command
+        and daemon in processes.get(parent, Process(0, 0, "")).command
+        and is_below(parent)
+    ]
+
+
+@contextmanager
+def killing_workers(checkpoint: Path, seed: int, *, most: int) -> Iterator[list[int]]:
+    """
+    SIGKILL Python workers of this process at random while the block runs a query; gives what was killed.
+
+    Args:
+        checkpoint: the query's.
+        most: in one micro-batch, so that no task fails more often than Spark tries it.
+    """
+    drawn = random.Random(seed)
+    killed: list[int] = []
+    counts: dict[int, int] = {}
+    ended = threading.Event()
+
+    def kill() -> None:
+        while not ended.wait(0.01 + 0.4 * drawn.random()):
+            begun = len(list(checkpoint.glob("offsets/[0-9]*")))
+            workers = workers_of_this_process()
+            if begun and workers and counts.get(begun, 0) < most:
+                counts[begun] = counts.get(begun, 0) + 1
+                killed.append(drawn.choice(workers))
+                slay(killed[-1])
+
+    thread = threading.Thread(target=kill, name="kills workers")
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
 
 
 def slay(pid: int) -> None:

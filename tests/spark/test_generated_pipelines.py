@@ -2,7 +2,8 @@
 One specification, two runtimes: pipelines that Hypothesis draws give on Spark what they give embedded.
 
 Most run on the stand-in for Spark; `test_standin` shows that it can be trusted, and a few run on Spark
-itself. ASYNCSTREAM_DRAWN=5000 draws that many of each kind instead of the usual number.
+itself. ASYNCSTREAM_DRAWN=5000 draws that many of each kind instead of the usual number, and
+ASYNCSTREAM_SEEDS=50 that many streams for Spark itself, of which workers are killed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from asyncstream import BoundedOutOfOrderness, NoWatermarks
 from tests.spark.cluster import run_stream, write_batches
 from tests.spark.fake_spark import StandIn
 from tests.spark.generated_pipelines import Batches, Drawn, Rows, embedded, row_columns
+from tests.spark.processes import killing_workers
 from tests.spark.steps import Plain, Processed
 from tests.spark.strategies import Account, keyed_steps, micro_batches, pipelines
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from asyncstream.runtime.spark import SparkPlan
 
 EXAMPLES = int(os.environ.get("ASYNCSTREAM_DRAWN", "150"))
+
+STREAMS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2"))
+"""On Spark itself, where each takes some seconds."""
 
 always = settings(
     max_examples=EXAMPLES,
@@ -166,11 +171,16 @@ def test_bounded_job_on_spark_gives_what_the_embedded_engine_gives(
     compare(plan, told.ordered, found, embedded(drawn, [partitions], streaming=False))
 
 
-@pytest.mark.timeout(400)
-@settings(few, max_examples=1)
-@given(pipelines(streaming=True, slow=False).filter(is_rich), RICH_BATCHES, st.integers(1, 5))
-def test_stream_on_spark_gives_what_the_embedded_engine_gives(
-    spark: SparkSession, drawn: Drawn, batches: Batches, key_groups: int
+@pytest.mark.timeout(200 + 100 * STREAMS)
+@settings(few, max_examples=STREAMS)
+@given(
+    pipelines(streaming=True, slow=False).filter(is_rich),
+    RICH_BATCHES,
+    st.integers(1, 5),
+    st.integers(0, 2**16),
+)
+def test_stream_on_spark_gives_what_the_embedded_engine_gives_though_workers_are_killed(
+    spark: SparkSession, drawn: Drawn, batches: Batches, key_groups: int, seed: int
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -182,5 +192,7 @@ def test_stream_on_spark_gives_what_the_embedded_engine_gives(
             reader = spark.readStream.schema(row_columns()).option("maxFilesPerTrigger", 1)
             inputs.append(reader.json(str(folder / f"{source}")))
         plan, told = drawn.on_spark(spark, inputs, key_groups=key_groups)
-        found = run_stream(plan, folder / "checkpoint")
+        with killing_workers(folder / "checkpoint", seed, most=2) as killed:
+            found = run_stream(plan, folder / "checkpoint")
+    assert killed
     compare(plan, told.ordered, found, embedded(drawn, batches, streaming=True))

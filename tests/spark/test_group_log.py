@@ -73,7 +73,9 @@ def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
 
 
-@pytest.mark.parametrize("worker", ["stays", "is new each time", "is sometimes new", "holds nothing"])
+@pytest.mark.parametrize(
+    "worker", ["stays", "takes turns", "is new each time", "is sometimes new", "holds nothing"]
+)
 @pytest.mark.parametrize("least_bytes", [0, 10**9])
 def test_results_are_the_same_whatever_workers_still_know(
     worker: str, least_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -81,11 +83,16 @@ def test_results_are_the_same_whatever_workers_still_know(
     drawn = random.Random(7)
     hits = []
 
-    def found(place: Any, position: Position) -> Any:
+    others: list[Any] = [group_log._Worker() for _ in range(2)]
+
+    def found(place: Any, position: Position, log: Log) -> Any:
+        if worker == "takes turns":  # as Spark hands a partition to the workers that are idle
+            others.append(group_log._worker)
+            group_log._worker = others.pop(drawn.randrange(2))
         if worker == "is new each time" or (worker == "is sometimes new" and drawn.random() < 0.5):
             group_log._worker.tables.clear()
             group_log._worker.size = 0
-        hits.append(take_back(place, position))
+        hits.append(take_back(place, position, log))
         return hits[-1]
 
     monkeypatch.setattr("asyncstream.runtime.spark.worker.keyed.take_back", found)
@@ -96,6 +103,45 @@ def test_results_are_the_same_whatever_workers_still_know(
     assert sorted(on_stand_in(rows, define)) == embedded(rows, define) != []
     used = sum(hit is not None for hit in hits)
     assert (used == 0) == (worker in ("is new each time", "holds nothing"))
+    if worker == "takes turns" and least_bytes:  # each has read the log of a group once
+        assert used > len(hits) * 2 // 3
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 100, 10_000])
+def test_tables_that_have_missed_entries_go_on_with_those(
+    tail_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
+    log = Log(List(SimpleNamespace(kept=Kept()), "log"), None, {})  # type: ignore[arg-type]
+    operator = SimpleNamespace(tables=Tables())
+    table = operator.tables.declare(Table("rows", save=str, load=int))
+    position, positions = Position(), []
+    others = {missed: Tables() for missed in (1, group_log.RECENT, group_log.RECENT + 1)}
+    for number in range(40):
+        table.put(None, number % 7, number)
+        if number % 3 == 0:
+            table.remove(None, number % 5)
+        if number % 11 == 0:
+            table.put("window", "key", number)
+        elif number % 13 == 0:
+            table.drop("window")
+        cut = operator.tables.cut()
+        operator.tables.merge()
+        position = log.write(entry_of({"step": cut}), {"step": operator}, position)  # type: ignore[dict-item]
+        positions.append(position)
+        for missed, tables in others.items():
+            if number == 39 - missed:
+                declared = tables.declare(Table("rows", save=str, load=int))
+                for namespace, key, value in table.items():
+                    declared.load_rows(namespace, [(key, value)])
+    for missed, tables in others.items():
+        keep("place", positions[39 - missed], {"step": tables})
+        found = take_back("place", position, log)
+        if missed > group_log.RECENT:
+            assert found is None
+        else:
+            assert found is not None
+            assert list(found["step"]["rows"].items()) == list(table.items())
 
 
 def damage(directory: Path, drawn: random.Random) -> None:

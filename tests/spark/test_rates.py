@@ -1,16 +1,18 @@
-"""A rate is one for all tasks that run at once."""
+"""A rate is one for all tasks that run at once, and a breaker that they share."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncstream import Pipeline
-from asyncstream.guards import LimitServer, SharedLimit, rate_limit
+from asyncstream.guards import LimitServer, SharedLimit, circuit_breaker, rate_limit, retry
 from asyncstream.runtime.spark import enrich
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from tests.spark.cluster import columns, event_columns, stream
@@ -135,3 +137,49 @@ def test_shared_rate_is_one_for_all_tasks_in_whatever_process(
 def most_within(seconds: float, times: list[float]) -> int:
     # a second for the limiter, but a busy machine holds calls up, and what comes late crowds what is in time
     return max(sum(first <= when < first + seconds for when in times) for first in times)
+
+
+def test_a_shared_breaker_opens_for_all_tasks_at_once_and_closes_for_all(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    Real time, since workers are processes: the service is down for a second from its first call on, and the
+    breaker open for longer. A task that went by itself would find the service well too early.
+    """
+    from pyspark.sql.types import LongType
+
+    open_for = 1.5
+
+    def is_well() -> bool:
+        now = time.time()
+        with suppress(FileExistsError), open(tmp_path / "first", "x") as first:
+            first.write(str(now))
+        well = now >= float((tmp_path / "first").read_text() or now) + 1.0
+        with open(tmp_path / f"calls of {os.getpid()}", "a") as calls:
+            calls.write(f"{now} {well}\n")
+        return well
+
+    async def call(row: Any) -> Any:
+        if not is_well():
+            raise ConnectionError("the service is down")
+        await asyncio.sleep(0.05)
+        return {"id": row["id"]}
+
+    with LimitServer() as server:
+        shared: Any = SharedLimit(server.url)
+        broken = circuit_breaker(call, failures=3, failure_ratio=None, open_for=open_for, scope=shared)
+        guarded: Any = retry(broken, attempts=None, timeout=60, wait_initial=0.05, wait_max=0.05)
+        frame = spark.range(0, 60, 1, 2)
+        rows = enrich(frame, guarded, schema=columns(id=LongType()), concurrency=4).collect()
+
+    assert sorted(row.id for row in rows) == list(range(60))
+    called = [
+        (float(at), is_well == "True", process.name)
+        for process in tmp_path.glob("calls of *")
+        for at, is_well in map(str.split, process.read_text().splitlines())
+    ]
+    refused = sorted(at for at, is_well, _ in called if not is_well)
+    answered = sorted(at for at, is_well, _ in called if is_well)
+    assert len({process for _, is_well, process in called if is_well}) > 1
+    assert answered[0] >= refused[2] + open_for - 0.05, "no task went by itself"
+    assert refused[-1] < answered[0], "it was open once"

@@ -191,3 +191,32 @@ def test_options_are_refused_unless_there_are_such() -> None:
         settings.most({"path": "x"})
     with pytest.raises(PipelineError, match="maxRowsPerTrigger: expected an integer of at least 1, got 'x'"):
         settings.most({"maxRowsPerTrigger": "x"})
+
+
+def test_a_stream_begins_at_the_offset_that_another_has_told() -> None:
+    settings = SourceSettings(lambda: Slow(0.01), "numbers", event_columns(), 50, 5.0)
+
+    async def main() -> None:
+        pulled = Pulled(settings.make, 0.1)
+        told = await pulled.latest(await pulled.initial(), 4)
+        assert told["rows"] == {"": 4}
+        start = settings.starting({"startingOffsets": json.dumps(told)}, streaming=True)
+        assert start is not None
+        again = Pulled(settings.make, 0.1)
+        end = await again.latest(start, 2)
+        assert await again.values(start, end) == {"": [5, 6]}
+        await pulled.close()
+        await again.close()
+
+    run_virtual(main())
+
+
+def test_where_a_stream_begins_is_refused_unless_it_is_an_offset() -> None:
+    settings = SourceSettings(lambda: Slow(0.01), "numbers", event_columns(), 50, 5.0)
+    for begin in ({}, {"startingOffsets": "earliest"}):
+        assert settings.starting(begin, streaming=True) is None
+    for wrong in ("latest", "1200", '{"position": 1200}', '{"position": "{"}', "[]"):
+        with pytest.raises(PipelineError, match="startingOffsets: expected 'earliest', or an offset"):
+            settings.starting({"startingOffsets": wrong}, streaming=True)
+    with pytest.raises(PipelineError, match="startingOffsets: a bounded DataFrame has all rows"):
+        settings.starting({"startingOffsets": '{"position": null}'}, streaming=False)

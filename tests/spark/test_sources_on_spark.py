@@ -128,6 +128,20 @@ def test_source_without_positions_is_bounded_only(spark: SparkSession, tmp_path:
         spark.read.format("counted").option("pace", "5").load().collect()
 
 
+def test_a_query_begins_where_another_has_ended(spark: SparkSession, tmp_path: Path) -> None:
+    path = filled(tmp_path / "shop.db", numbers(0, 20))
+    register_source(spark, lambda: SqliteSource(path, "prices"), schema=PRICES)
+    ended = spark.readStream.format("asyncstream").load().writeStream.format("noop")
+    query = ended.option("checkpointLocation", str(tmp_path / "one")).trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    offset = next(each for each in query.recentProgress if each["numInputRows"])["sources"][0]["endOffset"]
+    filled(path, numbers(20, 25))
+    found: list[int] = []
+    rest = spark.readStream.format("asyncstream").option("startingOffsets", offset).load()
+    run(rest, lambda rows, number: found.extend(row.price for row in rows.collect()), tmp_path / "two")
+    assert found == [20, 21, 22, 23, 24]
+
+
 def test_delta_is_told_query_and_number(spark: SparkSession, tmp_path: Path) -> None:
     """Delta's jar is not there; what its writer is given is what Delta's documents ask for."""
     from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage

@@ -30,11 +30,13 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import Route, stages_of
 from asyncstream.runtime.spark.state_transfer import route_of
+from asyncstream.runtime.spark.wire import keys as keys_of_groups
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving
 from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, pack, packed, unpack
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.wire.rows import RowWriter
-from asyncstream.runtime.spark.worker.loop import LoopThread, settle, token_of
+from asyncstream.runtime.spark.worker import loop
+from asyncstream.runtime.spark.worker.loop import LONG_LIVED, LoopThread, settle, token_of
 from asyncstream.runtime.spark.worker.operators import Exit, Terms
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
@@ -194,6 +196,26 @@ NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 def test_equal_keys_have_equal_groups(keys: tuple[Any, ...]) -> None:
     assert len(set(keys)) == 1
     assert len({KeyGroups(1000).of(key) for key in keys}) == 1
+
+
+def test_worker_finds_the_group_of_a_key_once_for_all_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(key: Any) -> None:
+        asked.append(key)
+
+    monkeypatch.setattr(keys_of_groups, "check_key", counted)
+    pipeline = Pipeline()
+    rows: Stream[dict[str, Any]] = pipeline.source([])
+    rows.key_by(lambda row: f"key {row['v']} of this test").reduce(lambda one, _: one).to([], name="out")
+    first, *_ = stages_of(pipeline._graph, streaming=True)
+    routes = frozenset(route.number for route in first.exits)
+    terms = Terms(4, routes, streaming=True)
+    for _ in range(2):
+        task = StageTask(uuid4().hex, first, terms, source=tuple(routes))
+        (envelopes,) = run_stage(task, iter([batch(1, 2, 1)]))
+        assert sum(envelopes.column("count").to_pylist()) == 3
+    assert asked == ["key 1 of this test", "key 2 of this test"]
 
 
 def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark() -> None:
@@ -385,8 +407,32 @@ def test_rows_are_written_from_dicts_tuples_with_names_and_single_values() -> No
         list(writer.batches([1]))
 
 
-def test_what_a_worker_has_loaded_is_kept_from_the_garbage_collector_once() -> None:
+class _Loaded:
+    """Goes only when the garbage collector looks at it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_first_tasks_load_is_kept_from_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "_tasks", loop._Tasks())
+    loaded = []
+    for _ in range(4):
+        settle()
+        loaded.append(_Loaded())
+    looked_at = {id(one) for one in gc.get_objects()}
+    assert [id(one) in looked_at for one in loaded] == [False, False, False, True]
+
+
+def test_what_a_worker_has_loaded_and_needs_no_more_goes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_tasks", loop._Tasks())
     settle()
-    frozen = gc.get_freeze_count()
+    gone = weakref.ref(_Loaded())
     settle()
-    assert gc.get_freeze_count() == frozen > 0
+    gc.collect()
+    assert gone() is not None
+    for _ in range(LONG_LIVED):
+        settle()
+    assert gone() is None

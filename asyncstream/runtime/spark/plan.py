@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -34,6 +34,7 @@ from asyncstream.runtime.spark.worker.group_log import joined
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows
 from asyncstream.validation import count, refuse
 
@@ -380,8 +381,11 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if self._direct is not None and task.stage is self._stages[-1]:
             task = replace(task, output=self._direct)
             schema = self._direct.schema
-        run = partial(run_stage, replace(task, at_once=self._at_once[self._stages.index(task.stage)]))
-        return frame.mapInArrow(lambda batches: run(batches), schema)
+        task = replace(task, at_once=self._at_once[self._stages.index(task.stage)])
+        if task.transfer is not None:  # used once, and perhaps large
+            return frame.mapInArrow(lambda batches: run_stage(task, batches), schema)
+        shipped = Shipped(task)
+        return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _tasks_at_once(self, steps: Iterable[OperatorStep]) -> list[int | None]:
         """How many tasks of each stage run at once, by its number; None: that is not known."""
@@ -413,8 +417,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _rows(self, envelopes: DataFrame, name: str) -> DataFrame:
         output = self._outputs[name]
         mine = envelopes.where(f"route = {output.route}").select("payload")
-        write = partial(write_rows, output)
-        return mine.mapInArrow(lambda batches: write(batches), output.schema)
+        shipped = Shipped(output)
+        return mine.mapInArrow(lambda batches: write_rows(shipped.value, batches), output.schema)
 
 
 def _united(one: DataFrame, other: DataFrame) -> DataFrame:

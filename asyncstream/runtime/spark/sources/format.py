@@ -44,10 +44,12 @@ class SourceFormat(DataSource):
 
     def reader(self, schema: StructType) -> BoundedReader:
         self.settings.most(self.options)
+        self.settings.starting(self.options, streaming=False)
         return BoundedReader(self.settings, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        return StreamReader(self.settings, schema, self.settings.most(self.options))
+        most = self.settings.most(self.options)
+        return StreamReader(self.settings, schema, most, self.settings.starting(self.options, streaming=True))
 
 
 def format_of(settings: SourceSettings) -> type[SourceFormat]:
@@ -89,7 +91,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     What is in a micro-batch travels to its tasks with the partitions, as Arrow.
     """
 
-    def __init__(self, settings: SourceSettings, schema: StructType, most: int) -> None:
+    def __init__(
+        self, settings: SourceSettings, schema: StructType, most: int, starting: Offset | None
+    ) -> None:
         if not settings.make().is_replayable():
             raise PipelineError(
                 f"format {settings.name!r}: the source cannot be read again from a position, so a query "
@@ -99,12 +103,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._writer = _writer(settings, schema)
         self._most = most
+        self._starting = starting
         self._wait: float | None = None
         self._is_done = False
         self._made: Pulled | None = None
 
     def initialOffset(self) -> Offset:
-        return loop_thread().call(self._pulled.initial())
+        return self._starting or loop_thread().call(self._pulled.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)

@@ -4,14 +4,17 @@ What users call to have a source of theirs as a format of Spark's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import need_pyspark
+from asyncstream.runtime.spark.sources.pulled import Offset
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ("SourceSettings", "register_source")
 
 MOST_ROWS = "maxRowsPerTrigger"
+
+STARTING = "startingOffsets"
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,39 @@ class SourceSettings:
 
     def most(self, options: Mapping[str, str]) -> int:
         """The rows of a micro-batch, by the options of a reader."""
-        unknown = [name for name in options if name.lower() != MOST_ROWS.lower()]
+        known = {MOST_ROWS.lower(), STARTING.lower()}
+        unknown = [name for name in options if name.lower() not in known]
         if unknown:
             raise PipelineError(
-                f"format {self.name!r} has no option {unknown[0]!r}; there is one, {MOST_ROWS!r}: the source "
-                "has its own where it is made"
+                f"format {self.name!r} has no option {unknown[0]!r}; there are {MOST_ROWS!r} and "
+                f"{STARTING!r}: the source has its own where it is made"
             )
         given = options.get(MOST_ROWS)
         if given is None:
             return self.max_rows
         return count(MOST_ROWS, int(given) if given.isdecimal() else given)
+
+    def starting(self, options: Mapping[str, str], *, streaming: bool) -> Offset | None:
+        """Where a stream without a checkpoint begins, by a reader's options; None: where the source does."""
+        given = options.get(STARTING)
+        if given is None or given.lower() == "earliest":
+            return None
+        if not streaming:
+            raise PipelineError(f"{STARTING}: a bounded DataFrame has all rows of the source")
+        try:
+            offset = json.loads(given)
+            position = offset["position"]
+            if position is not None:
+                JsonCodec().decode(position.encode())
+        except Exception:
+            raise refuse(
+                STARTING,
+                "'earliest', or an offset of this format, as a query's progress tells it: "
+                '\'{"position": "1200", "rows": {}}\'',
+                given,
+                "where the source ends ('latest') only reading it tells",
+            ) from None
+        return {"position": position, "rows": {}}
 
 
 def register_source(
@@ -94,7 +122,8 @@ def register_source(
             only one column.
         name: of the format. A name that is registered again means the new source from then on.
         max_rows_per_trigger: a micro-batch has no further read of the source when it has so many rows;
-            `.option("maxRowsPerTrigger", ...)` says otherwise for one reader.
+            `.option("maxRowsPerTrigger", ...)` says otherwise for one reader, and `.option("startingOffsets",
+            ...)` where its first query begins: at an offset that the progress of another has told.
         quiet: with `trigger(availableNow=True)`, a source without an end has nothing more when it has given
             nothing for so long: a `timedelta` or seconds.
 

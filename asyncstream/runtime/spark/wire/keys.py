@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, Flag
+from functools import cache
 from numbers import Number
 from typing import Any
 from zlib import crc32
@@ -22,7 +23,7 @@ from asyncstream.codec import JsonCodec
 from asyncstream.errors import CodecError
 from asyncstream.state.keys import check_key
 
-__all__ = ("GROUPING", "KeyGroups", "group_of", "label_of")
+__all__ = ("GROUPING", "KeyGroups", "group_of", "key_groups", "label_of")
 
 GROUPING = 1
 """The rule by which keys have groups; one number more whenever it changes. State is divided by it."""
@@ -59,6 +60,12 @@ class KeyGroups:
             check_key(key)
             group = self._known[key] = _stable_hash(key) % self._count
         return group
+
+
+@cache
+def key_groups(count: int) -> KeyGroups:
+    """Those of this process: a stream has the keys of a task again in the next ones."""
+    return KeyGroups(count)
 
 
 def _stable_hash(key: Any) -> int:

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
+from asyncstream.runtime.spark.wire.originals import Originals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,12 +32,20 @@ ROWS = 10_000
 """Rows of one Arrow batch."""
 
 
-def elements_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """A dict for each row."""
+def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> list[dict[str, Any]]:
+    """
+    A dict for each row.
+
+    Args:
+        originals: is to know what the values were made of.
+    """
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
-    return _dict_maker(tuple(names))(*map(_values_of, batch.columns))
+    values = [_values_of(column) for column in batch.columns]
+    if originals is not None:
+        originals.add(batch, values)
+    return _dict_maker(tuple(names))(*values)
 
 
 @lru_cache
@@ -71,7 +80,11 @@ def _values_of(column: pa.Array) -> list[Any]:
     # as distances, because NumPy gives a time that is beyond Python's as a number, and says nothing
     since = column.to_numpy(zero_copy_only=False).view(unit).tolist()
     times = [None if after is None else epoch + after for after in since]
-    return times if zone is None else [None if time is None else zone.fromutc(time) for time in times]
+    return (
+        times
+        if zone is None or kind.tz == "UTC"
+        else [None if time is None else zone.fromutc(time) for time in times]
+    )
 
 
 def _has_maps(kind: pa.DataType) -> bool:
@@ -91,11 +104,13 @@ class RowWriter:
     Args:
         name: what an element that does not fit is blamed on.
         schema: the columns.
+        originals: those of the rows that the elements may be.
     """
 
-    def __init__(self, name: str, schema: StructType) -> None:
+    def __init__(self, name: str, schema: StructType, originals: Originals | None = None) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        self._originals = originals
         self._name = name
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
@@ -106,11 +121,16 @@ class RowWriter:
             part = elements[start : start + ROWS]
             values_of = self._of_dicts if set(map(type, part)) == {dict} else self._of_any
             arrays = [self._column(field, part, values_of) for field in self._schema]
+            if self._originals is not None:
+                self._originals.passed(len(part), self._schema)
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, field: pa.Field, elements: Sequence[Any], values_of: ValuesOf) -> pa.Array:
         try:
-            array = _array(values_of(field.name, elements), field.type)
+            values = values_of(field.name, elements)
+            array = None if self._originals is None else self._originals.column(field, values)
+            if array is None:
+                array = _array(values, field.type)
         except Exception:
             array = None
         if array is None or (array.null_count and not field.nullable):

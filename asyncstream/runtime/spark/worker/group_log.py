@@ -8,9 +8,12 @@ all.
 
 A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
 finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
-and an entry is taken out before it is used: whatever Spark runs twice, gives up, or sends to another worker
-finds another token, or nothing, and reads the log. Tables of large groups are in files, of which the same is
-true (`group_files`).
+and an entry is taken out before it is used: whatever Spark runs twice or gives up finds another token, or
+nothing, and reads the log. Tables of large groups are in files, of which the same is true (`group_files`).
+
+Spark hands the groups of a partition now to this worker, now to that, in turn where it can. So a position
+knows the tokens of some positions before it: a worker whose tables are at one of those applies the entries
+that other workers have put behind them since, and does not read the log anew.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from asyncstream.operators.base import Operator
@@ -29,6 +33,7 @@ from asyncstream.state.rows import Rows
 __all__ = (
     "Log",
     "Position",
+    "catch_up",
     "entry_of",
     "everything",
     "joined",
@@ -53,6 +58,18 @@ ENTRY_BYTES: Final = 10_000
 CHUNK_BYTES: Final = 4 << 20
 """Bytes of a value in Spark's state: there are copies of it."""
 
+RECENT: Final = 16
+"""Positions before the last one from which tables can go on: as many turns as a worker may miss."""
+
+MARK: Final = 8
+"""Bytes of a token by which it is told from the others of its log."""
+
+TAIL: Final = 4
+"""Last entries that are at hand: to read a list costs some 50 us for each entry that it has."""
+
+TAIL_BYTES: Final = 8 * 1024
+"""Bytes of those, at most: they are written with each position."""
+
 HELD_BYTES: Final = 256 * 2**20
 """What a worker keeps of tables, as long as they are in the log."""
 
@@ -72,6 +89,8 @@ class Position(NamedTuple):
         log: drawn for this log, which all of its positions share.
         first: the number of its first chunk; -1: it is a list.
         end: the number behind its last chunk.
+        recent: marks of the positions before this one, the last one last: one entry behind each.
+        tail: the last entries of a list, as far as they are small.
     """
 
     token: bytes = b""
@@ -81,17 +100,40 @@ class Position(NamedTuple):
     log: bytes = b""
     first: int = -1
     end: int = 0
+    recent: bytes = b""
+    tail: tuple[bytes, ...] = ()
 
     def after(self, size: int) -> Position:
         """The position behind one more entry."""
         if not self.entries:
             return self.begun(size)
-        changes, entries = self.changes + size, self.entries + 1
-        return self._replace(token=_token(), changes=changes, entries=entries, log=self.log or _token())
+        return self._replace(
+            token=_token(),
+            changes=self.changes + size,
+            entries=self.entries + 1,
+            log=self.log or _token(),
+            recent=(self.recent + self.token[:MARK])[-RECENT * MARK :],
+        )
+
+    def with_tail(self, entry: bytes) -> Position:
+        """The same, with the entry that has been put there at hand."""
+        tail = (*self.tail, entry)[-TAIL:]
+        while sum(map(len, tail)) > TAIL_BYTES:
+            tail = tail[1:]
+        return self._replace(tail=tail)
 
     def begun(self, size: int) -> Position:
         """The position behind an entry that takes the place of all, and is a list yet."""
         return Position(_token(), size, 0, 1, self.log or _token())
+
+    def ahead_of(self, token: bytes) -> int | None:
+        """How many entries have been put behind the position of this token; None: it is not known here."""
+        if not token:
+            return None
+        if token == self.token:
+            return 0
+        marks = [self.recent[at : at + MARK] for at in range(0, len(self.recent), MARK)]
+        return len(marks) - marks.index(token[:MARK]) if token[:MARK] in marks else None
 
     @property
     def size(self) -> int:
@@ -153,12 +195,22 @@ class Log:
         self._chunks = chunks
         self._classes = classes
 
-    def read(self, position: Position) -> Iterator[Entry]:
-        """All entries; the log is at this position."""
-        if position.first < 0:
-            read: Iterable[bytes] = (row[0] for row in self._list.get())
+    def read(self, position: Position, last: int | None = None) -> Iterator[Entry]:
+        """
+        Entries of the log, which is at this position.
+
+        Args:
+            last: only so many, those that were put last; None: all.
+        """
+        read: Iterable[bytes]
+        if last is not None and last <= len(position.tail):
+            read, last = position.tail[-last:], None
+        elif position.first < 0:
+            read = (row[0] for row in self._list.get())
         else:
             read = joined(self._chunks.getValue((number,)) for number in position.chunks)
+        if last is not None:
+            read = islice(read, position.entries - last, None)
         return (loads(data, self._classes) for data in read)
 
     def write(self, entry: Entry, operators: Mapping[str, Operator], position: Position) -> Position:
@@ -170,7 +222,7 @@ class Log:
         if not after.is_long:
             if position.first < 0:
                 self._list.appendValue((data,))
-                return after
+                return after.with_tail(data)
             return after._replace(end=self._put(data, position.end))
         if position.entries:
             data = dumps(everything(operators))
@@ -265,6 +317,27 @@ def kept_tables(entries: Iterable[Entry], abouts: Mapping[str, Mapping[str, Any]
     }
 
 
+def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
+    """
+    Have in tables that a worker has kept what further entries say; whether they were all there for it.
+
+    What follows from the rows of a step is to be made anew: rows have come and gone that it has not seen.
+    """
+    changed = set()
+    for entry in entries:
+        for step, changes in entry.items():
+            mine = {table.name: table for table in tables[step].every()} if step in tables else {}
+            for name, (dropped, gone, rows) in changes.items():
+                if name not in mine:
+                    return False
+                mine[name].apply(Delta(rows, gone, dropped))
+            changed.add(step)
+    for step in changed:
+        for table in tables[step].every():
+            table.derived = None
+    return True
+
+
 def restore(operator: Operator, kept: Kept) -> None:
     """Have an operator that is open go on with what is kept."""
     for _ in operator.tables.take_over(kept):
@@ -293,11 +366,22 @@ class _Worker:
 _worker = _Worker()
 
 
-def take_back(place: Any, position: Position) -> Mapping[str, Tables] | None:
-    """The tables by step that were kept for a place, if they are at this position; they are kept no more."""
+def take_back(place: Any, position: Position, log: Log | None = None) -> Mapping[str, Tables] | None:
+    """
+    The tables by step that were kept for a place, if they are at this position, or can be brought there; they
+    are kept no more.
+
+    Args:
+        log: where the entries are that others have written since.
+    """
     token, size, tables = _worker.tables.pop(place, (b"", 0, None))
     _worker.size -= size
-    return tables if position.token and token == position.token else None
+    missing = position.ahead_of(token)
+    if tables is None or missing is None:
+        return None
+    if missing and (log is None or not catch_up(tables, log.read(position, missing))):
+        return None
+    return tables
 
 
 def keep(place: Any, position: Position, tables: Mapping[str, Tables]) -> None:

@@ -51,6 +51,7 @@ from asyncstream.runtime.spark.worker.group_log import (
 )
 from asyncstream.runtime.spark.worker.loop import settle
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
+from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.state import Tables
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class KeyGroup:
         self._transfer_route = route_of(number)
         self._steps = {step.name: Kind.of(step) for step in stage.steps}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _processor, (Shipped((self._stage, self._terms, self._number)),)
+
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
@@ -163,7 +167,7 @@ class KeyGroup:
             transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
         turn = _Turn(group, envelopes, kept, watermark_ms, transferred, times)
         position, place = Position(*kept.position), (self._number, group)
-        held, file = take_back(place, position), None
+        held, file = take_back(place, position, self._log), None
         if held is None:
             file = self._files.take(position)
             held = None if file is None else file.tables
@@ -334,3 +338,7 @@ class KeyGroup:
             self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
 
         return OperatorContext(name, clock, wake_at)
+
+
+def _processor(shipped: Shipped[tuple[Stage, Terms, int]]) -> KeyGroup:
+    return KeyGroup(*shipped.value)

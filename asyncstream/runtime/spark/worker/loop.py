@@ -16,6 +16,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 MOST_RESIDENTS = 16
 """Stages that a worker keeps; the one that was used longest ago is closed."""
+
+LONG_LIVED = 16
+"""Tasks of a worker after which looking at all that it has loaded costs little in comparison."""
 
 
 class _Lent(AsyncFunction[Any, Any]):
@@ -148,17 +152,38 @@ def loop_thread() -> LoopThread:
     return _of_this_process
 
 
-_settled_in = 0
+@dataclass
+class _Tasks:
+    """
+    Those that a worker has begun.
+
+    Attributes:
+        process: the worker's; one that is forked from it has begun none.
+        count: how many there are.
+    """
+
+    process: int = 0
+    count: int = 0
+
+
+_tasks = _Tasks()
 
 
 def settle() -> None:
     """
-    Spare the garbage collector what this process has loaded by now, which stays.
+    A task begins: spare the garbage collector what this process has loaded by now, which stays.
 
-    PySpark has all garbage collected after every task: some 40 ms of a core, nearly all of it for looking at
-    the modules of pandas and PyArrow.
+    PySpark has all garbage collected after every task: some 60 ms of a core, nearly all of it for looking at
+    the modules of pandas and PyArrow. The first tasks load a third of those while they run, and what is kept
+    from task to task grows later. So this is done again whenever twice as many tasks have begun; from the
+    sixteenth on what was spared before is looked at then, and goes if it has become garbage since.
     """
-    global _settled_in
-    if _settled_in != os.getpid():
-        _settled_in = os.getpid()
-        gc.freeze()
+    if _tasks.process != os.getpid():
+        _tasks.process, _tasks.count = os.getpid(), 0
+    _tasks.count += 1
+    if _tasks.count & (_tasks.count - 1):
+        return
+    if _tasks.count >= LONG_LIVED:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()

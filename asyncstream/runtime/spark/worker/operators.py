@@ -25,7 +25,7 @@ from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.observe import ObservedCount
 from asyncstream.runtime.spark.stages import Route, Stage
 from asyncstream.runtime.spark.wire.batches import Leaving
-from asyncstream.runtime.spark.wire.keys import KeyGroups
+from asyncstream.runtime.spark.wire.keys import KeyGroups, key_groups
 from asyncstream.runtime.spark.wire.values import Classes
 
 __all__ = (
@@ -228,7 +228,7 @@ class StageOperators:
         self._terms = terms
         self._followers: list[tuple[_Follower, int]] = []
         self.operators = {step.name: self._made(step, lend) for step in stage.steps}
-        groups = KeyGroups(terms.key_groups)
+        groups = key_groups(terms.key_groups)
         make_exit = MarkingExit if terms.replays else Exit
         self.exits = [
             make_exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits

@@ -16,6 +16,7 @@ from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.envelope import Packer, entering, unpack, unpacked
+from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import RowWriter, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, settle
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
@@ -97,9 +98,13 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     share_rates(task.at_once or 1)
-    reader = _Reader(task, None if task.asked is None else RowOrigins(root_of(*task.asked, context)))
+    originals = Originals() if task.source is not None and task.output is not None else None
+    origins = None if task.asked is None else RowOrigins(root_of(*task.asked, context))
+    reader = _Reader(task, origins, originals)
     writer: _Rows | _Parcels = (
-        _Parcels(task, (task.number << 32) + partition) if task.output is None else _Rows(task.output)
+        _Parcels(task, (task.number << 32) + partition)
+        if task.output is None
+        else _Rows(task.output, originals)
     )
     loop = loop_thread()
     run = StageRun(
@@ -159,8 +164,9 @@ class _Reader:
     held for.
     """
 
-    def __init__(self, task: StageTask, origins: RowOrigins | None) -> None:
+    def __init__(self, task: StageTask, origins: RowOrigins | None, originals: Originals | None) -> None:
         self._origins = origins
+        self._originals = originals
         self._source = task.source
         self._columns = None if task.columns is None else list(task.columns)
         self._transfer = task.transfer
@@ -180,7 +186,7 @@ class _Reader:
         if self._source is not None:
             if self._columns is not None:
                 batch = batch.rename_columns(self._columns)
-            rows = elements_of(batch)
+            rows = elements_of(batch, self._originals)
             timestamps = None if self._origins is None else self._origins.of(rows)
             return [Entering(self._source, rows, timestamps)], []
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
@@ -249,9 +255,9 @@ class _Parcels:
 class _Rows:
     """Writes what leaves the last stage as rows."""
 
-    def __init__(self, output: OutputTask) -> None:
+    def __init__(self, output: OutputTask, originals: Originals | None) -> None:
         self._route = output.route
-        self._writer = RowWriter(output.name, output.schema)
+        self._writer = RowWriter(output.name, output.schema, originals)
 
     def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
         routes = batch.column("route").to_pylist()

@@ -1,0 +1,88 @@
+"""
+What goes to a worker with every task, and is unpickled by the first of them only.
+
+Spark sends a task its function with all that this refers to: the stage, the user's functions, the schemas.
+A micro-batch of a few rows is done sooner than that is unpickled, and than operators have found out again
+what they ask about functions once. So it travels as bytes, by whose digest a worker knows that it has it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, Generic, TypeVar
+
+__all__ = ("Shipped",)
+
+T = TypeVar("T")
+
+MOST: Final = 32
+"""Values that a worker keeps; the one that was used longest ago goes."""
+
+
+class Shipped(Generic[T]):
+    """
+    A value that each task gets, and that all tasks of a worker share.
+
+    Args:
+        value: pickled when this is, in the way of PySpark's functions.
+    """
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from pyspark import cloudpickle
+
+        data = bytes(cloudpickle.dumps(self.value))
+        return _arrived, (blake2b(data, digest_size=16).digest(), data)
+
+
+@dataclass
+class _Known:
+    """
+    A value that has been unpickled here.
+
+    Attributes:
+        accumulators: those of PySpark that it refers to.
+    """
+
+    shipped: Shipped[Any]
+    accumulators: dict[int, Any]
+
+
+@dataclass
+class _Worker:
+    """
+    What this process keeps.
+
+    Attributes:
+        known: by digest.
+    """
+
+    known: OrderedDict[bytes, _Known] = field(default_factory=OrderedDict)
+
+
+_worker = _Worker()
+
+
+def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
+    # unpickling an accumulator is what makes PySpark ask it for what a task has added, and each task anew
+    from pyspark.accumulators import _accumulatorRegistry as registry
+
+    known = _worker.known.get(digest)
+    if known is None:
+        before = set(registry)
+        shipped = Shipped(pickle.loads(data))
+        made = {number: one for number, one in registry.items() if number not in before}
+        known = _worker.known[digest] = _Known(shipped, made)
+        if len(_worker.known) > MOST:
+            _worker.known.popitem(last=False)
+    else:
+        for number, one in known.accumulators.items():
+            one._value = one.accum_param.zero(one._value)
+            registry[number] = one
+    _worker.known.move_to_end(digest)
+    return known.shipped

@@ -1,0 +1,66 @@
+"""What travels with every task is unpickled once in each worker, and accumulators count in every task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import accumulators, cloudpickle
+from pyspark.accumulators import Accumulator, AddingAccumulatorParam
+
+from asyncstream.runtime.spark.worker import shipped
+from asyncstream.runtime.spark.worker.shipped import MOST, Shipped
+
+
+@pytest.fixture(autouse=True)
+def _worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(shipped, "_worker", shipped._Worker())
+    before = dict(accumulators._accumulatorRegistry)
+    yield
+    accumulators._accumulatorRegistry.clear()
+    accumulators._accumulatorRegistry.update(before)
+
+
+def with_task(function: Any) -> Any:
+    """What a task of a worker is given."""
+    return cloudpickle.loads(cloudpickle.dumps(function))
+
+
+def counting(start: int) -> Any:
+    numbers = Shipped([start])
+
+    def next_number() -> int:
+        numbers.value[0] += 1
+        return numbers.value[0]
+
+    return next_number
+
+
+def test_all_tasks_of_a_worker_have_one_copy() -> None:
+    function = counting(0)
+    assert [with_task(function)() for _ in range(3)] == [1, 2, 3]
+    assert function() == 1
+    assert with_task(counting(10))() == 11
+
+
+def test_a_worker_keeps_what_was_used_last() -> None:
+    functions = [counting(1_000 * number) for number in range(MOST + 1)]
+    for function in functions[:MOST]:
+        with_task(function)()
+    with_task(functions[0])()
+    with_task(functions[MOST])()
+    assert with_task(functions[0])() == 3
+    assert with_task(functions[1])() == 1_001
+
+
+def test_an_accumulator_counts_for_each_task() -> None:
+    total: Accumulator[int] = Accumulator(977, 0, AddingAccumulatorParam(0))
+    pickled = cloudpickle.dumps(Shipped(lambda count: total.add(count)))
+    for count in (3, 4):
+        accumulators._accumulatorRegistry.clear()  # as a worker does before each task
+        add = cloudpickle.loads(pickled).value
+        add(count)
+        add(count)
+        found = {number: one._value for number, one in accumulators._accumulatorRegistry.items()}
+        assert found == {977: 2 * count}
