@@ -1,6 +1,7 @@
 # make demo    real flights, enriched over HTTP; prints a report, and does it again on Spark
 # make test    everything that must hold: lint, types, tests; what may differ on the newest Python found, too
 # make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
+# make coverage   which lines and branches the quick tests run; fails below the floor in pyproject.toml
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
 # make docs    the site of docs/, in build/site, with warnings as errors
@@ -15,7 +16,20 @@ BIN     := .venv/bin
 # the few long ones, in one process): many tests wait for others, or for time to go by
 SHARED  := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test quick bench pictures setup lint types tests tests-spark tests-newest docs clean
+# the quick tests are in three processes, each of which imports and collects its own part only: those of calls
+# wait for much of their time
+QUICK   := -m "not slow and not spark and not web and not broker" --hypothesis-profile=quick
+STEPS   := $(addprefix tests/,vectors windowing simulation state joins keyed codec)
+CALLS   := $(addprefix tests/,async_wait guards)
+RUN     := python
+# for a make within make: as many at a time as that has, or three
+THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
+
+# modules are compiled once, not by each of the hundreds of processes that tests start, even where the
+# environment asks for the latter
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup lint types tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -27,7 +41,23 @@ test: lint
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types docs
 
 quick: lint
-	ASYNCSTREAM_SEEDS=100 $(BIN)/python -m pytest $(SHARED) -m "not slow and not spark and not web and not broker"
+	@$(MAKE) --no-print-directory $(THREE) --output-sync=target quick-calls quick-steps quick-rest
+
+quick-calls quick-steps quick-rest: export ASYNCSTREAM_SEEDS = 100
+quick-steps: setup
+	$(BIN)/$(RUN) -m pytest $(QUICK) $(STEPS)
+
+quick-calls: setup
+	$(BIN)/$(RUN) -m pytest $(QUICK) $(CALLS)
+
+quick-rest: setup
+	$(BIN)/$(RUN) -m pytest $(QUICK) $(patsubst %,--ignore=%,$(STEPS) $(CALLS))
+
+coverage: setup
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(MAKE) --no-print-directory $(THREE) --output-sync=target RUN="coverage run" quick-calls quick-steps quick-rest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 bench: setup
 	$(BIN)/python -m benchmarks
@@ -53,7 +83,7 @@ tests-spark: setup
 # what may differ once more on the newest Python, if that is another one than .venv has
 ifneq ($(OLDEST),$(NEWEST))
 tests-newest: .venv-newest/ready
-	.venv-newest/bin/python -m pytest $(SHARED) -p no:cacheprovider -m "not once and not broker"
+	.venv-newest/bin/python -m pytest $(SHARED) -p no:cacheprovider --hypothesis-profile=quick -m "not once and not broker"
 else
 tests-newest:
 endif

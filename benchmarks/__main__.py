@@ -14,7 +14,7 @@ from benchmarks.kit import use_loop
 
 PREFIX = "bench_"
 
-LONG = {"soak", "spark", "spark_files"}
+LONG = {"soak", "spark", "spark_files", "spark_turns"}
 """Run only when they are named: ten minutes each, or a Java machine."""
 
 

@@ -248,11 +248,11 @@ def ours(source: DataFrame, window: int = WINDOW) -> DataFrame:
     return plan["out"]
 
 
-def in_sql(source: DataFrame) -> DataFrame:
+def in_sql(source: DataFrame, window: int = WINDOW) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = source.withColumn("at", F.timestamp_millis("ts")).withWatermark("at", "0 seconds")
-    groups = rows.groupBy("key", F.window("at", f"{WINDOW} seconds"))
+    groups = rows.groupBy("key", F.window("at", f"{window} seconds"))
     return groups.agg(F.count("*").alias("n"), F.sum("v").alias("total"))
 
 

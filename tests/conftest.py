@@ -1,12 +1,13 @@
 """
-What all tests share: Hypothesis without its limit on the time of an example, which on a busy machine tells
-nothing of the code; and a log that keeps quiet.
+What all tests share: their tiers; Hypothesis without its limit on the time of an example, which on a busy
+machine tells nothing of the code; and a log that keeps quiet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +18,13 @@ from hypothesis import settings
 from asyncstream.testing import plugin
 
 settings.register_profile("any machine", deadline=None)
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
 settings.load_profile("any machine")
 
 
 pytest_plugins = (
     "pytester",
+    "tests.watchdog",
     *(f"tests.servers.{name}" for name in ("certificates", "kafka", "mqtt", "nats", "postgres", "redis")),
 )
 
@@ -32,6 +35,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("cli", "crash", "examples", "properties", "testing", "typing"), ("slow", "once")),
     **dict.fromkeys(("runtime", "crash/test_inbox_kill.py"), ("slow",)),
     **dict.fromkeys(("servers", "simulation", "telemetry"), ("once",)),
+    **dict.fromkeys(("simulation/test_journal.py", "simulation/test_leases.py"), ("slow", "once")),
     **dict.fromkeys(("test_cli.py", "test_package.py", "test_readme.py"), ("slow", "once")),
     **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
 }
@@ -43,12 +47,39 @@ processes of one kind).
 """
 
 
+HERE: Final = Path(__file__).parent
+
+
+def markers(path: Path) -> tuple[str, ...]:
+    """Those of all tests of a module, or of a folder."""
+    inside = path.relative_to(HERE)
+    return TIERS.get(inside.as_posix()) or TIERS.get(inside.parts[0] if inside.parts else "", ())
+
+
+LONG: Final = (
+    "simulation/test_seeds.py",
+    "simulation/test_mutants.py",
+    "crash/test_kill.py",
+    "test_readme.py",
+)
+"""Modules of minutes: dealt out first, so that no process is left alone with one at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        path = item.path.relative_to(here)
-        for marker in TIERS.get(path.as_posix()) or TIERS.get(path.parts[0], ()):
+        for marker in markers(item.path):
             item.add_marker(marker)
+    items.sort(key=lambda item: not any(item.path == HERE / long for long in LONG))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What `-m "not slow and not web"` leaves out as a whole need not be imported."""
+    chosen = config.getoption("markexpr")
+    if re.fullmatch(r"not \w+( and not \w+)*", chosen) and collection_path.is_relative_to(
+        Path(__file__).parent
+    ):
+        return not set(markers(collection_path)).isdisjoint(re.findall(r"not (\w+)", chosen)) or None
+    return None
 
 
 def pytest_configure(config: pytest.Config) -> None:

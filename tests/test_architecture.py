@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,18 @@ import pytest
 ROOT = Path(__file__).parent.parent / "asyncstream"
 
 FLOORS = (
-    ("errors", "elements", "clock", "codec", "filelock", "validation"),
+    (
+        "addresses",
+        "arguments",
+        "errors",
+        "elements",
+        "clock",
+        "codec",
+        "filelock",
+        "former_names",
+        "sqlite_files",
+        "validation",
+    ),
     ("eventtime", "lease", "state", "metrics"),
     ("aside", "sharing", "timers"),
     ("operators",),
@@ -100,9 +111,19 @@ class Module:
         parts = self.name.split(".")
         return ".".join(parts[:2]) if parts[0] == "runtime" else parts[0]
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree, for rules that look at everything."""
+        return tuple(ast.walk(self.tree))
+
+    @property
+    def lines(self) -> int:
+        """To the end of its last statement."""
+        return max((node.end_lineno or 0 for node in self.tree.body), default=0)
+
     def imports(self) -> Iterator[tuple[str, ast.AST]]:
         """Every absolute dotted name that is imported anywhere in the module, and by which statement."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield alias.name, node
@@ -210,7 +231,7 @@ def reads_no_wall_clock(module: Module) -> Iterator[str]:
     for imported, _ in module.imports():
         if imported in {f"time.{name}" for name in WALL_CLOCK}:
             yield f"imports {imported}"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Attribute) or node.attr not in WALL_CLOCK:
             continue
         owner = ast.unparse(node.value)
@@ -226,7 +247,7 @@ def is_synchronous_where_it_must(module: Module) -> Iterator[str]:
             yield f"imports {imported} in line {getattr(node, 'lineno', '?')}"
     if module.name == "operators.functions":  # what users subclass is async, and awaits its own methods
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
             yield f"awaits in line {node.lineno}"
 
@@ -279,7 +300,7 @@ def reexports_what_it_imports(module: Module) -> Iterator[str]:
 
 def imports_only_what_is_declared(module: Module) -> Iterator[str]:
     """What one module takes from another is in the `__all__` of the other."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("asyncstream."):
             continue
         origin = modules().get((node.module or "").removeprefix("asyncstream."))
@@ -291,11 +312,18 @@ def imports_only_what_is_declared(module: Module) -> Iterator[str]:
 
 
 def imports_optional_packages_late(module: Module) -> Iterator[str]:
-    late = {id(node) for scope in scopes(module.tree) for node in ast.walk(scope)}
-    for imported, node in module.imports():
-        optional = imported.split(".")[0] in OPTIONAL or imported.startswith(OWN_NAMES)
-        if optional and id(node) not in late and module.name not in (*SPARKS_OWN, PYTESTS_OWN):
-            yield f"imports {imported} when it is itself imported"
+    if module.name in (*SPARKS_OWN, PYTESTS_OWN):
+        return
+    optional = {
+        id(node): imported
+        for imported, node in module.imports()
+        if imported.split(".")[0] in OPTIONAL or imported.startswith(OWN_NAMES)
+    }
+    for scope in scopes(module.tree) if optional else ():
+        for node in ast.walk(scope):
+            optional.pop(id(node), None)
+    for imported in optional.values():
+        yield f"imports {imported} when it is itself imported"
 
 
 OWN_NAMES = tuple(f"asyncstream.{name}." for name in SPARKS_OWN)
@@ -309,9 +337,18 @@ def scopes(tree: ast.Module) -> Iterator[ast.AST]:
             yield node
 
 
+MOST_LINES = 500
+
+
+def is_short_enough(module: Module) -> Iterator[str]:
+    """A module that is longer is two rooms in one."""
+    if module.lines > MOST_LINES:
+        yield f"has {module.lines} lines, more than {MOST_LINES}: it is to be two modules"
+
+
 def keeps_asserts_out_of_the_way(module: Module) -> Iterator[str]:
     """Nothing may depend on `python -O`: an assert may tell a type checker something, not do something."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Assert) and any(
             isinstance(part, ast.Call) and ast.unparse(part.func) not in ("isinstance", "len", "type")
             for part in ast.walk(node.test)
@@ -330,6 +367,7 @@ RULES: tuple[Rule, ...] = (
     reexports_what_it_imports,
     imports_only_what_is_declared,
     imports_optional_packages_late,
+    is_short_enough,
     keeps_asserts_out_of_the_way,
 )
 
@@ -398,6 +436,12 @@ def test_rule_finds_what_is_wrong_in_a_bad_module(rule: Rule, expected: list[str
     assert len(complaints) == len(expected)
     for complaint, text in zip(complaints, expected, strict=True):
         assert text in complaint
+
+
+def test_rule_finds_a_module_that_is_too_long() -> None:
+    long, longer = (Module("long", ast.parse("a = 1\n" * lines)) for lines in (MOST_LINES, MOST_LINES + 1))
+    assert list(is_short_enough(long)) == []
+    assert list(is_short_enough(longer)) == ["has 501 lines, more than 500: it is to be two modules"]
 
 
 def test_rule_finds_an_import_from_the_same_floor() -> None:

@@ -139,7 +139,7 @@ def test_failures_are_followed_by_so_many_restarts(folder: Path) -> None:
     status, _, errors = finish(start(folder, *run))
     assert status == 0, errors
     assert written(folder) == list(range(COUNT))
-    (folder / "work.py").write_text(FAILING.format(times=9))
+    (folder / "work.py").write_text(FAILING.format(times=10))
     (folder / "attempts").unlink()
     status, _, errors = finish(start(folder, *run, "--restore", "none"))
     assert status == 1, errors

@@ -130,7 +130,7 @@ from asyncstream.runtime.spark import (
     once_in_folders,
     register_source,
 )
-from asyncstream.state import MapDescriptor, TimeToLive, ValueDescriptor
+from asyncstream.state import MapDescriptor, StateBackend, Stored, TimeToLive, ValueDescriptor
 from asyncstream.telemetry import JobCollector, exposition, instrument
 from asyncstream.testing import Check, Harness, harness, source_contract, store_contract
 from asyncstream.windowing import (
@@ -196,6 +196,10 @@ class Ticker(Source[int]):
 
 class Printer(Sink[int]):
     async def write(self, values: Sequence[int], timestamps: Timestamps) -> None: ...
+
+
+class BatchPrinter(Sink[int]):
+    async def write_batch(self, values: Sequence[int]) -> None: ...
 
 
 def sources(
@@ -448,6 +452,7 @@ def ends(numbers: Stream[int], some: list[int], sending: MemoryObjectSendStream[
     assert_type(numbers.to(some), StreamEnd)
     assert_type(numbers.to(Printer(), on_error="route").failed, Stream[FailedCall])
     numbers.to(Printer())
+    numbers.to(BatchPrinter())
     numbers.to(print)
     numbers.to(send, name="send")
     assert_type(numbers.results(limit=5, name="results"), ResultsHandle[int])
@@ -544,6 +549,8 @@ async def running(pipeline: Pipeline) -> None:
     pipeline.run_blocking(checkpoints=Checkpoints(store=SqliteStore("kept.sqlite"), codec="pickle"))
     pipeline.run_blocking(checkpoints="kept")
     await pipeline.run(checkpoints=Path("kept"), state=DiskState("state", young_rows=1000))
+    backend: StateBackend = DiskState("state")
+    assert_type(backend.open(), Stored)
     Checkpoints(store=MemoryStore(), types=[Flight], key=b"0123456789abcdef")
     pipeline.run_blocking(checkpoints=Checkpoints(store=MemoryStore(), migrate={"w": lambda state: state}))
     assert_type(pipeline.guarantees(), list[Guarantee])
