@@ -9,7 +9,8 @@ the server is told, well within that time, that work on it is in progress.
 
 A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges. So
 when the server hands out such a message again, after a crash or because no consumer was heard of in time, it
-is known, and not read a second time.
+is known, and not read a second time. What is handed out again comes in the order in which `ack_wait` went by,
+which is not always that of the stream: the server counts from the last that it has heard of each message.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class NatsConsumerSource(NatsSource[T]):
     A job that goes on after a crash neither misses a message nor reads one twice. Other jobs may read through
     the same consumer: each message goes to one of them. What a job had that was away for longer than
     `ack_wait` goes to others, and is read twice if it was in a checkpoint of that job. Without checkpoints,
-    messages are acknowledged when the next ones are read.
+    messages are acknowledged when the next ones are read. After a crash, what had been read and is in no
+    checkpoint comes again, perhaps in another order.
 
     Args:
         url, stream, decode, on_malformed, ends, batch, client: as for `NatsStreamSource`.

@@ -47,6 +47,7 @@ def source_contract(
     replayable: bool = True,
     ends: bool = True,
     split_of: Callable[[Any], Any] | None = None,
+    replays_in_order: bool = True,
 ) -> list[Check]:
     """
     The checks that your own source must pass. With pytest::
@@ -63,8 +64,10 @@ def source_contract(
         replayable: elements can be read again after a crash.
         ends: `read` gives None behind the last element, rather than to wait for more.
         split_of: tells, of an element, which split it is from: only those of one come in order.
+        replays_in_order: what had been read before a crash, and comes again, comes in its order; False: as it
+            happens, where a server hands it out again.
     """
-    return SourceContract(make, expected, prepare, replayable, ends, split_of).checks()
+    return SourceContract(make, expected, prepare, replayable, ends, split_of, replays_in_order).checks()
 
 
 class SourceContract(Contract[Source[Any]]):
@@ -78,8 +81,10 @@ class SourceContract(Contract[Source[Any]]):
         replayable: bool,
         ends: bool,
         split_of: Callable[[Any], Any] | None,
+        replays_in_order: bool,
     ) -> None:
         super().__init__(make)
+        self._replays_in_order = replays_in_order
         self._split_of = split_of
         self._lease = 0
         self._expected = self._by_split(expected)
@@ -133,13 +138,18 @@ class SourceContract(Contract[Source[Any]]):
         named = type(source).splits is not Source.splits
         expect(named, "batches say their split, but splits() is not overridden")
 
-    async def _gives(self, source: Source[Any], read: Sequence[Any] = ()) -> None:
-        """It gives what has not been read yet, and nothing else."""
+    async def _gives(self, source: Source[Any], read: Sequence[Any] = (), again: bool = False) -> None:
+        """It gives what has not been read yet, and nothing else; `again`: another may have read it before."""
         batches = await self._rest(source, len(read))
-        self._all_came([*read, *_values(batches)])
+        self._all_came([*read, *_values(batches)], again)
 
-    def _all_came(self, read: Sequence[Any]) -> None:
-        expect_equal("elements", self._by_split(read), self._expected)
+    def _all_came(self, read: Sequence[Any], again: bool = False) -> None:
+        found = self._by_split(read)
+        if again and not self._replays_in_order:
+            places = [self._expected.index(element) for element in found if element in self._expected]
+            strange = [element for element in found if element not in self._expected]
+            found = [*(self._expected[place] for place in sorted(places)), *strange]
+        expect_equal("elements", found, self._expected)
 
     async def _goes_on_from(self, folder: Path, position: Any, read: Sequence[Any]) -> None:
         """Another source, put there, gives what has not been read by then, and nothing else."""
@@ -147,7 +157,7 @@ class SourceContract(Contract[Source[Any]]):
         await source.can_seek(position)
         await source.open()
         await source.seek(position)
-        await self._gives(source, read)
+        await self._gives(source, read, again=True)
         await source.close()
 
     async def _walk(self, folder: Path) -> list[tuple[Any, list[Any]]]:
@@ -295,7 +305,7 @@ class SourceContract(Contract[Source[Any]]):
                 break
             read += batch.values
         await source.close()
-        self._all_came(read)
+        self._all_came(read, again=True)
 
     async def crashes_between_any_two_reads_lose_nothing(self, folder: Path) -> None:
         """A source that is left behind every batch, and followed by another one, gives every element once."""
@@ -315,7 +325,7 @@ class SourceContract(Contract[Source[Any]]):
             position = _kept(source.position())
         for source in self._made:
             await source.close()
-        self._all_came(read)
+        self._all_came(read, again=True)
 
     async def goes_on_from_an_older_position_too(self, folder: Path) -> None:
         """A checkpoint may be lost, and the one before it be gone on from, though one has been further."""
@@ -331,7 +341,7 @@ class SourceContract(Contract[Source[Any]]):
             source = self._make(folder)
             await source.open()
             await source.seek(older[0])
-            await self._gives(source, older[1])
+            await self._gives(source, older[1], again=True)
             await source.close()
 
     async def what_is_not_forgotten_can_be_gone_back_to(self, folder: Path) -> None:
@@ -343,7 +353,7 @@ class SourceContract(Contract[Source[Any]]):
         await source.open()
         await source.seek(position)
         await source.forget(position)
-        await self._gives(source, read)
+        await self._gives(source, read, again=True)
         await source.close()
         for position, read in walked[len(walked) // 2 :]:
             await self._goes_on_from(folder, position, read)
@@ -362,7 +372,7 @@ class SourceContract(Contract[Source[Any]]):
         await source.close()
         await source.open()
         await source.seek(position)
-        await self._gives(source, read)
+        await self._gives(source, read, again=True)
         await source.close()
 
 

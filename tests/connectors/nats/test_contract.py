@@ -88,7 +88,11 @@ async def test_log(check: Check, tmp_path: Path) -> None:
     await check(tmp_path)
 
 
-@pytest.mark.parametrize("check", source_contract(consumer, ELEMENTS, prepare=write, ends=False), ids=str)
+@pytest.mark.parametrize(
+    "check",
+    source_contract(consumer, ELEMENTS, prepare=write, ends=False, replays_in_order=False),
+    ids=str,
+)
 async def test_consumer(check: Check, tmp_path: Path) -> None:
     await check(tmp_path)
 

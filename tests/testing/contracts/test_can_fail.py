@@ -106,6 +106,12 @@ class NeverEnds(Counting):
         return await super().read() or SourceBatch([1])
 
 
+class Backwards(Counting):
+    async def read(self) -> SourceBatch[int] | None:
+        found = await super().read()
+        return None if found is None else SourceBatch(found.values[::-1])
+
+
 class OneTimestampShort(Counting):
     async def read(self) -> SourceBatch[int] | None:
         found = await super().read()
@@ -176,6 +182,51 @@ async def test_source_that_cannot_be_replayed_must_say_so(tmp_path: Path) -> Non
     assert len(checks) < len(source_contract(lambda folder: Counting(), NUMBERS))
     told = await broken(checks, "every_element_comes_once_and_in_order", tmp_path)
     assert "is_replayable(): expected False" in told
+
+
+class HandsOutAgain(Source[int]):
+    """As a server does that hands out again what was not acknowledged, the last first."""
+
+    AGAIN: Sequence[int] = NUMBERS
+
+    def __init__(self) -> None:
+        self.had: list[int] = []
+        self.left = list(NUMBERS)
+
+    async def read(self) -> SourceBatch[int] | None:
+        await asyncio.sleep(0)
+        if not self.left:
+            return None
+        taken, self.left = self.left[:3], self.left[3:]
+        self.had += taken
+        return SourceBatch(taken)
+
+    def position(self) -> Any:
+        return list(self.had)
+
+    async def seek(self, position: Any) -> None:
+        self.had = list(position)
+        self.left = [number for number in reversed(self.AGAIN) if number not in self.had]
+
+
+class HandsOutAgainTwice(HandsOutAgain):
+    AGAIN = (*NUMBERS[:-1], 7)
+
+
+class HandsOutAgainWhatIsNotItsOwn(HandsOutAgain):
+    AGAIN = (*NUMBERS[:-1], 700)
+
+
+async def test_order_of_what_comes_again_may_be_any_and_nothing_else(tmp_path: Path) -> None:
+    name = "each_position_leads_to_what_had_not_been_read"
+    in_order = source_contract(lambda folder: HandsOutAgain(), NUMBERS)
+    assert "elements: expected" in await broken(in_order, name, tmp_path)
+    await verify(source_contract(lambda folder: HandsOutAgain(), NUMBERS, replays_in_order=False))
+    for make in (HandsOutAgainTwice, HandsOutAgainWhatIsNotItsOwn):
+        checks = source_contract(lambda folder, make=make: make(), NUMBERS, replays_in_order=False)
+        assert "elements: expected" in await broken(checks, name, tmp_path)
+    first = source_contract(lambda folder: Backwards(), NUMBERS, replays_in_order=False)
+    assert "elements: expected" in await broken(first, "every_element_comes_once_and_in_order", tmp_path)
 
 
 class Queue(Source[int]):
