@@ -49,7 +49,7 @@ from asyncstream.runtime.spark.worker.group_log import (
     restore,
     take_back,
 )
-from asyncstream.runtime.spark.worker.loop import settle
+from asyncstream.runtime.spark.worker.loop import settle, staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.state import Tables
@@ -276,8 +276,9 @@ class KeyGroup:
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
                 operators[name].restored()
         elif kept.abouts:
-            for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
-                restore(operators[name], tables_of)
+            with staying():
+                for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
+                    restore(operators[name], tables_of)
 
     @contextmanager
     def _blaming(self, operators: Mapping[str, Operator]) -> Iterator[None]:

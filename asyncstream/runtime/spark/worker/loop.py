@@ -15,7 +15,8 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from uuid import uuid4
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.runtime.spark.stages import Stage
 
-__all__ = ("LoopThread", "Resident", "loop_thread", "settle", "token_of")
+__all__ = ("LoopThread", "Resident", "loop_thread", "settle", "staying", "token_of")
 
 T = TypeVar("T")
 
@@ -171,19 +172,30 @@ _tasks = _Tasks()
 
 def settle() -> None:
     """
-    A task begins: spare the garbage collector what this process has loaded by now, which stays.
+    A task begins: spare the garbage collector what this process has by now, most of which stays.
 
-    PySpark has all garbage collected after every task: some 60 ms of a core, nearly all of it for looking at
-    the modules of pandas and PyArrow. The first tasks load a third of those while they run, and what is kept
-    from task to task grows later. So this is done again whenever twice as many tasks have begun; from the
-    sixteenth on what was spared before is looked at then, and goes if it has become garbage since.
+    PySpark has all garbage collected after every task. That looks at the modules of pandas and PyArrow, some
+    60 ms of a core, and at all state that the worker keeps, half a second for a million keys. What is here
+    when the next task begins has been looked at and is no garbage. It may become such later: all of it is
+    looked at again when twice as many tasks have begun, from the sixteenth on.
     """
     if _tasks.process != os.getpid():
         _tasks.process, _tasks.count = os.getpid(), 0
     _tasks.count += 1
-    if _tasks.count & (_tasks.count - 1):
-        return
-    if _tasks.count >= LONG_LIVED:
+    if _tasks.count >= LONG_LIVED and not _tasks.count & (_tasks.count - 1):
         gc.unfreeze()
         gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """What is made in this block stays from task to task: the garbage collector need not look at it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
