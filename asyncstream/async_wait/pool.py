@@ -281,7 +281,8 @@ class WorkerPool:
         """A worker ends by an error that is not of its call: of a key whose hash has changed, say."""
         if worker.is_asked_to_end(error, self.halted):
             raise error
-        self.fail(self.blame(worker.element(), error))
+        if not (isinstance(error, GeneratorExit) and worker.doomed):  # of the call, and dealt with
+            self.fail(self.blame(worker.element(), error))
 
     async def park(self, worker: Worker) -> None:
         """Have a worker wait until it is needed."""

@@ -201,6 +201,8 @@ class PromiseCalls:
                         serializer.leave(self.promise_of(worker))
                     worker.promise = None
                     return False
+                if isinstance(error, GeneratorExit):  # if it came by a task, it closes all that awaits this
+                    worker.doomed = True
             made: Any = worker.promise
             worker.promise = None
             if made is UNMADE:

@@ -35,7 +35,7 @@ class Worker:
         call: the one it makes of an element of a block, or None.
         entry: of another call: the element, its timestamp, and, where that is tracked, where it comes from.
         parked: what it waits for when there is nothing to do, or None.
-        doomed: we cancelled it; whatever its call gives no longer counts.
+        doomed: we cancelled it, and whatever its call gives no longer counts; or it is being closed.
     """
 
     __slots__ = ("base", "call", "doomed", "entry", "parked", "promise", "task")

@@ -112,6 +112,35 @@ async def test_whatever_a_call_raises_is_its_elements_error(
         assert rig.log.values + await after.finish() == list(range(10)), "not one is lost"
 
 
+@pytest.mark.parametrize("isolation", ["pool", "task"])
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
+async def test_an_exit_that_a_call_meets_in_a_task_is_its_elements_error(isolation: str, order: str) -> None:
+    """The loop throws it into the worker, which closes every coroutine that waits for the call."""
+
+    async def leave() -> None:
+        raise GeneratorExit
+
+    running = 0
+
+    async def call(value: int) -> int:
+        nonlocal running
+        running += 1
+        assert running <= 2
+        try:
+            await (asyncio.create_task(leave()) if value % 3 == 1 else asyncio.sleep(value % 3))
+        finally:
+            running -= 1
+        return value
+
+    options: dict[str, Any] = {"order": order, "concurrency": 2, "isolation": isolation}
+    key_by = (lambda value: value % 2) if order == "per_key" else None
+    async with Rig(call, on_error="skip", key_by=key_by, **options) as rig:
+        rig.feed(*range(12))
+        assert sorted(await rig.finish()) == [0, 2, 3, 5, 6, 8, 9, 11]
+        assert (rig.counts["failed"], rig.counts["skipped"], rig.errors) == (4, 4, [])
+    gc.collect()  # a coroutine that goes on when it is closed is an error there
+
+
 async def test_stop_iteration_becomes_the_runtime_error_that_python_makes_of_it() -> None:
     async with Rig(failing(StopIteration(), WHEN[1]), on_error="route") as rig:
         rig.feed(1)
