@@ -43,7 +43,7 @@ class JournalFiles(Protocol):
 
 class FolderFiles:
     """
-    Files of a directory.
+    Files of a directory. Only the one that was added to last is open: there may be as many as checkpoints.
 
     Args:
         folder: the directory; made with the first file, if its parent is there.
@@ -79,6 +79,7 @@ class FolderFiles:
     def append(self, name: str, data: bytes) -> None:
         file = self._open.get(name)
         if file is None:
+            self.close()
             self._folder.mkdir(exist_ok=True)
             # results of calls are readable for the owner only
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -99,14 +100,18 @@ class FolderFiles:
         dirty, self._dirty = self._dirty, set()
         # of its own: the file may be closed meanwhile
         files = [os.dup(self._open[name]) for name in dirty if name in self._open]
+        closed = [self._path(name) for name in dirty if name not in self._open]
         names, self._is_named = not self._is_named, True
 
         def work() -> None:
             try:
+                for path in closed:
+                    with suppress(FileNotFoundError):  # what it held is in a checkpoint
+                        _on(path, os.fsync, os.O_WRONLY)
                 for file in files:
                     os.fsync(file)
                 if names and os.name != "nt":  # where a directory cannot be opened
-                    _on(self._folder, os.fsync)
+                    _on(self._folder, os.fsync, os.O_RDONLY)
             finally:
                 for file in files:
                     os.close(file)
@@ -115,6 +120,7 @@ class FolderFiles:
 
     async def remove(self, name: str) -> None:
         file = self._open.pop(name, None)
+        self._dirty.discard(name)
         if file is not None:
             os.close(file)
         await aside(lambda: self._path(name).unlink(missing_ok=True))
@@ -126,8 +132,8 @@ class FolderFiles:
                 os.close(file)
 
 
-def _on(folder: Path, work: Callable[[int], None]) -> None:
-    opened = os.open(folder, os.O_RDONLY)
+def _on(path: Path, work: Callable[[int], None], flags: int) -> None:
+    opened = os.open(path, flags)
     try:
         work(opened)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -148,6 +149,50 @@ class TestLives:
             "calls-00000005-00000001",
         ]
         await made.close()
+
+    async def test_one_file_is_open_however_many_checkpoints_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        opened: list[int] = []
+        is_open: set[int] = set()
+        open_, close, fsync = os.open, os.close, os.fsync
+        synced: set[str] = set()
+
+        def opens(path: Any, flags: int, mode: int = 0o777) -> int:
+            file = open_(path, flags, mode)
+            is_open.add(file)
+            opened.append(len(is_open))
+            return file
+
+        def closes(file: int) -> None:
+            is_open.discard(file)
+            close(file)
+
+        def syncs(file: int) -> None:
+            named = [
+                path.name for path in tmp_path.iterdir() if os.path.samestat(path.stat(), os.fstat(file))
+            ]
+            synced.update(named)
+            fsync(file)
+
+        monkeypatch.setattr(os, "open", opens)
+        monkeypatch.setattr(os, "close", closes)
+        monkeypatch.setattr(os, "fsync", syncs)
+        for number in range(1, 40):
+            made.rotate(number)
+            step.append([("root", number)], [number], [number], single=True)
+        assert opened == [1] * 39
+
+        safe = asyncio.Event()
+        await made._files.remove("calls-00000007-00000001")
+        made.when_safe(safe.set)
+        await safe.wait()
+        assert len(synced) == 38
+        assert synced == set(files(tmp_path)), "those too that were closed meanwhile"
+        await made.close()
+        assert not is_open
 
     async def test_what_is_still_to_be_asked_for_outlives_its_file(self, tmp_path: Path) -> None:
         made, step = journal(tmp_path)
