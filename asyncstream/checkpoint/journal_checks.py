@@ -10,7 +10,7 @@ the element stands beside the result, and a result is taken only where the eleme
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final
@@ -42,13 +42,15 @@ def check(element: Any, codec: Codec) -> int | None:
     A number that is the same for equal elements, in every process; None: there is none for this one.
 
     Args:
-        codec: makes bytes of what is made of more than Python's own types.
+        codec: makes bytes of what is made of more than Python's own types; by `encode_ordered`, if those
+            that `encode` makes differ from process to process.
     """
     if type(element) is int:
         return element
     with suppress(ValueError):
         return crc32(marshal.dumps(element, _VERSION))
+    encode: Callable[[Any], bytes] = getattr(codec, "encode_ordered", codec.encode)
     try:
-        return crc32(codec.encode(element))
+        return crc32(encode(element))
     except CodecError:
         return None
