@@ -261,9 +261,6 @@ class Handle:
     def getValueState(self, name: str, schema: StructType) -> Value:
         return Value(self, name)
 
-    def getListState(self, name: str, schema: StructType) -> List:
-        return List(self, name)
-
     def getMapState(self, name: str, key: StructType, value: StructType) -> Map:
         return Map(self, name)
 
@@ -296,27 +293,6 @@ class Value:
     def update(self, value: tuple[Any, ...]) -> None:
         assert all(type(part) is bytes for part in value)
         self._handle.kept.values[self._name] = value
-
-    def clear(self) -> None:
-        self._handle.kept.values.pop(self._name, None)
-
-
-class List:
-    """Stands in for a `ListState`."""
-
-    def __init__(self, handle: Handle, name: str) -> None:
-        self._handle = handle
-        self._name = name
-
-    def get(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._handle.kept.values.get(self._name, ()))
-
-    def put(self, values: list[tuple[Any, ...]]) -> None:
-        assert all(type(part) is bytes for value in values for part in value)
-        self._handle.kept.values[self._name] = tuple(values)
-
-    def appendValue(self, value: tuple[Any, ...]) -> None:
-        self.put([*self.get(), value])
 
     def clear(self) -> None:
         self._handle.kept.values.pop(self._name, None)

@@ -24,7 +24,7 @@ from asyncstream.runtime.spark.worker.group_log import (
 )
 from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
 from tests.spark.contract import embedded, key_of, on_stand_in, row
-from tests.spark.fake_spark import Kept, List, Map
+from tests.spark.fake_spark import Kept, Map, Value
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):
@@ -69,6 +69,7 @@ def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Groups are large from the first row on."""
     monkeypatch.setattr(group_log, "LARGE", 1)
     monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(group_log, "TAIL_BYTES", 500)
     monkeypatch.setattr(group_files, "_refused", set())
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
 
@@ -112,7 +113,7 @@ def test_tables_that_have_missed_entries_go_on_with_those(
     tail_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
-    log = Log(List(SimpleNamespace(kept=Kept()), "log"), None, {})  # type: ignore[arg-type]
+    log = Log(Map(SimpleNamespace(kept=Kept()), "chunks"), {})  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())
     table = operator.tables.declare(Table("rows", save=str, load=int))
     position, positions = Position(), []
@@ -228,30 +229,37 @@ def filled(value: str) -> dict[str, Tables]:
     return {"step": tables}
 
 
-def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    appended: list[int] = []
-    rewritten: list[int] = []
-    put, append = List.put, List.appendValue
+@pytest.mark.parametrize("tail_bytes", [0, 1_000])
+def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(
+    tail_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[int] = []
+    chunks: list[int] = []
+    update, put = Value.update, Map.updateValue
 
-    def counted_put(state: List, values: Any) -> None:
-        if len(values) == 1:
-            rewritten.append(len(values[0][0]))
-        put(state, values)
+    def counted_update(state: Value, value: Any) -> None:
+        heads.append(len(value[0]))
+        update(state, value)
 
-    def counted_append(state: List, value: Any) -> None:
-        appended.append(len(value[0]))
-        append(state, value)
+    def counted_put(state: Map, key: Any, value: Any) -> None:
+        chunks.append(len(value[0]))
+        put(state, key, value)
 
-    monkeypatch.setattr(List, "put", counted_put)
-    monkeypatch.setattr(List, "appendValue", counted_append)
+    monkeypatch.setattr(Value, "update", counted_update)
+    monkeypatch.setattr(Map, "updateValue", counted_put)
     monkeypatch.setattr(group_log, "LEAST_BYTES", 2_000)
+    monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
     keys = [f"key {number}" for number in range(300)]
     rows = [[row(1_000, key) for key in keys], *[[row(1_000 + n, "key 1")] for n in range(60)]]
     on_stand_in(rows, define, unsteady=False)
-    first, others = appended[:3], appended[3:]
-    assert sum(first) > 50 * max(others)
-    # the group of the one key was rewritten once its changes had outgrown it, the others never were
-    assert sum(size > 500 for size in rewritten) in (4, 5)
+    whole = [size for size in chunks if size > 2_000]
+    assert sum(whole[:3]) > 3 * 2_500
+    # the group of the one key was rewritten once or twice, its changes had outgrown it; the others never were
+    assert 4 <= len(whole) <= 5
+    assert sum(chunks) - sum(whole) < 60 * 150
+    assert max(heads) < 2_000 + tail_bytes
+    if tail_bytes:  # several together
+        assert len(chunks) < 60 // 3
 
 
 def test_tables_are_given_back_at_their_position_only_and_once() -> None:
@@ -276,18 +284,19 @@ def test_what_is_held_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     assert group_log._worker.size == 0
 
 
-def test_a_log_that_grows_large_is_in_chunks_and_a_list_again_when_it_is_small(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("tail_bytes", [0, 900])
+def test_a_log_is_in_chunks_but_for_its_last_entries(
+    tail_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_log, "LARGE", 1_000)
     monkeypatch.setattr(group_log, "LEAST_BYTES", 0)
     monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
     kept = Kept()
-    handle = SimpleNamespace(kept=kept)
-    log = Log(List(handle, "log"), Map(handle, "chunks"), {})  # type: ignore[arg-type]
+    log = Log(Map(SimpleNamespace(kept=kept), "chunks"), {})  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())
     table = operator.tables.declare(Table("rows"))
-    position, layouts = Position(), []
+    position, whole = Position(), []
     for number, size in enumerate((100, 400, 800, 20, 20, 5_000, 5_000, 20, 10, *[800] * 20)):
         for key in range(1 if size > 10 else 5):
             table.put(None, key if size < 5_000 else "large", "x" * size)
@@ -299,27 +308,30 @@ def test_a_log_that_grows_large_is_in_chunks_and_a_list_again_when_it_is_small(
         chunks = dict(kept.values.get("chunks", ()))
         assert sorted(chunks) == [(at,) for at in position.chunks]
         assert all(len(data) <= 300 for data, _ in chunks.values())
-        assert bool(kept.values.get("log")) == (position.first < 0)
-        layouts.append(position.first < 0)
+        assert sum(len(data) for data, _ in chunks.values()) + sum(map(len, position.tail)) == position.size
+        assert sum(map(len, position.tail)) <= tail_bytes
+        whole.append(not chunks)
         about: dict[str, Any] = {"step": {"compound": (), "cells": {}, "rules": {}}}
         read = kept_tables(log.read(position), about)["step"].tables["rows"]
         assert dict(read.whole()) == dict(table.whole()), number
-    assert layouts[0]
-    assert not layouts[7]
-    assert layouts[-1]
+        for last in range(1, position.entries + 1):
+            assert list(log.read(position, last)) == list(log.read(position))[-last:]
+    assert whole[0] == (tail_bytes > 0)  # small enough for its head alone
+    assert not whole[7]
 
 
-def test_large_groups_that_are_touched_alike_are_not_rewritten_together() -> None:
+@pytest.mark.parametrize(("base", "least", "most"), [(10_000_000, 149, 252), (100_000, 99, 202)])
+def test_groups_that_are_touched_alike_are_not_rewritten_together(base: int, least: int, most: int) -> None:
     rewritten = set()
     for number in range(0, 256, 16):
-        position = Position(b"t", 10_000_000, 0, 1, bytes([number]), 0, 3)
+        position = Position(b"t", base, 0, 1, bytes([number]), 0, 3)
         count = 0
         while not position.is_long:
-            position, count = position.after(100_000), count + 1
+            position, count = position.after(base // 100), count + 1
         rewritten.add(count)
     assert len(rewritten) == 16
-    assert min(rewritten) > 149
-    assert max(rewritten) < 252
+    assert min(rewritten) >= least
+    assert max(rewritten) < most
 
 
 def test_two_positions_of_equal_sizes_are_not_the_same() -> None:

@@ -182,7 +182,6 @@ def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[i
     group.init(
         SimpleNamespace(
             getValueState=lambda *_: SimpleNamespace(get=lambda: (blob,)),
-            getListState=lambda *_: None,
             getMapState=lambda *_: None,
         )
     )

@@ -30,7 +30,6 @@ from asyncstream.runtime.spark.state_transfer import save, transfer_from
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.group_head import remembered
-from asyncstream.runtime.spark.worker.group_log import joined
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
@@ -220,17 +219,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         blobs = []
         for number in range(keyed):
             of_stage = read.option("operatorId", number)
-            entries: dict[Any, list[bytes]] = {}
-            # in its order: the log of a small group is one value
-            for row in of_stage.option("stateVarName", "log").load().collect():
-                entries[row.key] = [entry.blob for entry in row.list_value]
+            chunks: dict[Any, list[Any]] = {}
             if self._has_chunks(location, number):
                 for row in of_stage.option("stateVarName", "chunks").load().collect():
-                    chunks = sorted((at.number, chunk) for at, chunk in row.map_value.items())
-                    entries[row.key] = [*entries.get(row.key, ()), *joined(chunk for _, chunk in chunks)]
+                    numbered = sorted((at.number, chunk) for at, chunk in row.map_value.items())
+                    chunks[row.key] = [chunk for _, chunk in numbered]
             for row in of_stage.option("stateVarName", "operators").load().collect():
-                log = entries.get(row.key, [])
-                blobs.append(remembered(self._graph, row.value.blob, log, self._terms.classes))
+                of_group = chunks.get(row.key, [])
+                blobs.append(remembered(self._graph, row.value.blob, of_group, self._terms.classes))
         return save(chosen, self._title, self._graph, blobs, self._watermark(location))
 
     def rescale(self, location: str, partitions: int) -> None:
@@ -264,7 +260,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
 
     def _has_chunks(self, location: str, number: int) -> bool:
-        """Whether the query was run by a version that keeps logs of large groups in chunks."""
+        """Whether the query was run by a version that keeps logs in chunks."""
         metadata = self._spark.read.format("state-metadata").load(location)
         told = metadata.where(metadata.operatorId == number).select("operatorProperties").head()
         return told is not None and '"chunks"' in told[0]

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-__all__ = ("Classes", "classes_in", "dumps", "loads")
+__all__ = ("Classes", "classes_in", "dumps", "loads", "loads_each")
 
 Classes = Mapping[tuple[str, str], type]
 """Classes that workers cannot look up, by module and qualified name."""
@@ -66,6 +66,15 @@ def loads(data: bytes, classes: Classes | None = None) -> Any:
         return pickle.loads(data)
     with _present(classes):
         return pickle.loads(data)
+
+
+def loads_each(data: bytes, classes: Classes | None = None) -> list[Any]:
+    """What `dumps` was given, one value after the other, if what it gave has been put together."""
+    file, found = io.BytesIO(data), []
+    with _present(classes or {}):
+        while file.tell() < len(data):
+            found.append(pickle.load(file))
+    return found
 
 
 def classes_in(value: object) -> Classes:

@@ -6,7 +6,7 @@ It says which steps have written the state, so that those of a changed plan do n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.keys import GROUPING
 from asyncstream.runtime.spark.wire.values import Classes, loads
-from asyncstream.runtime.spark.worker.group_log import kept_tables
+from asyncstream.runtime.spark.worker.group_log import Position, entries_of, kept_tables
 from asyncstream.state.schema import Schema, compare
 
 __all__ = ("Head", "Kind", "remembered")
@@ -137,12 +137,12 @@ class Head(NamedTuple):
             )
 
 
-def remembered(graph: Graph, head: bytes, entries: Sequence[bytes], classes: Classes) -> States:
+def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], classes: Classes) -> States:
     """
     What the steps of a stage remember of a key group, as snapshots.
 
     Args:
-        entries: those of its log.
+        chunks: those of its log, in their order.
     """
     kept = Head(*loads(head, classes))
     kept.check(kept.key_groups)
@@ -157,7 +157,7 @@ def remembered(graph: Graph, head: bytes, entries: Sequence[bytes], classes: Cla
         operator.restore(state)
         snapshots[name] = operator.snapshot()
         operator.close()
-    log = (loads(entry, classes) for entry in entries)
-    for name, tables in kept_tables(log, kept.abouts).items():
+    entries = entries_of(chunks, Position(*kept.position), classes)
+    for name, tables in kept_tables(entries, kept.abouts).items():
         snapshots[name] = tables.snapshot()
     return snapshots

@@ -4,7 +4,8 @@ The state of a key group in Spark's state store: a log of what changed in the ta
 Spark's state is read and written by the group, so a micro-batch that touches a few keys must not cost all of
 them. What it writes is one entry, the deltas of the tables that it touched, behind those of the micro-batches
 before. When the changes have outgrown what they are changes of, one entry with everything takes the place of
-all.
+all. The last entries lie in the head of the group, which is written in any case; when they have become two
+kilobytes they go into a numbered chunk together. A small group is its head alone.
 
 A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
 finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
@@ -22,11 +23,10 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.spark.wire.values import Classes, dumps, loads
+from asyncstream.runtime.spark.wire.values import Classes, dumps, loads_each
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
@@ -34,23 +34,23 @@ __all__ = (
     "Log",
     "Position",
     "catch_up",
+    "entries_of",
     "entry_of",
     "everything",
-    "joined",
     "keep",
     "kept_tables",
     "restore",
     "take_back",
 )
 
-LEAST_BYTES: Final = 64 * 1024
+LEAST_BYTES: Final = 8 * 1024
 """Changes that are never too many."""
 
 MANY: Final = 100
 """Entries that are."""
 
 LARGE: Final = 1 << 20
-"""Bytes of a group that is not kept in memory as a whole, nor in Spark's state as one value."""
+"""Bytes of a group that is not kept in memory as a whole."""
 
 ENTRY_BYTES: Final = 10_000
 """Bytes of a large group that take about as long to read as an entry does besides its bytes."""
@@ -64,11 +64,8 @@ RECENT: Final = 16
 MARK: Final = 8
 """Bytes of a token by which it is told from the others of its log."""
 
-TAIL: Final = 4
-"""Last entries that are at hand: to read a list costs some 50 us for each entry that it has."""
-
-TAIL_BYTES: Final = 8 * 1024
-"""Bytes of those, at most: they are written with each position."""
+TAIL_BYTES: Final = 2 * 1024
+"""Bytes of the last entries, which are in the head, at most: they are written with each position."""
 
 HELD_BYTES: Final = 256 * 2**20
 """What a worker keeps of tables, as long as they are in the log."""
@@ -87,10 +84,10 @@ class Position(NamedTuple):
         changes: bytes of the others.
         entries: how many there are.
         log: drawn for this log, which all of its positions share.
-        first: the number of its first chunk; -1: it is a list.
+        first: the number of its first chunk.
         end: the number behind its last chunk.
         recent: marks of the positions before this one, the last one last: one entry behind each.
-        tail: the last entries of a list, as far as they are small.
+        tail: the last entries, those that are in no chunk.
     """
 
     token: bytes = b""
@@ -98,7 +95,7 @@ class Position(NamedTuple):
     changes: int = 0
     entries: int = 0
     log: bytes = b""
-    first: int = -1
+    first: int = 0
     end: int = 0
     recent: bytes = b""
     tail: tuple[bytes, ...] = ()
@@ -115,16 +112,9 @@ class Position(NamedTuple):
             recent=(self.recent + self.token[:MARK])[-RECENT * MARK :],
         )
 
-    def with_tail(self, entry: bytes) -> Position:
-        """The same, with the entry that has been put there at hand."""
-        tail = (*self.tail, entry)[-TAIL:]
-        while sum(map(len, tail)) > TAIL_BYTES:
-            tail = tail[1:]
-        return self._replace(tail=tail)
-
     def begun(self, size: int) -> Position:
-        """The position behind an entry that takes the place of all, and is a list yet."""
-        return Position(_token(), size, 0, 1, self.log or _token())
+        """The position behind an entry that takes the place of all."""
+        return Position(_token(), size, 0, 1, self.log or _token(), self.end, self.end)
 
     def ahead_of(self, token: bytes) -> int | None:
         """How many entries have been put behind the position of this token; None: it is not known here."""
@@ -143,7 +133,7 @@ class Position(NamedTuple):
     @property
     def chunks(self) -> range:
         """The numbers of its chunks."""
-        return range(max(self.first, 0), self.end)
+        return range(self.first, self.end)
 
     @property
     def is_large(self) -> bool:
@@ -160,18 +150,14 @@ class Position(NamedTuple):
         """
         Whether one entry should take the place of all.
 
-        Large groups are not to come to that in the same micro-batch, though all have been touched alike: how
-        much each may have is drawn with its log.
+        Groups are not to come to that in the same micro-batch, though all have been touched alike: how much
+        each may have is drawn with its log.
         """
+        drawn = self.log[0] / 256
         if self.base < LARGE:
-            is_list = self.first < 0
-            return (
-                self.changes > max(self.base, LEAST_BYTES)
-                or self.entries > MANY
-                or (is_list and self.is_large)
-            )
-        share = 1.5 + self.log[0] / 256
-        return self.changes > share * self.base or self.entries > MANY + self.base // ENTRY_BYTES
+            most = (1 + drawn) * max(self.base, LEAST_BYTES)
+            return self.changes > most or self.entries > (1 + drawn) * MANY
+        return self.changes > (1.5 + drawn) * self.base or self.entries > MANY + self.base // ENTRY_BYTES
 
 
 def _token() -> bytes:
@@ -182,16 +168,12 @@ class Log:
     """
     The entries of a key group.
 
-    Spark reads all of a list to put an entry behind the others. So a log that is large is in numbered chunks.
-
     Args:
-        entries: Spark's list state of those of a small one.
-        chunks: Spark's map state of those of a large one.
+        chunks: Spark's map state of those that are not in the head.
         classes: as for `loads`.
     """
 
-    def __init__(self, entries: Any, chunks: Any, classes: Classes) -> None:
-        self._list = entries
+    def __init__(self, chunks: Any, classes: Classes) -> None:
         self._chunks = chunks
         self._classes = classes
 
@@ -202,16 +184,24 @@ class Log:
         Args:
             last: only so many, those that were put last; None: all.
         """
-        read: Iterable[bytes]
-        if last is not None and last <= len(position.tail):
-            read, last = position.tail[-last:], None
-        elif position.first < 0:
-            read = (row[0] for row in self._list.get())
-        else:
-            read = joined(self._chunks.getValue((number,)) for number in position.chunks)
         if last is not None:
-            read = islice(read, position.entries - last, None)
-        return (loads(data, self._classes) for data in read)
+            return iter(self._last(position, last))
+        chunks = (self._chunks.getValue((number,)) for number in position.chunks)
+        return entries_of(chunks, position, self._classes)
+
+    def _last(self, position: Position, count: int) -> list[Entry]:
+        """So many entries, those that were put last: only their chunks are read."""
+        read = _unpacked(position.tail[-count:], self._classes)
+        parts: list[bytes] = []
+        for number in reversed(position.chunks):
+            if len(read) >= count:
+                break
+            data, is_first = self._chunks.getValue((number,))
+            parts.insert(0, data)
+            if is_first:
+                read[:0] = _unpacked(parts, self._classes)
+                parts.clear()
+        return read[-count:]
 
     def write(self, entry: Entry, operators: Mapping[str, Operator], position: Position) -> Position:
         """Put an entry behind the others, or all there is in the place of all; gives the new position."""
@@ -219,45 +209,46 @@ class Log:
             return position
         data = dumps(entry)
         after = position.after(len(data))
-        if not after.is_long:
-            if position.first < 0:
-                self._list.appendValue((data,))
-                return after.with_tail(data)
-            return after._replace(end=self._put(data, position.end))
-        if position.entries:
-            data = dumps(everything(operators))
-        for number in position.chunks:
-            self._chunks.removeKey((number,))
-        begun = position.begun(len(data))
-        if not begun.is_large:
-            self._list.put([(data,)])
-            return begun
-        if position.first < 0:
-            self._list.clear()
-        return begun._replace(first=position.end, end=self._put(data, position.end))
+        if after.is_long:
+            if position.entries:
+                data = dumps(everything(operators))
+            for number in position.chunks:
+                self._chunks.removeKey((number,))
+            after = position.begun(len(data))
+        tail = (*after.tail, data)
+        if sum(map(len, tail)) <= TAIL_BYTES:
+            return after._replace(tail=tail)
+        return after._replace(tail=(), end=self._put(tail, after.end))
 
-    def _put(self, data: bytes, number: int) -> int:
-        """Put an entry into chunks from this number on; gives the one behind the last."""
+    def _put(self, entries: tuple[bytes, ...], number: int) -> int:
+        """Put entries into chunks from this number on; gives the one behind the last."""
+        data = b"".join(entries)
         for start in range(0, len(data), CHUNK_BYTES):
-            end = start + CHUNK_BYTES
-            self._chunks.updateValue((number,), (data[start:end], end >= len(data)))
+            self._chunks.updateValue((number,), (data[start : start + CHUNK_BYTES], start == 0))
             number += 1
         return number
 
 
-def joined(chunks: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:
+def entries_of(chunks: Iterable[tuple[bytes, bool]], position: Position, classes: Classes) -> Iterator[Entry]:
     """
-    The entries of chunks.
+    The entries of the log at this position.
 
     Args:
-        chunks: bytes, and whether they are the last of an entry.
+        chunks: all, in their order: bytes, and whether an entry begins with them.
+        classes: as for `loads`.
     """
     parts: list[bytes] = []
-    for data, is_last in chunks:
-        parts.append(bytes(data))
-        if is_last:
-            yield b"".join(parts)
+    for data, is_first in chunks:
+        if is_first and parts:
+            yield from _unpacked(parts, classes)
             parts.clear()
+        parts.append(data)
+    yield from _unpacked(parts, classes)
+    yield from _unpacked(position.tail, classes)
+
+
+def _unpacked(parts: Iterable[bytes], classes: Classes) -> list[Entry]:
+    return loads_each(b"".join(parts), classes)
 
 
 def entry_of(cuts: Mapping[str, Cut]) -> Entry:

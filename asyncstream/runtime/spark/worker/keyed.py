@@ -125,9 +125,8 @@ class KeyGroup:
         blob = StructType([StructField("blob", BinaryType())])
         self._state = handle.getValueState("operators", blob)
         number = StructType([StructField("number", LongType())])
-        chunk = StructType([*blob.fields, StructField("is_last", BooleanType())])
-        chunks = handle.getMapState("chunks", number, chunk)
-        self._log = Log(handle.getListState("log", blob), chunks, self._terms.classes)
+        chunk = StructType([*blob.fields, StructField("is_first", BooleanType())])
+        self._log = Log(handle.getMapState("chunks", number, chunk), self._terms.classes)
         self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
