@@ -278,7 +278,9 @@ class Sink(ABC, Generic[T]):
         Raises:
             TypeError: if the sink defines neither.
         """
-        raise TypeError(f"{type(self).__name__} defines neither write nor write_batch")
+        if type(self).write is Sink.write:
+            raise TypeError(f"{type(self).__name__} defines neither write nor write_batch")
+        await self.write(values, None)
 
     def taken(self) -> int:
         """

@@ -132,10 +132,53 @@ async def test_what_the_class_nearest_defines_is_called(kind: type[Any], way: st
     assert (getattr(sink, "singles", []) == [0, 1, 2]) == (way == "write")
 
 
-async def test_write_of_a_sink_of_batches_serves_callers_of_its_own() -> None:
+async def test_each_way_to_write_serves_callers_of_its_own() -> None:
     sink = Batches()
     await sink.write([1, 2], [10, 20])
     assert sink.batches == [[1, 2]]
+    single = Singles()
+    await single.write_batch([1, 2])
+    assert single.values == [1, 2]
+
+
+class Singles(Sink[Any]):
+    """Keeps what it is given, by way of `write`."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.values += values
+
+
+class Doubles:
+    async def write_batch(self, values: Sequence[Any]) -> None:
+        await super().write_batch([2 * value for value in values])  # type: ignore[misc]
+
+
+class DoubledSingles(Doubles, Singles):
+    pass
+
+
+class DoubledBatches(Doubles, Batches):
+    pass
+
+
+class DoubledNothing(Doubles, Sink[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [DoubledSingles, DoubledBatches])
+async def test_batch_goes_on_to_the_base_whichever_way_that_writes(kind: type[Any]) -> None:
+    sink = kind()
+    pipeline = Pipeline()
+    pipeline.source(range(3)).to(sink)
+
+    await pipeline.run()
+    await sink.write_batch([3])
+    assert sink.values == [0, 2, 4, 6]
+    with pytest.raises(TypeError, match="DoubledNothing defines neither write nor write_batch"):
+        await DoubledNothing().write_batch([1])
 
 
 def test_sink_without_a_way_to_write_is_refused() -> None:
