@@ -228,8 +228,13 @@ class DirectoryStore:
         await aside(work)
 
     def _clear(self, lease: Lease) -> None:
-        """Delete what was left in the middle of a write: who has the lease writes one after the other."""
-        for name in self._names("", _UNFINISHED):
+        """
+        Delete what was left in the middle of a write: who has the lease writes one after the other. What a
+        follower is writing is not among what was there before the look at the lease.
+        """
+        names = self._names("", _UNFINISHED)
+        self._check(lease)
+        for name in names:
             of_lease = name.removeprefix(_LEASE)[:8]
             is_old_lease = of_lease.isdecimal() and int(of_lease) < lease.number
             if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:

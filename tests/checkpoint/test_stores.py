@@ -213,6 +213,26 @@ async def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(t
     assert sorted(os.listdir(tmp_path)) == ["lease-00000001", *mine]
 
 
+async def test_holder_that_wakes_up_while_it_deletes_leaves_what_its_follower_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, begun = DirectoryStore(tmp_path), tmp_path / "part-b.x.unfinished"
+    lease = await lease_of(store, 0)
+    await store.commit(lease, 1, b"1")
+    unlink = Path.unlink
+
+    def followed(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        if not begun.exists() and path.suffix == ".checkpoint":
+            DirectoryStore(tmp_path)._acquire(Holder.here(0), 30)
+            begun.touch()
+
+    monkeypatch.setattr(Path, "unlink", followed)
+    with pytest.raises(LeaseLost):
+        await store.delete(lease, [1], [])
+    assert begun.exists()
+
+
 async def test_directory_that_went_away_is_made_again_by_the_next_job(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "kept")
 

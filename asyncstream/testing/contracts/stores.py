@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -233,8 +234,7 @@ class StoreContract(Contract[CheckpointStore]):
         """Another job finds one of these things in the store, and goes on."""
         store = self._make(folder)
         lease = await self._lease(store)
-        found: dict[int | str, bytes] = {what: await store.read(what) for what in await store.numbers()}
-        found |= {what: await store.read(what) for what in await store.parts()}
+        found = await _at_one_moment(store)
         if found not in possible:
             wanted = " or ".join(_short(kept) for kept in possible)
             raise ContractBroken(f"the next job finds {_short(found)} instead of {wanted}")
@@ -256,6 +256,26 @@ LEFT: Final[tuple[dict[int | str, bytes], ...]] = (
     {"part-2": b"2", 2: LARGE, 3: b"3"},
 )
 """What is kept after so many calls of `StoreContract._calls`."""
+
+
+async def _at_one_moment(store: CheckpointStore) -> dict[int | str, bytes]:
+    """
+    All that is kept. A call that was cancelled may still be at work in a thread, and delete something between
+    two looks: what is the same twice was so in between.
+    """
+    before: dict[int | str, bytes] | None = None
+    for _ in range(20):
+        with suppress(CheckpointError):  # it was deleted when it had been listed
+            found = await _all(store)
+            if found == before:
+                return found
+            before = found
+    return await _all(store)
+
+
+async def _all(store: CheckpointStore) -> dict[int | str, bytes]:
+    found: dict[int | str, bytes] = {what: await store.read(what) for what in await store.numbers()}
+    return found | {what: await store.read(what) for what in await store.parts()}
 
 
 def _between(at: int) -> list[dict[int | str, bytes]]:
