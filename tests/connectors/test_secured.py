@@ -62,7 +62,7 @@ async def check_both_ways(pair: Pair) -> None:
     seen: list[Any] = []
     reading.source(pair.source, name="in").to(seen, name="out")
     async with reading.start() as job:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(seen) < len(ROWS):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # of a real server
         await job.stop()
@@ -230,9 +230,10 @@ def of_postgres(server: PostgresServer, user: str, ending: str, table: str = "t"
 async def test_postgres(postgres: PostgresServer, certificates: Certificates) -> None:
     full = f"?sslmode=verify-full&sslrootcert={certificates.authority}"
     owner = f"postgresql://secured:secret@{HOST}:{postgres.port}/secured{full}"
-    for _ in range(50):  # the settings are on their way
+    for _ in range(1000):  # the settings are on their way
         try:
             psycopg.connect(owner).close()
+            break
         except psycopg.OperationalError:
             await asyncio.sleep(0.05)
     with psycopg.connect(owner, autocommit=True) as connection:

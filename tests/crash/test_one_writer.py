@@ -22,7 +22,7 @@ from pathlib import Path
 from asyncstream import (
     Checkpoints, DirectoryStore, JsonLinesSink, JsonLinesSource, Pipeline, SqliteSink, SqliteStore
 )
-folder, store, on_held = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+folder, store, on_held, lease = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 
 async def call(event):
     while event["id"] >= 700 and not (folder / "may end").exists():
@@ -37,7 +37,7 @@ results.to(JsonLinesSink(folder / "out.jsonl"), name="out")
 results.to(SqliteSink(folder / "out.db", "t", columns=("id",)), name="db")
 path = folder / store
 kept = SqliteStore(path) if path.suffix == ".db" else DirectoryStore(path)
-pipeline.run_blocking(checkpoints=Checkpoints(store=kept, every=0.05, lease=0.6, on_held=on_held))
+pipeline.run_blocking(checkpoints=Checkpoints(store=kept, every=0.05, lease=lease, on_held=on_held))
 """
 
 
@@ -51,9 +51,9 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(store: str, on_held: str = "refuse") -> subprocess.Popen[str]:
+    def start(store: str, on_held: str = "refuse", lease: float = 60) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", APP, str(folder), store, on_held],
+            [sys.executable, "-c", APP, str(folder), store, on_held, str(lease)],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             stderr=subprocess.PIPE,
             text=True,
@@ -74,7 +74,7 @@ def let_end(folder: Path) -> None:
 
 
 def wait_until_it_writes(folder: Path) -> None:
-    until = time.monotonic() + 40
+    until = time.monotonic() + 90
     while time.monotonic() < until:
         out = folder / "out.jsonl"
         if out.exists() and out.stat().st_size > 1000:
@@ -98,11 +98,11 @@ def test_second_process_is_refused_and_told_who_is_there(
     one = start(first)
     wait_until_it_writes(folder)
     two = start(second)
-    errors = two.communicate(timeout=40)[1]
+    errors = two.communicate(timeout=90)[1]
     assert two.returncode == 1, errors
     assert f"process {one.pid} on" in errors
     let_end(folder)
-    errors = one.communicate(timeout=40)[1]
+    errors = one.communicate(timeout=90)[1]
     assert one.returncode == 0, errors
     assert_exact(folder)
 
@@ -111,26 +111,26 @@ def test_second_process_is_refused_and_told_who_is_there(
 def test_process_that_was_stopped_and_followed_damages_nothing(
     folder: Path, start: Callable[..., subprocess.Popen[str]], store: str
 ) -> None:
-    one = start(store)
+    one = start(store, lease=2)
     wait_until_it_writes(folder)
     stop_between_transactions(one, folder)
-    two = start(store, "wait")
-    until = time.monotonic() + 40
+    two = start(store, "wait", lease=2)
+    until = time.monotonic() + 90
     while not store_is_taken(folder, store, two.pid) and time.monotonic() < until:
         time.sleep(0.02)
     one.send_signal(signal.SIGCONT)
     let_end(folder)
-    errors = one.communicate(timeout=40)[1]
+    errors = one.communicate(timeout=90)[1]
     assert one.returncode == 1, errors
     assert "taken over" in errors
-    errors = two.communicate(timeout=40)[1]
+    errors = two.communicate(timeout=90)[1]
     assert two.returncode == 0, errors
     assert_exact(folder)
 
 
 def stop_between_transactions(process: subprocess.Popen[str], folder: Path) -> None:
     """Within one it would hold SQLite's lock, which nobody can take from it."""
-    until = time.monotonic() + 40
+    until = time.monotonic() + 90
     while time.monotonic() < until:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
@@ -169,6 +169,6 @@ def test_dead_process_is_followed_at_once(folder: Path, start: Callable[..., sub
         process.communicate()
     let_end(folder)
     last = start("kept")
-    errors = last.communicate(timeout=40)[1]
+    errors = last.communicate(timeout=90)[1]
     assert last.returncode == 0, errors
     assert_exact(folder)

@@ -117,10 +117,10 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, 
         began = time.monotonic()
         for process in running.values():
             process.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
+        time.sleep(1)  # two signals that have not arrived are one
         running["busy"].send_signal(signal.SIGTERM)  # or the test would take as long as the process may
         for kind, process in running.items():
-            _, errors = process.communicate(timeout=40)
+            _, errors = process.communicate(timeout=90)
             found[kind] = (process.returncode, errors, time.monotonic() - began)
     finally:
         for process in running.values():
@@ -148,6 +148,6 @@ def test_process_that_is_held_ends_and_says_by_what(
     assert KINDS[kind] in errors
     assert "Fatal Python" not in errors
     assert status in (1, 128 + signal.SIGTERM)
-    assert seconds < 25
+    assert seconds < 80
     if kind == "busy":
         assert "in spin" in errors, "the stack tells where"

