@@ -143,7 +143,7 @@ def test_a_shared_breaker_opens_for_all_tasks_at_once_and_closes_for_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """
-    Real time, since workers are processes: the service is down for some seconds from its first call on, and the
+    Real time, since workers are processes: the service is down for seconds from its first call on, and the
     breaker open for longer. A task that went by itself would find the service well too early.
     """
     from pyspark.sql.types import LongType
