@@ -6,15 +6,16 @@ fires once and is gone. Timers fire in the order of their timestamps, those of o
 of their registration, so that a replay meets them in the same order.
 
 Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
-millisecond. So a queue is a table (`state.table`) whose namespaces are timestamps and whose rows are a
-*bucket*, the (key, namespace) of each timer in the order of registration; and the timestamps in order. Most
-come later than all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others
-in a heap. What always holds:
+millisecond. So a queue is a table whose namespaces are timestamps and whose rows are a *bucket*, the (key,
+namespace) of each timer in the order of registration; and the timestamps in order. A timer that shares its
+timestamp with no other has no bucket: it is a lone row (`state.key_table`). Most timestamps come later than
+all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others in a heap. What
+always holds:
 
-* a timestamp that has a bucket is in the run or in the heap;
-* what is there besides is *stale*: its bucket is gone, since taking a number out of the middle is dear. Stale
-  ones are counted and swept out once they are the majority, so that a timer moved ahead with every element (a
-  session, a time-out) does not leave a trail behind.
+* a timestamp that has a timer is in the run or in the heap;
+* what is there besides is *stale*: its timers are gone, since taking a number out of the middle is dear.
+  Stale ones are counted and swept out once they are the majority, so that a timer moved ahead with every
+  element (a session, a time-out) does not leave a trail behind.
 
 Run and heap follow from the table, so they are not kept. Before a bucket fires, all of it is made young.
 
@@ -39,9 +40,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
+from asyncstream.state.key_table import KeyTable
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
-from asyncstream.state.table import Table
 from asyncstream.state.tables import Tables
 
 __all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached", "timer_table")
@@ -93,7 +94,9 @@ class TimerQueue:
 
     __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_run", "_stale", "_table")
 
-    def __init__(self, table: Table | None = None, coming: Callable[[list[Any]], None] | None = None) -> None:
+    def __init__(
+        self, table: KeyTable | None = None, coming: Callable[[list[Any]], None] | None = None
+    ) -> None:
         self._coming = coming
         self._table = timer_table("timers") if table is None else table
         self._run: deque[int] = deque()
@@ -122,12 +125,15 @@ class TimerQueue:
             if not table.has_older or not table.has_rows(timestamp):
                 if type(key) not in SOUND:
                     check_key(key)
-                table.young[timestamp] = {(key, namespace): None}
-                run = self._run
-                if not run or timestamp > run[-1]:
-                    run.append(timestamp)
+                timer = (key, namespace)
+                if table.lone.setdefault(timestamp, timer) is timer:
+                    run = self._run
+                    if not run or timestamp > run[-1]:
+                        run.append(timestamp)
+                    else:
+                        heappush(self._heap, timestamp)
                 else:
-                    heappush(self._heap, timestamp)
+                    table.rows(timestamp)[timer] = None
                 return
         elif not table.has_older:
             timer = (key, namespace)
@@ -161,34 +167,36 @@ class TimerQueue:
         heap, run, table = self._heap, self._run, self._table
         if table.is_remote:
             self._look_away()
-        buckets, away = table.young, self._away
+        buckets, pop_lone, away = table.young, table.lone.pop, self._away
         self._advancing = True
         try:
             while True:
                 if away <= until and self._first() >= away:
                     self._bring(until)
                     away = self._away
-                leads = bool(run) and not (heap and heap[0] < run[0])
-                if not leads and not heap:
+                if run and not (heap and heap[0] < run[0]):
+                    leads, timestamp = True, run.popleft()
+                elif heap:
+                    leads, timestamp = False, heappop(heap)
+                else:
                     break
-                timestamp = run[0] if leads else heap[0]
                 if timestamp > until:
+                    self._put_back(timestamp, leads)
                     break
+                timer = pop_lone(timestamp, None)
+                if timer is not None:  # the usual case by far where they are not shared
+                    fire(timestamp, *timer)
+                    continue
                 if table.has_older and timestamp in table:
                     table.adopt(timestamp)
                 bucket = buckets.get(timestamp)
-                if bucket is None or len(bucket) < 2:  # the usual case by far where they are not shared
-                    if leads:
-                        run.popleft()
-                    else:
-                        heappop(heap)
-                    if bucket is None:
-                        self._stale -= self._stale > 0
-                        continue
-                    del buckets[timestamp]
-                    for key, namespace in bucket:
-                        fire(timestamp, key, namespace)
+                if bucket is None:
+                    self._stale -= self._stale > 0
                     continue
+                if len(bucket) < 2:
+                    del buckets[timestamp]
+                else:
+                    self._put_back(timestamp, leads)
                 for timer in tuple(bucket):
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue  # deleted by the callback of one before it
@@ -214,6 +222,9 @@ class TimerQueue:
             if not (self._run or self._heap) or self._first() > until:
                 return None
             timestamp = self._pop_first()
+            timer = table.lone.pop(timestamp, None)
+            if timer is not None:
+                return timestamp, [timer[0]]
             if table.has_older and timestamp in table:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
@@ -279,6 +290,13 @@ class TimerQueue:
         run, heap = self._run, self._heap
         return heappop(heap) if not run or (heap and heap[0] < run[0]) else run.popleft()
 
+    def _put_back(self, timestamp: int, leads: bool) -> None:
+        """Have the first timestamp again, which was in the run, or not."""
+        if leads:
+            self._run.appendleft(timestamp)
+        else:
+            heappush(self._heap, timestamp)
+
     def _rebuild(self, timestamps: Iterable[int] | None = None) -> None:
         """Look all timers over again that are in memory, or those of these timestamps."""
         table = self._table
@@ -328,19 +346,18 @@ class TimerQueue:
             self._rebuild()
 
 
-def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> Table:
+def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTable:
     """
     A table for a `TimerQueue`.
 
     Args:
         namespace_of: makes the namespace of a timer of what the codec gives back.
     """
-    if namespace_of is same:
-        return Table(name, compound=True, may_be_away=True)
-    return Table(
+    plain = namespace_of is same
+    return KeyTable(
         name,
-        save_key=lambda timer: (timer[0], plain_namespace(timer[1])),
-        load_key=lambda timer: (timer[0], namespace_of(timer[1])),
+        save_key=same if plain else lambda timer: (timer[0], plain_namespace(timer[1])),
+        load_key=same if plain else lambda timer: (timer[0], namespace_of(timer[1])),
         compound=True,
         may_be_away=True,
     )

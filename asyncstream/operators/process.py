@@ -196,7 +196,8 @@ class KeyedContext:
 
         A timer that is due already waits for the next watermark; one registered by `on_timer` does not.
         """
-        self._register(timestamp, self.key)
+        register = self._register  # called as an attribute, it would be looked up as a method first
+        register(timestamp, self.key)
 
     def delete_event_timer(self, timestamp: int) -> None:
         """Have no event-time timer at `timestamp`."""
@@ -444,12 +445,12 @@ class KeyedFunctionOperator(TimedOperator):
                     "set none when ctx.watermark is MAX_TIMESTAMP"
                 )
                 raise self.blame(Timer(timestamp, key, None), endless)
-        ctx, out = self._ctx, self._emitter
+        ctx, out, on_timer = self._ctx, self._emitter, self._on_timer
         ctx.key = self._state.key = key
         ctx.timestamp = timestamp
         out.timestamp = timestamp if ctx.domain is _EVENT else None
         try:
-            if (result := self._on_timer(timestamp, ctx, out)) is not None:
+            if (result := on_timer(timestamp, ctx, out)) is not None:
                 self._check(result)
         except BaseException as error:
             out.flush()

@@ -25,7 +25,7 @@ those of a log-structured merge tree that is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -81,7 +81,7 @@ class Generations:
         self.merges = 0
         self._gone: dict[Any, set[Any]] = {}
         self._dropped: set[Any] = set()
-        self._frozen: dict[Any, Rows] | None = None
+        self._frozen: Mapping[Any, Rows] | None = None
         self._notes = True
         self._left: int | None = None
         self.keep_old_in(MemoryRows() if old is None else old)
@@ -120,12 +120,17 @@ class Generations:
             raise InternalError(f"table {self.name!r} was cut again before the last cut was merged")
         if self._remote is not None:
             self._remote.check()
-        delta = Delta(self.young, self._gone, self._dropped)
-        if self.young:
-            self._frozen, self.has_older = self.young, True
-        self.young = {}
+        young = self._take_young()
+        delta = Delta(young, self._gone, self._dropped)
+        if young:
+            self._frozen, self.has_older = young, True
         self._gone, self._dropped = {}, set()
         return delta
+
+    def _take_young(self) -> Mapping[Any, Rows]:
+        """All young rows; there are none then."""
+        young, self.young = self.young, {}
+        return young
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
@@ -139,7 +144,7 @@ class Generations:
         self._frozen = None
         self.merges += 1
 
-    def _merging_here(self, frozen: dict[Any, Rows]) -> Iterator[None]:
+    def _merging_here(self, frozen: Mapping[Any, Rows]) -> Iterator[None]:
         done = 0
         for namespace in list(frozen):
             rows = frozen[namespace]
@@ -166,7 +171,7 @@ class Generations:
                 done = 0
                 yield
 
-    def _merging_away(self, frozen: dict[Any, Rows], remote: RemoteRows) -> Iterator[None]:
+    def _merging_away(self, frozen: Mapping[Any, Rows], remote: RemoteRows) -> Iterator[None]:
         rest = ((namespace, key, value) for namespace, rows in frozen.items() for key, value in rows.items())
         while some := list(islice(rest, AWAY)):
             dropped, gone = self._dropped, self._gone
@@ -215,7 +220,7 @@ class Generations:
         """How many rows there are."""
         if self._left is not None:
             return self._left
-        count = sum(map(len, self.young.values()))
+        count = self._count_young()
         if not self.has_older:
             return count
         if self._remote is not None:
@@ -231,6 +236,9 @@ class Generations:
                     1 for key in frozen[namespace] if key not in old and key not in above and key not in gone
                 )
         return count
+
+    def _count_young(self) -> int:
+        return sum(map(len, self.young.values()))
 
     def _fresh(self) -> Iterator[tuple[Any, Any]]:
         """(namespace, key) of every row that is in a younger generation than the oldest."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.capture import detached
@@ -42,6 +42,8 @@ __all__ = (
 )
 
 Snapshot: TypeAlias = dict[str, Any]
+
+AnyTable = TypeVar("AnyTable", bound=Table)
 
 
 Rule: TypeAlias = Literal["same", "sum", "min", "max", "merge"]
@@ -150,7 +152,7 @@ class Tables:
         self._new_old: Callable[[], OldRows] | None = None
         self._notes = True
 
-    def declare(self, table: Table) -> Table:
+    def declare(self, table: AnyTable) -> AnyTable:
         """
         Keep this table. If a snapshot was restored before that held one of its name, it holds that now.
 
@@ -167,7 +169,7 @@ class Tables:
                 pass
         return table
 
-    def declare_derived(self, table: Table) -> Table:
+    def declare_derived(self, table: AnyTable) -> AnyTable:
         """
         Keep this table, of what follows from the others: it may be larger than memory as those are, and no
         cut and no snapshot has it, so the step makes it anew when it is restored.

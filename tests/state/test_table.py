@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import settings
@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from asyncstream.errors import InternalError
 from asyncstream.state import MISSING, Delta, DiskRows, Table, Tables
+from asyncstream.state.key_table import KeyTable
 from tests.on_disk import database
 from tests.tiers import examples
 
 NAMESPACES = st.sampled_from([None, 1, (0, 10)])
 KEYS = st.sampled_from("abc")
+Value: TypeAlias = list[int] | None
 
 
 class Generations(RuleBasedStateMachine):
@@ -29,7 +31,7 @@ class Generations(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.table = self.new_table("t")
-        self.model: dict[Any, dict[str, list[int]]] = {}
+        self.model: dict[Any, dict[str, Value]] = {}
         self.durable = self.new_table("durable")
         self.merging: Iterator[None] | None = None
         self.expected_at_cut: Any = None
@@ -45,9 +47,9 @@ class Generations(RuleBasedStateMachine):
     @rule(namespace=NAMESPACES, key=KEYS)
     def change_in_place(self, namespace: Any, key: str) -> None:
         self.number += 1
-        found, expected = self.table.get(namespace, key), self.model.get(namespace, {}).get(key)
-        assert (found is MISSING) == (expected is None)
-        if expected is not None:
+        found, expected = self.table.get(namespace, key), self.model.get(namespace, {}).get(key, MISSING)
+        assert (found is MISSING) == (expected is MISSING)
+        if isinstance(expected, list):
             found.append(self.number)
             expected.append(self.number)
 
@@ -58,14 +60,15 @@ class Generations(RuleBasedStateMachine):
         held = rows.get(key, MISSING)
         if held is MISSING:
             held = self.table.take(namespace, key)
-        if held is MISSING:
+        if held is MISSING or held is None:
             held = rows[key] = []
         held.append(self.number)
-        self.model.setdefault(namespace, {}).setdefault(key, []).append(self.number)
+        expected = self.model.setdefault(namespace, {})
+        expected[key] = [*(expected.get(key) or []), self.number]
 
     @rule(namespace=NAMESPACES, key=KEYS)
     def remove(self, namespace: Any, key: str) -> None:
-        was_there = self.model.get(namespace, {}).pop(key, None) is not None
+        was_there = self.model.get(namespace, {}).pop(key, MISSING) is not MISSING
         assert self.table.remove(namespace, key) == was_there
 
     @rule(namespace=NAMESPACES)
@@ -91,10 +94,10 @@ class Generations(RuleBasedStateMachine):
     def write_the_delta(self) -> None:
         """Only now: what was cut must still be as it was."""
         assert self.delta is not None
-        copied = {
-            namespace: {k: list(v) for k, v in rows.items()} for namespace, rows in self.delta.rows.items()
+        rows_put = {
+            namespace: {k: copied(v) for k, v in rows.items()} for namespace, rows in self.delta.rows.items()
         }
-        self.durable.apply(Delta(copied, self.delta.gone, self.delta.dropped))
+        self.durable.apply(Delta(rows_put, self.delta.gone, self.delta.dropped))
         assert contents(self.durable) == self.expected_at_cut
         self.delta = None
         self.merging = self.table.merging()
@@ -127,23 +130,64 @@ class Generations(RuleBasedStateMachine):
         assert sorted(self.table.unordered(), key=repr) == sorted(every, key=repr)
 
 
-def contents(table: Table) -> dict[Any, list[tuple[str, list[int]]]]:
+def copied(value: Value) -> Value:
+    return None if value is None else list(value)
+
+
+def contents(table: Table) -> dict[Any, list[tuple[str, Value]]]:
     """All rows in their order."""
     return {
-        namespace: [(key, list(value)) for key, value in table.whole(namespace).items()]
+        namespace: [(key, copied(value)) for key, value in table.whole(namespace).items()]
         for namespace in table.namespaces()
     }
 
 
-def plain(model: dict[Any, dict[str, list[int]]]) -> dict[Any, list[tuple[str, list[int]]]]:
+def plain(model: dict[Any, dict[str, Value]]) -> dict[Any, list[tuple[str, Value]]]:
     return {
-        namespace: [(key, list(value)) for key, value in rows.items()]
+        namespace: [(key, copied(value)) for key, value in rows.items()]
         for namespace, rows in model.items()
         if rows
     }
 
 
 TestGenerations = Generations.TestCase
+
+
+class GenerationsOfKeys(Generations):
+    """The same, of a table whose rows may be lone."""
+
+    table: KeyTable
+
+    def new_table(self, name: str) -> Table:
+        return KeyTable(name)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def put_lone(self, namespace: Any, key: str) -> None:
+        if namespace not in self.table.young and not self.table.has_rows(namespace):
+            self.table.lone[namespace] = key
+            self.model[namespace] = {key: None}
+
+    @rule(namespace=NAMESPACES)
+    def pop_lone(self, namespace: Any) -> None:
+        if self.table.lone.pop(namespace, MISSING) is not MISSING:
+            self.model.pop(namespace)
+
+    @precondition(lambda self: self.delta is None and self.merging is None)
+    @rule(declared=st.booleans())
+    def go_on(self, declared: bool) -> None:
+        """Another step like this goes on, which has declared the table, or does so later."""
+        before, after, table = Tables(), Tables(), KeyTable("t")
+        before.declare(self.table)
+        if declared:
+            after.declare(table)
+        after.go_on(before, {})
+        if not declared:
+            after.declare(table)
+        assert contents(self.table) == {}
+        self.table = table
+
+
+TestGenerationsOfKeys = GenerationsOfKeys.TestCase
 
 
 class GenerationsOnDisk(Generations):

@@ -1,0 +1,177 @@
+"""
+A table of keys without values, of which most stand alone in their namespace: timers that share their time
+with no other.
+
+Theory. A dict for one key takes four times the room of the key, and Python's collector walks each of them,
+time and again, while they wait. So a young row without a value (it is None) may be *lone*: its key stands by
+its namespace in a dict of all such. What always holds: the namespace of a lone row has no other row, in no
+generation, and is not in `young`. Who owns the table puts and pops lone rows where it must be quick;
+everything else that is asked of a table finds them here, and *unfolds* those that it is to change: they
+become rows like others.
+
+A cut freezes lone rows as they are; they are unfolded when they are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from asyncstream.state.rows import MISSING, SLICE, OldRows, Rows, same
+from asyncstream.state.table import Table
+
+__all__ = ("KeyTable",)
+
+
+class _WithLone(Mapping[Any, Rows]):
+    """
+    The rows that a cut has frozen, by namespace.
+
+    Args:
+        rows: those that are not lone.
+        lone: keys by namespace.
+    """
+
+    __slots__ = ("_lone", "_rows")
+
+    def __init__(self, rows: Mapping[Any, Rows], lone: Mapping[Any, Any]) -> None:
+        self._rows = rows
+        self._lone = lone
+
+    def __getitem__(self, namespace: Any) -> Rows:
+        rows = self._rows.get(namespace)
+        return {self._lone[namespace]: None} if rows is None else rows
+
+    def __contains__(self, namespace: object) -> bool:
+        return namespace in self._rows or namespace in self._lone
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._rows
+        yield from self._lone
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._lone)
+
+
+class KeyTable(Table):
+    """
+    One table; see the module.
+
+    Attributes:
+        lone: the key of each lone row by namespace. A cut replaces it, as it does `young`.
+    """
+
+    __slots__ = ("lone",)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        save_key: Callable[[Any], Any] = same,
+        load_key: Callable[[Any], Any] = same,
+        compound: bool = False,
+        may_be_away: bool = False,
+        old: OldRows | None = None,
+    ) -> None:
+        self.lone: dict[Any, Any] = {}
+        super().__init__(
+            name, save_key=save_key, load_key=load_key, compound=compound, may_be_away=may_be_away, old=old
+        )
+
+    def _unfold(self, namespace: Hashable) -> None:
+        """Have the lone row of a namespace among the others, if there is one."""
+        key = self.lone.pop(namespace, MISSING)
+        if key is not MISSING:
+            self.young[namespace] = {key: None}
+
+    def _is_lone(self, namespace: Hashable, key: Hashable) -> bool:
+        lone = self.lone.get(namespace, MISSING)
+        return lone is not MISSING and key in {lone}  # compared as a dict does, by hash first
+
+    # ------------------------------------------------------------------ rows
+
+    def rows(self, namespace: Hashable = None) -> Rows:
+        self._unfold(namespace)
+        return super().rows(namespace)
+
+    def get(self, namespace: Hashable, key: Hashable) -> Any:
+        self._unfold(namespace)
+        return super().get(namespace, key)
+
+    def peek(self, namespace: Hashable, key: Hashable) -> Any:
+        return None if self._is_lone(namespace, key) else super().peek(namespace, key)
+
+    def put(self, namespace: Hashable, key: Hashable, value: Any) -> None:
+        self._unfold(namespace)
+        super().put(namespace, key, value)
+
+    def remove(self, namespace: Hashable, key: Hashable) -> bool:
+        if self._is_lone(namespace, key):
+            del self.lone[namespace]
+            return True
+        return super().remove(namespace, key)
+
+    # ------------------------------------------------------------------ namespaces
+
+    def whole(self, namespace: Hashable = None) -> Rows:
+        key = self.lone.get(namespace, MISSING)
+        return super().whole(namespace) if key is MISSING else {key: None}
+
+    def adopt(self, namespace: Hashable) -> Rows:
+        self._unfold(namespace)
+        return super().adopt(namespace)
+
+    def drop(self, namespace: Hashable) -> None:
+        self.lone.pop(namespace, None)
+        super().drop(namespace)
+
+    def __contains__(self, namespace: Hashable) -> bool:
+        return namespace in self.lone or super().__contains__(namespace)
+
+    def has_rows(self, namespace: Hashable = None) -> bool:
+        return namespace in self.lone or super().has_rows(namespace)
+
+    def namespaces(self) -> Iterator[Any]:
+        yield from dict.fromkeys([*super().namespaces(), *self.lone])
+
+    def _above(self, old: Rows, namespace: Hashable) -> Rows:
+        self._unfold(namespace)
+        return super()._above(old, namespace)
+
+    # ------------------------------------------------------------------ all of them
+
+    def _take_young(self) -> Mapping[Any, Rows]:
+        lone, self.lone = self.lone, {}
+        young = super()._take_young()
+        return _WithLone(young, lone) if lone else young
+
+    def clear_young(self) -> None:
+        self.lone = {}
+        super().clear_young()
+
+    def go_on(self, table: Table) -> None:
+        lone = table.lone if isinstance(table, KeyTable) else {}
+        super().go_on(table)
+        self.lone = lone
+
+    def take_over(self, kept: Table) -> Iterator[None]:
+        if isinstance(kept, KeyTable):
+            while some := list(islice(kept.lone, SLICE)):
+                for namespace in some:
+                    kept._unfold(namespace)
+                yield
+        yield from super().take_over(kept)
+
+    def weight(self) -> int:
+        return super().weight() + len(self.lone)
+
+    def here(self) -> list[Any]:
+        return list(dict.fromkeys([*super().here(), *self.lone]))
+
+    def _count_young(self) -> int:
+        return super()._count_young() + len(self.lone)
+
+    def _fresh(self) -> Iterator[tuple[Any, Any]]:
+        yield from self.lone.items()
+        yield from super()._fresh()
