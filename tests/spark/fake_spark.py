@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
 from asyncstream.runtime.spark.plan import ROCKSDB
+from asyncstream.runtime.spark.wire import envelope
 from asyncstream.runtime.spark.worker import loop, tasks
 from asyncstream.testing.loop import VirtualTimeLoop
 
@@ -64,7 +65,7 @@ class StandIn:
     seed: int
     partitions: int = 2
     records: int = 7
-    packed: int = tasks.PACKED
+    packed: int = envelope.PACKED
     unsteady: bool = True
     conf: dict[str, str] = field(init=False)
 
@@ -377,7 +378,9 @@ class MicroBatch:
         arrows = [] if whole is None else whole.to_batches(self._spark.records)
         with (
             patch("pyspark.TaskContext.get", lambda: context),
+            patch.object(envelope, "PACKED", self._spark.packed),
             patch.object(tasks, "PACKED", self._spark.packed),
+            patch.object(tasks, "BLOCK", max(1, self._spark.packed // 3)),
             patch.object(loop, "_of_this_process", self._spark.random.choice(self._workers)),
         ):
             if self._fails():

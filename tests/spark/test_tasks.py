@@ -33,7 +33,7 @@ from asyncstream.runtime.spark.state_transfer import route_of
 from asyncstream.runtime.spark.wire import keys as keys_of_groups
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving
 from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, pack, packed, unpack
-from asyncstream.runtime.spark.wire.keys import KeyGroups
+from asyncstream.runtime.spark.wire.keys import KeyGroups, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker import loop
 from asyncstream.runtime.spark.worker.loop import LONG_LIVED, LoopThread, settle, token_of
@@ -279,6 +279,25 @@ def test_batches_of_parcels_are_of_a_size_that_can_be_held() -> None:
     assert sum(sum(batch.column("count").to_pylist()) for batch in batches) == 100 + 1
 
 
+def test_what_leaves_for_one_place_goes_into_one_envelope_until_that_is_large() -> None:
+    packer = Packer(0, event_time=False)
+    items = [leaving(number, b"x" * 1_000)._replace(group=number % 2) for number in range(3_000)]
+    assert not list(packer.batches(items[:1_000], 0, None))
+    assert not list(packer.batches(items[1_000:], 0, None))
+    (batch,) = packer.batches([], 0, {})
+    rows = batch.to_pylist()
+    assert len(rows) == 2 * 2
+    assert all(len(row["payload"]) <= PAYLOAD for row in rows)
+    for group in range(2):
+        mine = [row for row in rows if row["group"] == label_of(group)]
+        found = [unpack(row["payload"]) for row in mine]
+        assert [value for values, _ in found for value in values[::2]] == list(range(group, 3_000, 2))
+        assert [(len(values), len(stamps)) for values, stamps in found] == [
+            (row["count"],) * 2 for row in mine
+        ]
+    assert not list(packer.batches([], 0, {}))
+
+
 def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     """The elements of a batch of envelopes, all at once, take many times what the envelopes do."""
     pipeline = Pipeline()
@@ -297,8 +316,8 @@ def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), 1)
     entry = stage.entries[0]
     ALIVE[:] = [alive]
-    items = [Leaving(entry, NOW, 0, [Parcelled(number)], [None]) for number in range(200)]
-    (batch_of_envelopes,) = Packer(0, event_time=False).batches(items, 0, None)
+    items = [Leaving(entry, NOW, number, [Parcelled(number)], [None]) for number in range(200)]
+    (batch_of_envelopes,) = Packer(0, event_time=False).batches(items, 0, {})
     alive.clear()
     rows = [row for found in run_stage(task, iter([batch_of_envelopes])) for row in found.to_pylist()]
     assert sum(row["count"] for row in rows if row["route"] == route) == 200

@@ -12,14 +12,14 @@ Spark sees these columns and nothing of the elements:
     event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
                 stage only
     payload     the elements and their timestamps, and in a job that replays event time the watermark that
-                held for each, pickled
+                held for each, pickled; or several such, one behind the other
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.codec import ForeignError
@@ -29,7 +29,7 @@ from asyncstream.runtime.spark.clocks import to_spark
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.keys import label_of
-from asyncstream.runtime.spark.wire.values import dumps, loads
+from asyncstream.runtime.spark.wire.values import dumps, loads_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = (
     "CLOCK",
     "COLUMNS",
+    "PACKED",
     "Packer",
     "entering",
     "pack",
@@ -56,6 +57,9 @@ CLOCK = -1
 
 PAYLOAD = 1 << 20
 """Bytes that Spark holds in one piece, at most, unless a single element is larger."""
+
+PACKED = 50_000
+"""Elements that a task packs at a time: what an envelope costs Spark is shared by more of them."""
 
 BATCH = 16 << 20
 """Bytes of payloads in an Arrow batch, at most."""
@@ -91,7 +95,7 @@ def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
 def pack(leaving: Leaving) -> bytes:
     """The payload for some elements."""
     values = leaving.values
-    if any(type(value) is FailedCall for value in values):
+    if FailedCall in set(map(type, values)):
         values = [_portable(value) if type(value) is FailedCall else value for value in values]
     try:
         return dumps((values, leaving.timestamps, *([] if (w := leaving.watermarks) is None else [w])))
@@ -104,14 +108,23 @@ def pack(leaving: Leaving) -> bytes:
 
 def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
     """The elements and their timestamps."""
-    values, timestamps, *_ = loads(payload)
+    (values, timestamps, *_), *others = loads_each(payload)
+    for more, their_timestamps, *_ in others:
+        values += more
+        timestamps += their_timestamps
     return values, timestamps
 
 
 def unpack_marked(payload: bytes, watermark: int) -> tuple[list[Any], list[int | None], list[int]]:
     """The elements, their timestamps and the watermarks that held for them, or `watermark` for all."""
-    values, timestamps, *marks = loads(payload)
-    return values, timestamps, marks[0] if marks else [watermark] * len(values)
+    values: list[Any] = []
+    timestamps: list[int | None] = []
+    watermarks: list[int] = []
+    for more, their_timestamps, *marks in loads_each(payload):
+        values += more
+        timestamps += their_timestamps
+        watermarks += marks[0] if marks else [watermark] * len(more)
+    return values, timestamps, watermarks
 
 
 def _portable(failed: FailedCall) -> FailedCall:
@@ -128,9 +141,27 @@ def _portable(failed: FailedCall) -> FailedCall:
     )
 
 
+@dataclass
+class _Parcel:
+    """
+    An envelope that is being filled.
+
+    Attributes:
+        payloads: of some elements each, in their order.
+    """
+
+    watermark: int
+    count: int = 0
+    size: int = 0
+    payloads: list[bytes] = field(default_factory=list)
+
+
 class Packer:
     """
     Makes rows of what leaves a stage, as Arrow batches.
+
+    What leaves is pickled at once, while it is in the processor's cache, and put into an envelope with what
+    leaves for the same place later.
 
     Args:
         origin: the number of this task among those that feed the next stage.
@@ -147,41 +178,74 @@ class Packer:
         if event_time:
             columns.append(("event_time", pa.timestamp("us", "UTC")))
         self._has_event_time = event_time
+        self._parcels: dict[tuple[int, int, int | None], _Parcel] = {}
+        self._rows: list[tuple[Any, ...]] = []
+        self._count = 0
+        self._size = 0
         self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def batches(
         self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None
     ) -> Iterator[pa.RecordBatch]:
         """
-        Batches of a size that Spark and a worker can hold.
+        Batches of a size that Spark and a worker can hold, as soon as there is enough for one.
 
         Args:
             counts: what the task has counted, by number, with the last batch: nothing follows, so event
                 time must be told even if there is nothing else.
         """
-        rows: list[tuple[Any, ...]] = []
-        size = 0
         for item in leaving:
-            number, label = item.route.number, label_of(item.group)
             first = 0
             for count, payload in packed(item):
-                watermark = item.watermarks[first] if item.watermarks else item.watermark
+                self._add(item, first, count, payload)
                 first += count
-                rows.append((number, label, self._next(), watermark, count, payload))
-                size += len(payload)
-                if size >= BATCH:
-                    yield self._batch(rows, event_time_ms)
-                    rows, size = [], 0
-        for number, count in (counts or {}).items():
-            rows.append((OBSERVED, number, self._next(), NOW, count, b""))
-        if counts is not None and self._has_event_time:
-            rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
-        if rows:
-            yield self._batch(rows, event_time_ms)
+                if self._size >= BATCH:
+                    yield self._batch(event_time_ms)
+        if self._count >= PACKED:
+            yield self._batch(event_time_ms)
+        if counts is None:
+            return
+        self._close_all()
+        for number, count in counts.items():
+            self._rows.append((OBSERVED, number, self._next(), NOW, count, b""))
+        if self._has_event_time:
+            self._rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
+        if self._rows:
+            yield self._batch(event_time_ms)
 
-    def _batch(self, rows: list[tuple[Any, ...]], event_time_ms: int) -> pa.RecordBatch:
+    def _add(self, item: Leaving, first: int, count: int, payload: bytes) -> None:
+        """Some elements of those, from the first on, are packed."""
+        number = item.route.number
+        watermark = item.watermarks[first] if item.watermarks else item.watermark
+        place = (number, item.group, None if item.watermarks else watermark)
+        parcel = self._parcels.get(place)
+        is_state = number < OBSERVED
+        if parcel is not None and (is_state or parcel.size + len(payload) > PAYLOAD):
+            self._close(place, self._parcels.pop(place))
+            parcel = None
+        if parcel is None:
+            parcel = self._parcels[place] = _Parcel(watermark)
+        parcel.payloads.append(payload)
+        parcel.count += count
+        parcel.size += len(payload)
+        self._count += count
+        self._size += len(payload)
+
+    def _close(self, place: tuple[int, int, int | None], parcel: _Parcel) -> None:
+        number, group, _ = place
+        payload = b"".join(parcel.payloads)
+        self._rows.append((number, label_of(group), self._next(), parcel.watermark, parcel.count, payload))
+
+    def _close_all(self) -> None:
+        for place, parcel in self._parcels.items():
+            self._close(place, parcel)
+        self._parcels.clear()
+
+    def _batch(self, event_time_ms: int) -> pa.RecordBatch:
         import pyarrow as pa
 
+        self._close_all()
+        rows, self._rows, self._count, self._size = self._rows, [], 0, 0
         routes, groups, *others = zip(*rows, strict=True)
         columns = [routes, groups, [self._origin] * len(rows), *others]
         if self._has_event_time:

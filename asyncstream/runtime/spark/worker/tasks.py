@@ -15,7 +15,7 @@ from asyncstream.guards.rate_limit import share_rates
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
-from asyncstream.runtime.spark.wire.envelope import Packer, entering, unpack, unpacked
+from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import RowWriter, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, settle
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ("OutputTask", "StageTask", "run_stage", "write_rows")
 
-PACKED = 50_000
-"""Elements that a task packs at a time: what an envelope costs Spark is shared by more of them."""
+BLOCK = 2_000
+"""Elements that a task makes of rows, and packs, at a time: so many are in the processor's cache yet."""
 
 PACKED_BYTES = 16 << 20
 """Bytes that go into a task before what has come out is packed, however few elements it is."""
@@ -112,7 +112,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         task.terms,
         spread=partition % task.terms.key_groups,
         watermark=MIN_TIMESTAMP if task.source is None or task.transfer is not None else NOW,
-        enough=PACKED if task.output is None else 0,
+        # a job that replays event time marks the first elements with the watermark that follows them
+        enough=0 if task.output is not None else PACKED if task.terms.replays else BLOCK,
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
         sources=None if task.transfer is not None else task.source,
         pipeline=task.pipeline,
@@ -123,7 +124,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             if task.transfer is not None:
                 yield from writer.write(task.transfer.leaving(), 0)
             entered = 0
-            for batch in batches:
+            for batch in _blocks(task, batches):
                 items, others = reader.entering(batch)
                 if others:
                     yield from writer.hand_on(batch, others)
@@ -143,6 +144,15 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             yield from writer.write(leaving, event_time_ms, run.counts())
         finally:
             loop.call(run.close())
+
+
+def _blocks(task: StageTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, those of rows that are to be packed in parts."""
+    for batch in batches:
+        if task.source is None or task.output is not None:
+            yield batch
+        else:
+            yield from (batch.slice(start, BLOCK) for start in range(0, batch.num_rows, BLOCK))
 
 
 def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
