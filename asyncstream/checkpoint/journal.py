@@ -27,14 +27,14 @@ frame is a few lists, however many calls it is about, which saves half of the ti
 
 A process that is killed leaves whole frames: each is one write. A machine that loses its power may leave half
 a frame at the end, whose result was not emitted, or which the journal did not promise to keep: it is ignored.
-Half a frame with a whole one behind it is damage, and refused. A CRC tells damage as well as a digest does,
-for a fifth of the time. Where checkpoints have a key there is a digest, under that key, and frames without
-are not taken: so a codec that runs what the bytes say is given no foreign bytes. Journals that were written
-without a key before there were CRCs have digests.
+Half a frame with a whole one behind it is damage, and refused if a step has asked for the journal. A CRC
+tells damage as well as a digest does, for a fifth of the time. Where checkpoints have a key there is a
+digest, under that key, and frames without are not taken: so a codec that runs what the bytes say is given no
+foreign bytes. Journals that were written without a key before there were CRCs have digests.
 
 Steps that do not ask for a journal have one by default, and a job must not fail for that. So what cannot be
 kept for such a step, or would be long, ends its journal with a warning; its calls are made again then, as
-they were without one.
+they were without one. So are those of a file that cannot be read, or is damaged.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import chain, compress, repeat
 from struct import Struct
@@ -232,23 +233,35 @@ class Journal:
             checkpoint: the one that the job goes on from; None: it begins at the beginning.
 
         Raises:
-            CheckpointError: if the journal is damaged.
+            CheckpointError: if it is damaged or cannot be read, and a step has asked for it.
         """
         self._lease = lease
         self._name = _name_of(checkpoint or 0, lease)
-        for name in sorted(await self._files.names()) if checkpoint is not None else ():
-            number = _checkpoint_of(name)
-            if number is None or number < (checkpoint or 0):
-                continue
-            what = f"the journal {name} in {self._files}"
+        if checkpoint is not None:
+            with self._bearing(f"the journal in {self._files}"):
+                for name in sorted(await self._files.names()):
+                    number = _checkpoint_of(name)
+                    if number is not None and number >= checkpoint:
+                        await self._load_file(name)
+
+    async def _load_file(self, name: str) -> None:
+        what = f"the journal {name} in {self._files}"
+        with self._bearing(what):
             for payload in frames(await self._files.read(name), what, self._key):
-                try:
+                with self._bearing(what):
                     self._remember(*self.codec.decode(payload))
-                except Exception as error:  # of a class that is there no more
-                    if all(step.by_default for step in self._steps.values()):
-                        log.warning("%s: calls are made again: %s", what, describe_error(error))
-                        continue
-                    raise CheckpointError(f"{what} cannot be read: {describe_error(error)}") from error
+
+    @contextmanager
+    def _bearing(self, what: str) -> Iterator[None]:
+        """What cannot be read in this block is made again, if no step has asked for a journal."""
+        try:
+            yield
+        except Exception as error:  # of the disk, or damage, or of a class that is there no more
+            is_told = isinstance(error, CheckpointError)
+            text = str(error) if is_told else f"{what} cannot be read: {describe_error(error)}"
+            if any(not step.by_default for step in self._steps.values()):
+                raise error if is_told else CheckpointError(text) from error
+            log.warning("%s; as no step has asked for it, its calls are made again", text)
 
     def _remember(self, step: str, fingerprint: str, *group: Any) -> None:
         known = self._steps.get(step)

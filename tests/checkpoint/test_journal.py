@@ -6,6 +6,8 @@ import asyncio
 import errno
 import logging
 import os
+import re
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -298,6 +300,42 @@ class TestLives:
         made.add_step("charge", "f", waits=False, by_default=True)
         await made.load(1, 3)
         assert "calls are made again" in caplog.text
+
+    @pytest.mark.parametrize("harm", ["a bit", "a folder in its place", "no folder"])
+    async def test_one_that_nobody_asked_for_never_keeps_a_job_from_starting(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
+    ) -> None:
+        folder = tmp_path / "journal"
+        asked, step = journal(folder)
+        await asked.load(None, 1)
+        for checkpoint in (1, 2):
+            asked.rotate(checkpoint)
+            for number in range(3):
+                step.append([("root", checkpoint, number)], [number], [number], single=True)
+        await asked.close()
+        place = folder / files(folder)[0]
+        data = bytearray(place.read_bytes())
+        middle = data.index(frame(b"")[:4], 1)
+        data[middle + 20] ^= 1
+        if harm == "a bit":
+            place.write_bytes(data)
+        elif harm == "a folder in its place":
+            place.unlink()
+            place.mkdir()
+        else:
+            shutil.rmtree(folder)
+            folder.touch()
+
+        asked, _ = journal(folder)
+        with pytest.raises(CheckpointError, match=re.escape(str(folder))):
+            await asked.load(1, 2)
+        made = Journal(FolderFiles(folder), codec("json"), None, never)
+        made.add_step("charge", "f", waits=False, by_default=True)
+        await made.load(1, 3)
+        assert "as no step has asked for it, its calls are made again" in caplog.text
+        found = made.step("charge")
+        assert found is not None
+        assert len(found.known) == {"a bit": 4, "a folder in its place": 3, "no folder": 0}[harm]
 
     async def test_what_is_safe_is_told_when_the_disk_has_it(self, tmp_path: Path) -> None:
         made, step = journal(tmp_path)
