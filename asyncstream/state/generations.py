@@ -57,6 +57,7 @@ class Generations:
             it is fetched anew for each batch, and what is remembered of it for longer is forgotten in
             `Tables.on_cut`.
         has_older: there may be rows that are not young.
+        is_remote: the oldest generation is elsewhere, and may be larger than memory.
         merges: how many cuts were merged.
     """
 
@@ -69,6 +70,7 @@ class Generations:
         "_old",
         "_remote",
         "has_older",
+        "is_remote",
         "merges",
         "name",
         "young",
@@ -89,6 +91,7 @@ class Generations:
     def keep_old_in(self, old: OldRows) -> None:
         """Have the oldest generation there; as long as there is none."""
         self._old: OldRows = old
+        self.is_remote = old.is_remote
         self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
 
     def bring_old_to(self, old: RemoteRows) -> None:
@@ -101,11 +104,6 @@ class Generations:
     def forget_removals(self) -> None:
         """No delta is asked for: note no removals any more but of what a cut has frozen."""
         self._notes = False
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the oldest generation is elsewhere, and may be larger than memory."""
-        return self._remote is not None
 
     # ------------------------------------------------------------------ older with each checkpoint
 

@@ -168,16 +168,28 @@ class SessionWindowOperator(PlainWindowOperator):
         """Have the sessions of these keys in memory, all of them together."""
         self._sessions.fetch(None, keys)
 
+    def process(self, value: Any, timestamp: int | None) -> None:
+        if self._sessions.is_remote:
+            self.process_batch((value,), (timestamp,))
+        else:
+            self._process(((value, timestamp),), self._key_by)
+
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, add = self._key_by, self._aggregate.add
+        key_by = self._key_by
         if self._sessions.is_remote:
             keys, key_by = self._keys_ahead(values)
             self._fetch(keys)
-        gap, numbers, sessions_of = self._gap_ms, self._numbers, self._sessions.rows().get
+        self._process(pairs(values, timestamps), key_by)
+
+    def _process(self, elements: Iterable[tuple[Any, int | None]], key_by: Callable[[Any], Any]) -> None:
+        """Accept elements, whose sessions have been fetched where those may be elsewhere."""
+        add, gap, numbers = self._aggregate.add, self._gap_ms, self._numbers
+        sessions_of = self._sessions.rows().get
+        may_emit = False
         value: Any = None
         timestamp: Any = None
         try:
-            for value, timestamp in pairs(values, timestamps):
+            for value, timestamp in elements:
                 key = key_by(value)
                 sessions = sessions_of(key)
                 if sessions is not None and type(timestamp) is int:
@@ -189,10 +201,12 @@ class SessionWindowOperator(PlainWindowOperator):
                             session.number = next(numbers)
                         session.held = add(session.held, value)
                         continue
+                may_emit = True
                 self._place(key, sessions, value, timestamp)
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
-        self._emitter.flush()
+        if may_emit:
+            self._emitter.flush()
 
     def _place(self, key: Any, sessions: list[_Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""
