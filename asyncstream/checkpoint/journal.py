@@ -206,8 +206,9 @@ class Journal:
         self.codec = codec
         self._key = key
         self.failed = failed
+        self._prefix = ""
         self._lease = 0
-        self._name = _name_of(0, 0)
+        self._name = self._name_of(0)
         self._steps: dict[str, StepJournal] = {}
         self._waiting: list[Callable[[], None]] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -225,22 +226,24 @@ class Journal:
         """The part of one step, if it has one."""
         return self._steps.get(name)
 
-    async def load(self, checkpoint: int | None, lease: int) -> None:
+    async def load(self, checkpoint: int | None, lease: int, store: str | None = None) -> None:
         """
         Take up what has ended since a checkpoint; what ends from now on is of this lease.
 
         Args:
             checkpoint: the one that the job goes on from; None: it begins at the beginning.
+            store: tells the checkpoints' store from others whose journals may lie in the same place.
 
         Raises:
             CheckpointError: if it is damaged or cannot be read, and a step has asked for it.
         """
+        self._prefix = "" if store is None else f"{store}-"
         self._lease = lease
-        self._name = _name_of(checkpoint or 0, lease)
+        self._name = self._name_of(checkpoint or 0)
         if checkpoint is not None:
             with self._bearing(f"the journal in {self._files}"):
                 for name in sorted(await self._files.names()):
-                    number = _checkpoint_of(name)
+                    number = self._checkpoint_of(name)
                     if number is not None and number >= checkpoint:
                         await self._load_file(name)
 
@@ -300,16 +303,26 @@ class Journal:
 
     def rotate(self, checkpoint: int) -> None:
         """A checkpoint is captured at this instant: what was written so far is in it."""
-        self._name = _name_of(checkpoint, self._lease)
+        self._name = self._name_of(checkpoint)
         for step in self._steps.values():
             step.carry_over()
 
     async def forget(self, oldest: int) -> None:
         """No start goes on from a checkpoint before this one."""
         for name in await self._files.names():
-            number = _checkpoint_of(name)
+            number = self._checkpoint_of(name)
             if number is not None and number < oldest:
                 await self._files.remove(name)
+
+    def _name_of(self, checkpoint: int) -> str:
+        return f"{self._prefix}calls-{checkpoint:08}-{self._lease:08}"
+
+    def _checkpoint_of(self, name: str) -> int | None:
+        """Which checkpoint a file follows; None: it is none of this journal's."""
+        kind, _, rest = name.removeprefix(self._prefix).partition("-")
+        number = rest.partition("-")[0]
+        is_ours = name.startswith(self._prefix) and kind == "calls" and number.isdecimal()
+        return int(number) if is_ours else None
 
     # ------------------------------------------------------------------ waiting for the disk
 
@@ -472,14 +485,3 @@ class StepJournal:
             checked, results = [element for element, _ in known], [results for _, results in known]
             self._keep(list(self._known), results, checked, single=False)
         self._write_retries(self._failures | self._retried)
-
-
-def _name_of(checkpoint: int, lease: int) -> str:
-    return f"calls-{checkpoint:08}-{lease:08}"
-
-
-def _checkpoint_of(name: str) -> int | None:
-    """Which checkpoint a file follows; None: it is none of the journal's."""
-    kind, _, rest = name.partition("-")
-    number = rest.partition("-")[0]
-    return int(number) if kind == "calls" and number.isdecimal() else None

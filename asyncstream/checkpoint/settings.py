@@ -66,8 +66,8 @@ class Checkpoints:
         ahead: what to do when a transactional sink holds results that the checkpoint does not know of,
             because it is another one, or there is none: "refuse" to start; "allow_behind": keep them, so that
             they are there twice when they are written again; "start_over": take them out of the sink.
-        journal: a directory for the journals of async steps; None: beside the checkpoints of a
-            `DirectoryStore` or `SqliteStore`.
+        journal: a directory for the journals of async steps, which several jobs may share; None: beside the
+            checkpoints of a `DirectoryStore` or `SqliteStore`.
     """
 
     store: CheckpointStore

@@ -301,6 +301,23 @@ class TestLives:
         await made.load(1, 3)
         assert "calls are made again" in caplog.text
 
+    async def test_jobs_of_several_stores_may_share_a_directory(self, tmp_path: Path) -> None:
+        jobs = {store: journal(tmp_path) for store in ("one", "two")}
+        for store, (made, step) in jobs.items():
+            await made.load(None, 1, store)
+            made.rotate(1)
+            step.append([("root", 1)], [1], [store], single=True)
+        await jobs["one"][0].forget(9)
+        assert files(tmp_path) == ["two-calls-00000001-00000001"]
+        for made, _ in jobs.values():
+            await made.close()
+
+        for store, known in (("one", {}), ("two", {("root", 1): (1, ["two"])})):
+            made, step = journal(tmp_path)
+            await made.load(1, 2, store)
+            assert dict(step.known) == known
+            await made.close()
+
     @pytest.mark.parametrize("harm", ["a bit", "a folder in its place", "no folder"])
     async def test_one_that_nobody_asked_for_never_keeps_a_job_from_starting(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str

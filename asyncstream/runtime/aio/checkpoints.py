@@ -178,7 +178,10 @@ class Checkpointer:
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
             log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
         if self.journal is not None:
-            await self.journal.load(None if found.info is None else found.info.id, self._tenure.lease.number)
+            lease, checkpoint = self._tenure.lease, None if found.info is None else found.info.id
+            # in a directory of the user's there may be those of other jobs
+            store = None if self._settings.journal is None else lease.place
+            await self.journal.load(checkpoint, lease.number, store)
         self.tables.go_on_from(found.parts)
         for name, operator, _ in transactional_sinks(wiring):
             operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
