@@ -455,3 +455,9 @@ def test_what_a_worker_has_loaded_and_needs_no_more_goes_in_the_end(monkeypatch:
     for _ in range(LONG_LIVED):
         settle()
     assert gone() is None
+    later = weakref.ref(_Loaded())
+    for _ in range(4 * LONG_LIVED - loop._tasks.count - 1):
+        settle()
+    assert later() is not None
+    settle()
+    assert later() is None

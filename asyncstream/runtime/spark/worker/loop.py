@@ -161,10 +161,12 @@ class _Tasks:
     Attributes:
         process: the worker's; one that is forked from it has begun none.
         count: how many there are.
+        next_look: how many there are when all is looked at again.
     """
 
     process: int = 0
     count: int = 0
+    next_look: int = LONG_LIVED
 
 
 _tasks = _Tasks()
@@ -177,12 +179,13 @@ def settle() -> None:
     PySpark has all garbage collected after every task. That looks at the modules of pandas and PyArrow, some
     60 ms of a core, and at all state that the worker keeps, half a second for a million keys. What is here
     when the next task begins has been looked at and is no garbage. It may become such later: all of it is
-    looked at again when twice as many tasks have begun, from the sixteenth on.
+    looked at again when four times as many tasks have begun, from the sixteenth on.
     """
     if _tasks.process != os.getpid():
-        _tasks.process, _tasks.count = os.getpid(), 0
+        _tasks.process, _tasks.count, _tasks.next_look = os.getpid(), 0, LONG_LIVED
     _tasks.count += 1
-    if _tasks.count >= LONG_LIVED and not _tasks.count & (_tasks.count - 1):
+    if _tasks.count == _tasks.next_look:
+        _tasks.next_look *= 4
         gc.unfreeze()
         gc.collect()
     gc.freeze()
