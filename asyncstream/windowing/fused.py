@@ -12,7 +12,9 @@ one, is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from textwrap import indent
+from types import CodeType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.state import IMMUTABLE
@@ -167,8 +169,14 @@ def save(held):
 def load(held):
     return [{", ".join(load)}]
 """
-    exec(compile(text, "<fused aggregates>", "exec"), names)
+    exec(_code(text), names)
     return Fused(*(names[method] for method in Fused._fields))
+
+
+@lru_cache(256)
+def _code(text: str) -> CodeType:
+    """Compiled once for all steps that aggregate alike: of every task on Spark, and of every test."""
+    return compile(text, "<fused aggregates>", "exec")
 
 
 def methods(does: Inline) -> dict[str, Callable[..., Any]]:
