@@ -43,9 +43,10 @@ def test_package_is_built_and_works_in_a_clean_environment(tmp_path: Path) -> No
     static = {str(path.relative_to(ROOT)) for path in (ROOT / "asyncstream/web/static").iterdir()}
     assert modules | static | {"asyncstream/py.typed"} <= set(names)
 
-    run(sys.executable, "-m", "venv", tmp_path / "clean", folder=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "clean", folder=tmp_path)
     clean = tmp_path / "clean/bin"
-    run(clean / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", clean / "python")
+    run(*pip, "install", "--quiet", "--no-compile", wheel, folder=tmp_path)
     assert asyncstream.__version__ in run(clean / "asyncstream", "--version", folder=tmp_path)
     told = run(clean / "python", ROOT / "examples/windows.py", folder=tmp_path)
     assert told == run(sys.executable, ROOT / "examples/windows.py", folder=tmp_path)

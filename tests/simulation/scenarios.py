@@ -55,7 +55,7 @@ def swept(seeds: Iterable[int]) -> Iterator[int]:
     gc.freeze()
     try:
         for number, seed in enumerate(seeds):
-            if number % 10 == 9:
+            if number % 3 == 2:
                 gc.collect()
             yield seed
     finally:
