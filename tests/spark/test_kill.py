@@ -24,8 +24,8 @@ KILLS = int(os.environ.get("ASYNCSTREAM_KILLS", "4"))
 
 VICTIMS = ("worker", "driver", "JVM", "all")
 """
-Each is killed as often as the others, in an order that is drawn. All but a worker cost a start of Spark. Drawn
-streams have workers killed too, many times, in `test_generated_pipelines`.
+Each is killed as often as the others, in an order that is drawn. All but a worker cost a start of Spark. In
+`test_generated_pipelines` workers are killed too, many times.
 """
 
 
