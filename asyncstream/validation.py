@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from numbers import Real
 from typing import Any, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
@@ -27,6 +28,7 @@ __all__ = (
     "function",
     "instant_ms",
     "is_async_function",
+    "real_number",
     "plain_methods",
     "refuse",
     "selector",
@@ -118,6 +120,13 @@ def count(name: str, value: object, *, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise refuse(name, f"an integer of at least {least}", value)
     return value
+
+
+def real_number(name: str, value: object, expected: str, fits: Callable[[float], bool]) -> float:
+    """`value` as a number for which `fits` is true; `expected` says which those are."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not fits(float(value)):
+        raise refuse(name, expected, value)
+    return float(value)
 
 
 def text(name: str, value: object) -> str:

@@ -12,7 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream import PipelineError
+from asyncstream import (
+    Checkpoints,
+    CsvSink,
+    CsvSource,
+    GlobSource,
+    JsonLinesFolderSink,
+    MemoryStore,
+    ParquetSource,
+    PipelineError,
+    SplitSource,
+    SqliteSink,
+)
+from asyncstream.guards import AdaptiveConcurrency, CircuitBreaker, Retry
 from asyncstream.validation import (
     choice,
     count,
@@ -174,3 +186,36 @@ def test_plain_functions_are_known_by_sight(value: Any) -> None:
 def test_what_cannot_be_called_is_no_function(value: Any) -> None:
     with pytest.raises(PipelineError, match="fn: expected a function, got"):
         function("fn", value)
+
+
+FITS_NOWHERE = [3.5, -1, object(), math.nan, b"x", [[]]]
+
+TAKERS: dict[str, Any] = {
+    "renamed": lambda wrong: Checkpoints(store=MemoryStore(), renamed=wrong),
+    "columns": lambda wrong: CsvSource("in.csv", columns=wrong),
+    "columns of a sink": lambda wrong: CsvSink("out.csv", columns=wrong),
+    "columns of a table": lambda wrong: SqliteSink("out.db", "t", columns=wrong),
+    "columns of a folder": lambda wrong: ParquetSource("in", columns=wrong),
+    "types": lambda wrong: CsvSource("in.csv", types=wrong),
+    "delimiter": lambda wrong: CsvSink("out.csv", delimiter=wrong),
+    "partition_by": lambda wrong: JsonLinesFolderSink("out", partition_by=wrong),
+    "pattern": lambda wrong: GlobSource(wrong, CsvSource),
+    "splits": lambda wrong: SplitSource(CsvSource, wrong),
+    "decrease": lambda wrong: AdaptiveConcurrency(coroutine_function, most=9, decrease=wrong),
+    "failure_ratio": lambda wrong: CircuitBreaker(coroutine_function, failure_ratio=wrong),
+    "wait_exp_base": lambda wrong: Retry(coroutine_function, attempts=2, wait_exp_base=wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", FITS_NOWHERE, ids=repr)
+@pytest.mark.parametrize("taker", TAKERS)
+def test_what_fits_nowhere_is_refused_by_the_name_of_the_argument(taker: str, wrong: Any) -> None:
+    if taker == "wait_exp_base" and wrong == 3.5:
+        pytest.skip("which is one")
+    with pytest.raises(PipelineError, match=rf"{taker.split()[0]}.*: expected"):
+        TAKERS[taker](wrong)
+
+
+def test_half_a_character_cannot_stand_between_fields() -> None:
+    with pytest.raises(PipelineError, match="delimiter: expected one character"):
+        CsvSource("in.csv", delimiter="\udc00")

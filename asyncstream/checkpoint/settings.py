@@ -131,6 +131,10 @@ class Checkpoints:
             raise refuse("migrate", "functions by the names of steps", self.migrate)
         for name, convert in self.migrate.items():
             function(f"migrate[{name!r}]", convert)
+        if not isinstance(self.renamed, Mapping):
+            raise refuse("renamed", "new names of steps by their old ones", self.renamed)
+        for name in self.renamed.values():
+            text("renamed", name)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
 

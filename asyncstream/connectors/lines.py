@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, BinaryIO, Final, TypeAlias, cast
@@ -234,13 +234,14 @@ def file_path(path: object) -> str:
 
 
 def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:
-    names = [] if isinstance(columns, str) else list(columns)
-    if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
+    names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
         raise refuse(argument, "a list of different names", columns)
     return names
 
 
 def delimiter_of(delimiter: Any) -> str:
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+    is_one = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
+    if not is_one or "\ud800" <= delimiter <= "\udfff":  # half of one, which is not in UTF-8
         raise refuse("delimiter", "one character, neither a quote nor a line end", delimiter)
-    return delimiter
+    return str(delimiter)

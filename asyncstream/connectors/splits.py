@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.errors import SourceError, describe_error
-from asyncstream.validation import Duration, count, duration_seconds, function, text
+from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("GlobSource", "SplitSource")
 
@@ -87,6 +87,8 @@ class SplitSource(Source[T]):
         rejects: bool = False,
     ) -> None:
         self._make = function("make", make)
+        if not callable(splits) and (isinstance(splits, str) or not isinstance(splits, Iterable)):
+            raise refuse("splits", "names of splits, or a function that gives them", splits)
         self._given = splits if callable(splits) else tuple(text("splits", name) for name in splits)
         self._every = None if every is None else duration_seconds("every", every)
         self._parallel = count("parallel", parallel)
@@ -348,7 +350,7 @@ class GlobSource(SplitSource[T]):
         parallel: int = 4,
         rejects: bool = False,
     ) -> None:
-        path = text("pattern", os.fspath(pattern))
+        path = text("pattern", os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern)
 
         async def find() -> list[str]:
             return await aside(lambda: sorted(filter(os.path.isfile, glob.iglob(path, recursive=True))))

@@ -28,7 +28,7 @@ from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
 from asyncstream.operators.whereabouts import LIMITED
-from asyncstream.validation import Duration, choice, count, duration_seconds, refuse
+from asyncstream.validation import Duration, choice, count, duration_seconds, real_number, refuse
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
 
@@ -112,8 +112,7 @@ class AdaptiveLimit:
         self._limit = float(round(math.sqrt(least * most)) if start is None else count("start", start))
         if not least <= self._limit <= most:
             raise refuse("start", f"a number between {least} and {most}", start)
-        if not 0 < decrease < 1:
-            raise refuse("decrease", "a number between 0 and 1", decrease)
+        real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
         gradient = choice("method", method, ("aimd", "gradient")) == "gradient"
         self._growth: _Growth = _Gradient() if gradient else _Additive()
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)

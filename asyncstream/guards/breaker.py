@@ -22,7 +22,7 @@ from enum import Enum
 
 from asyncstream.guards.guard import EARLY, loop_time
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
-from asyncstream.validation import Duration, count, duration_seconds, refuse
+from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
 
 __all__ = ("SLICES", "Breaker", "CircuitState")
 
@@ -67,8 +67,10 @@ class Breaker:
     ) -> None:
         if failure_ratio is None and failures is None:
             raise refuse("circuit_breaker", "failure_ratio= or failures=", None)
-        if failure_ratio is not None and not 0 < failure_ratio <= 1:
-            raise refuse("failure_ratio", "a number above 0 and at most 1", failure_ratio)
+        if failure_ratio is not None:
+            real_number(
+                "failure_ratio", failure_ratio, "a number above 0 and at most 1", lambda n: 0 < n <= 1
+            )
         self._failure_ratio = failure_ratio
         self._slice_length = duration_seconds("window", window) / SLICES
         self._min_calls = count("min_calls", min_calls)

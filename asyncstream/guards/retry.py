@@ -30,7 +30,7 @@ from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error
 from asyncstream.metrics import ATTEMPTS, Distribution
 from asyncstream.operators.call_context import kept_call
 from asyncstream.operators.call_log import Failures
-from asyncstream.validation import Duration, count, duration_seconds, refuse
+from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
 
 __all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
 
@@ -134,8 +134,7 @@ class Retry(Guard[In, Out]):
         super().__init__(fn)
         if attempts is None and timeout is None:
             raise refuse("attempts and timeout", "at least one of them", None)
-        if not wait_exp_base >= 1:
-            raise refuse("wait_exp_base", "a number of at least 1", wait_exp_base)
+        real_number("wait_exp_base", wait_exp_base, "a number of at least 1", lambda n: n >= 1)
         self._attempts = None if attempts is None else count("attempts", attempts)
         self._timeout = None if timeout is None else duration_seconds("timeout", timeout)
         self._wait_initial = duration_seconds("wait_initial", wait_initial, zero=True)

@@ -97,8 +97,10 @@ class CsvSource(LineSource[T]):
         super().__init__(path, complete, if_changed, on_malformed, batch, max_line_bytes, compression)
         self._model = None if model is None else reader(model, is_text=True)
         self._given_columns = None if columns is None else column_names(columns)
+        if types is not None and not isinstance(types, Mapping):
+            raise refuse("types", "functions by the names of columns", types)
         self._types = {
-            column: function(f"types[{column!r}]", convert) for column, convert in dict(types or {}).items()
+            column: function(f"types[{column!r}]", convert) for column, convert in (types or {}).items()
         }
         self._delimiter = delimiter_of(delimiter)
         if self._given_columns is not None and (unknown := self._types.keys() - set(self._given_columns)):
