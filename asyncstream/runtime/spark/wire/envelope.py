@@ -266,10 +266,15 @@ class Packer:
 
 
 def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Entering]:
-    """The elements in those rows of a batch of envelopes."""
+    """The elements in those rows of a batch of envelopes, so many at a time as were packed together."""
     routes, payloads = columns["route"], columns["payload"]
     for row in rows:
-        yield entering(routes[row], payloads[row])
+        route = routes[row]
+        if route < OBSERVED:
+            yield entering(route, payloads[row])
+            continue
+        for values, timestamps, *_ in loads_each(payloads[row]):
+            yield Entering((route,), values, timestamps)
 
 
 def entering(route: int, payload: bytes, watermark: int | None = None) -> Entering:

@@ -68,13 +68,16 @@ def loads(data: bytes, classes: Classes | None = None) -> Any:
         return pickle.loads(data)
 
 
-def loads_each(data: bytes, classes: Classes | None = None) -> list[Any]:
+def loads_each(data: bytes, classes: Classes | None = None) -> Iterator[Any]:
     """What `dumps` was given, one value after the other, if what it gave has been put together."""
-    file, found = io.BytesIO(data), []
-    with _present(classes or {}):
-        while file.tell() < len(data):
-            found.append(pickle.load(file))
-    return found
+    file = io.BytesIO(data)
+    while file.tell() < len(data):
+        if not classes:
+            yield pickle.load(file)
+            continue
+        with _present(classes):
+            value = pickle.load(file)
+        yield value
 
 
 def classes_in(value: object) -> Classes:

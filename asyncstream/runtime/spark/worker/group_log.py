@@ -248,7 +248,7 @@ def entries_of(chunks: Iterable[tuple[bytes, bool]], position: Position, classes
 
 
 def _unpacked(parts: Iterable[bytes], classes: Classes) -> list[Entry]:
-    return loads_each(b"".join(parts), classes)
+    return list(loads_each(b"".join(parts), classes))
 
 
 def entry_of(cuts: Mapping[str, Cut]) -> Entry:

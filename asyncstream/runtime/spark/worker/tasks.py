@@ -33,6 +33,9 @@ __all__ = ("OutputTask", "StageTask", "run_stage", "write_rows")
 BLOCK = 2_000
 """Elements that a task makes of rows, and packs, at a time: so many are in the processor's cache yet."""
 
+TOGETHER = 16
+"""Elements for each key group among those, or more of them: what is packed by itself costs some of them."""
+
 PACKED_BYTES = 16 << 20
 """Bytes that go into a task before what has come out is packed, however few elements it is."""
 
@@ -112,8 +115,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         task.terms,
         spread=partition % task.terms.key_groups,
         watermark=MIN_TIMESTAMP if task.source is None or task.transfer is not None else NOW,
-        # a job that replays event time marks the first elements with the watermark that follows them
-        enough=0 if task.output is not None else PACKED if task.terms.replays else BLOCK,
+        enough=0 if task.output is not None else _enough(task.terms),
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
         sources=None if task.transfer is not None else task.source,
         pipeline=task.pipeline,
@@ -144,6 +146,13 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             yield from writer.write(leaving, event_time_ms, run.counts())
         finally:
             loop.call(run.close())
+
+
+def _enough(terms: Terms) -> int:
+    """Elements that are worth packing."""
+    if terms.replays:  # marks the first elements with the watermark that follows them
+        return PACKED
+    return min(max(BLOCK, TOGETHER * terms.key_groups), PACKED)
 
 
 def _blocks(task: StageTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
