@@ -29,7 +29,7 @@ CONSOLE = frozenset({"bash", "console", "sh", "shell"})
 PROGRAMS = frozenset({"asyncstream", "cd", "curl", "git", "make", "pip", "python", "uvicorn"})
 """What a command in a document may start with."""
 
-LIMIT = 30
+LIMIT = 90
 """Seconds that a block of code may take on a slow machine."""
 
 SPARK_LIMIT = 150

@@ -208,7 +208,7 @@ def test_results_are_those_of_one_run_wherever_a_job_is_frozen_and_followed(
     whole = list(range(EVENTS))
     through = {"first": 30, "second": follower_gets, "last": EVENTS}
     start = 1 + STRIDE * ["directory", "sqlite"].index(store) // 2 + follower_gets // 20
-    for number in range(start, 500, STRIDE):
+    for number in range(start, 1500, STRIDE):
         runs = Runs(tmp_path / str(number), store, freezer, through)
         freezer.arm(number)
         first = runs.start("first", take_two)
@@ -222,4 +222,4 @@ def test_results_are_those_of_one_run_wherever_a_job_is_frozen_and_followed(
         assert runs.results() == {"file": whole, "one": whole, "two": whole}, (freezer.at, runs.errors)
         words = f"{runs.errors.get('first', '')} {runs.errors.get('second', '')}".strip()
         assert not words or re.search("taken over|LeaseLost", words), (freezer.at, words)
-    assert 40 < number < 490
+    assert 40 < number < 1490

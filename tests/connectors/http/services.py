@@ -44,7 +44,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(main, 10))
+    return asyncio.run(asyncio.wait_for(main, 60))
 
 
 def answer(handler: Handler, value: object = "x", url: str = "/{}", **options: Any) -> Any:
