@@ -133,6 +133,18 @@ def test_a_timer_needs_an_integer(timestamp: Any) -> None:
         TimerQueue().register(timestamp, "a")
 
 
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_a_timer_needs_a_key_that_can_be_hashed_however_many_share_its_time(others: int) -> None:
+    queue = TimerQueue()
+    for key in range(others):
+        queue.register(10, key)
+    with pytest.raises(TypeError, match="unhashable"):
+        queue.register(10, ["a"])
+    with pytest.raises(ValueError, match="a key must equal itself"):
+        queue.register(10, float("nan"))
+    assert [timer.key for timer in queue] == list(range(others))
+
+
 def test_timer_set_where_all_others_were_deleted_during_a_checkpoint_fires() -> None:
     table = timer_table("timers")
     queue = TimerQueue(table)

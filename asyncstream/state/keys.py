@@ -30,11 +30,13 @@ _GROUPS: Final = (tuple, frozenset, list)
 
 def check_key(key: Any) -> None:
     """
-    Refuse a key that does not equal itself, or is made of parts that do not.
+    Refuse a key that does not equal itself, or is made of parts that do not, or has no hash.
 
     Raises:
-        ValueError: if it is one, such as NaN, NaT, or a tuple with one of them.
+        ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
+        Exception: what hashing it raises.
     """
+    hash(key)  # not every place in which it is put does so at once
     if not _equals_itself(key):
         raise ValueError(
             f"a key must equal itself, got {safe_repr(key)}: each of its kind would be a key of its own, and "
