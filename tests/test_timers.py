@@ -138,8 +138,9 @@ def test_a_timer_needs_a_key_that_can_be_hashed_however_many_share_its_time(othe
     queue = TimerQueue()
     for key in range(others):
         queue.register(10, key)
+    unhashable: Any = ["a"]
     with pytest.raises(TypeError, match="unhashable"):
-        queue.register(10, ["a"])
+        queue.register(10, unhashable)
     with pytest.raises(ValueError, match="a key must equal itself"):
         queue.register(10, float("nan"))
     assert [timer.key for timer in queue] == list(range(others))

@@ -207,7 +207,7 @@ TAKERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("wrong", FITS_NOWHERE, ids=repr)
+@pytest.mark.parametrize("wrong", FITS_NOWHERE, ids=lambda wrong: type(wrong).__name__)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_what_fits_nowhere_is_refused_by_the_name_of_the_argument(taker: str, wrong: Any) -> None:
     if taker == "wait_exp_base" and wrong == 3.5:
