@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads
+from asyncstream.runtime.spark.worker import group_head
 
 
 class Run:
@@ -68,3 +71,23 @@ def test_state_is_read_also_by_a_run_that_does_not_know_its_classes() -> None:
 def test_classes_of_modules_need_no_finding() -> None:
     assert classes_in(lambda: (Run, Enum, int)) == {}
     assert classes_in([Run().function(), threading.Lock()]) == {}  # cannot be pickled
+
+
+def test_state_that_names_a_module_of_version_0_2_can_be_read_and_told_from_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Kind(NamedTuple):
+        kind: str
+        operator: str
+        schema: dict[str, Any] | None
+
+    before: Any = ModuleType("asyncstream.runtime.spark.keyed")
+    Kind.__module__, Kind.__qualname__, before.Kind = before.__name__, "Kind", Kind
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, before.__name__, before)
+        data = dumps(Kind("aggregate", "FusedWindowOperator", None))
+    found = loads(data)
+    assert type(found) is group_head.Kind
+    assert found == ("aggregate", "FusedWindowOperator", None)
+    with pytest.raises(ModuleNotFoundError, match="no_module_at_all"):
+        loads(b"cno_module_at_all\nKind\n.")

@@ -18,12 +18,16 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 __all__ = ("Classes", "classes_in", "dumps", "loads", "loads_each")
 
 Classes = Mapping[tuple[str, str], type]
 """Classes that workers cannot look up, by module and qualified name."""
+
+
+MOVED: Final = {"asyncstream.runtime.spark.keyed": "asyncstream.runtime.spark.worker.group_head"}
+"""Modules whose classes the state of 0.2.0 names, and where those are by now."""
 
 
 def dumps(value: Any) -> bytes:
@@ -62,10 +66,18 @@ def loads(data: bytes, classes: Classes | None = None) -> Any:
     Args:
         classes: those of the program that runs now, for what another run of it has written.
     """
-    if not classes:
-        return pickle.loads(data)
-    with _present(classes):
-        return pickle.loads(data)
+    with _present(classes or {}):
+        try:
+            return pickle.loads(data)
+        except ModuleNotFoundError:
+            return _OfBefore(io.BytesIO(data)).load()
+
+
+class _OfBefore(pickle.Unpickler):
+    """Knows where classes are that have moved."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(MOVED.get(module, module), name)
 
 
 def loads_each(data: bytes, classes: Classes | None = None) -> Iterator[Any]:
