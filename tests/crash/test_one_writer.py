@@ -153,7 +153,7 @@ def is_locked(path: Path) -> bool:
 
 def store_is_taken(folder: Path, store: str, pid: int) -> bool:
     if store == "kept":
-        leases = sorted((folder / store).glob("lease-*"))
+        leases = sorted((folder / store).glob("lease-" + "[0-9]" * 8))
         return f'"pid": {pid}'.encode() in leases[-1].read_bytes()
     with closing(sqlite3.connect(folder / store)) as database:
         lease = database.execute("SELECT lease FROM asyncstream_checkpoints_lease").fetchone()[0]
