@@ -10,7 +10,10 @@ import pytest
 
 PROGRAM = """
 import asyncio
+import signal
 from asyncstream import AsyncFunction, Pipeline
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have these tests ignore it
 
 class Call(AsyncFunction):
     async def invoke(self, value):
