@@ -138,7 +138,7 @@ def test_input_without_event_time_holds_up_nobody() -> None:
     assert len(plan["out"].collect()) == 10
 
 
-def test_only_parcels_that_are_under_way_are_open() -> None:
+def test_only_envelopes_that_are_under_way_are_open() -> None:
     route = Route(0, Output("rows"), "reader")
 
     def envelope(first: int, origin: int) -> tuple[Any, ...]:

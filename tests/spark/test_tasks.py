@@ -239,7 +239,7 @@ ALIVE: list[list[Any]] = [[]]
 """Weak references to all that was unpickled."""
 
 
-class Parcelled:
+class Packed:
     """Tells when it is unpickled."""
 
     def __init__(self, number: int) -> None:
@@ -271,7 +271,7 @@ def test_heritage_stays_in_one_piece() -> None:
     assert (count, unpack(payload)[0][1]) == (2, 5)
 
 
-def test_batches_of_parcels_are_of_a_size_that_can_be_held() -> None:
+def test_batches_of_envelopes_are_of_a_size_that_can_be_held() -> None:
     packer = Packer(0, event_time=True)
     batches = list(packer.batches([leaving(*map(os.urandom, [500_000] * 100))], 5, {0: 1}))
     assert len(batches) > 2
@@ -298,14 +298,14 @@ def test_what_leaves_for_one_place_goes_into_one_envelope_until_that_is_large() 
     assert not list(packer.batches([], 0, {}))
 
 
-def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
+def test_envelopes_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     """The elements of a batch of envelopes, all at once, take many times what the envelopes do."""
     pipeline = Pipeline()
     alive: list[Any] = []
     most: list[int] = []
 
-    class Look(KeyedProcessFunction[Parcelled, int]):
-        def process_element(self, value: Parcelled, ctx: KeyedContext, out: Any) -> None:
+    class Look(KeyedProcessFunction[Packed, int]):
+        def process_element(self, value: Packed, ctx: KeyedContext, out: Any) -> None:
             most.append(sum(reference() is not None for reference in alive))
             out(value.number)
 
@@ -316,7 +316,7 @@ def test_parcels_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), 1)
     entry = stage.entries[0]
     ALIVE[:] = [alive]
-    items = [Leaving(entry, NOW, number, [Parcelled(number)], [None]) for number in range(200)]
+    items = [Leaving(entry, NOW, number, [Packed(number)], [None]) for number in range(200)]
     (batch_of_envelopes,) = Packer(0, event_time=False).batches(items, 0, {})
     alive.clear()
     rows = [row for found in run_stage(task, iter([batch_of_envelopes])) for row in found.to_pylist()]

@@ -142,7 +142,7 @@ def _portable(failed: FailedCall) -> FailedCall:
 
 
 @dataclass
-class _Parcel:
+class _Filling:
     """
     An envelope that is being filled.
 
@@ -178,7 +178,7 @@ class Packer:
         if event_time:
             columns.append(("event_time", pa.timestamp("us", "UTC")))
         self._has_event_time = event_time
-        self._parcels: dict[tuple[int, int, int | None], _Parcel] = {}
+        self._open: dict[tuple[int, int, int | None], _Filling] = {}
         self._rows: list[tuple[Any, ...]] = []
         self._count = 0
         self._size = 0
@@ -218,28 +218,28 @@ class Packer:
         number = item.route.number
         watermark = item.watermarks[first] if item.watermarks else item.watermark
         place = (number, item.group, None if item.watermarks else watermark)
-        parcel = self._parcels.get(place)
+        envelope = self._open.get(place)
         is_state = number < OBSERVED
-        if parcel is not None and (is_state or parcel.size + len(payload) > PAYLOAD):
-            self._close(place, self._parcels.pop(place))
-            parcel = None
-        if parcel is None:
-            parcel = self._parcels[place] = _Parcel(watermark)
-        parcel.payloads.append(payload)
-        parcel.count += count
-        parcel.size += len(payload)
+        if envelope is not None and (is_state or envelope.size + len(payload) > PAYLOAD):
+            self._close(place, self._open.pop(place))
+            envelope = None
+        if envelope is None:
+            envelope = self._open[place] = _Filling(watermark)
+        envelope.payloads.append(payload)
+        envelope.count += count
+        envelope.size += len(payload)
         self._count += count
         self._size += len(payload)
 
-    def _close(self, place: tuple[int, int, int | None], parcel: _Parcel) -> None:
+    def _close(self, place: tuple[int, int, int | None], envelope: _Filling) -> None:
         number, group, _ = place
-        payload = b"".join(parcel.payloads)
-        self._rows.append((number, label_of(group), self._next(), parcel.watermark, parcel.count, payload))
+        head = (number, label_of(group), self._next(), envelope.watermark, envelope.count)
+        self._rows.append((*head, b"".join(envelope.payloads)))
 
     def _close_all(self) -> None:
-        for place, parcel in self._parcels.items():
-            self._close(place, parcel)
-        self._parcels.clear()
+        for place, envelope in self._open.items():
+            self._close(place, envelope)
+        self._open.clear()
 
     def _batch(self, event_time_ms: int) -> pa.RecordBatch:
         import pyarrow as pa

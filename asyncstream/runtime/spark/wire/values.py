@@ -84,10 +84,7 @@ def loads_each(data: bytes, classes: Classes | None = None) -> Iterator[Any]:
     """What `dumps` was given, one value after the other, if what it gave has been put together."""
     file = io.BytesIO(data)
     while file.tell() < len(data):
-        if not classes:
-            yield pickle.load(file)
-            continue
-        with _present(classes):
+        with _present(classes or {}):
             value = pickle.load(file)
         yield value
 

@@ -38,7 +38,7 @@ class _Place(NamedTuple):
     sequence: int
 
 
-class _Parcel:
+class _Envelope:
     """One that is open: its elements from `start` on are still to come."""
 
     def __init__(self, route: int, payload: bytes) -> None:
@@ -77,7 +77,7 @@ class Replay:
     """Merges envelopes, which must be added in the order of their places."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[_Place, _Parcel]] = []
+        self._open: list[tuple[_Place, _Envelope]] = []
 
     def add(
         self, watermark: int, origin: int, sequence: int, route: int, payload: bytes
@@ -88,7 +88,7 @@ class Replay:
             return
         place = _Place(watermark, origin, sequence)
         yield from self._until(place)
-        heappush(self._open, (place, _Parcel(route, payload)))
+        heappush(self._open, (place, _Envelope(route, payload)))
 
     def rest(self) -> Iterator[Entering]:
         """The elements that are left."""

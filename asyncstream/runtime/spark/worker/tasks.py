@@ -104,8 +104,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     originals = Originals() if task.source is not None and task.output is not None else None
     origins = None if task.asked is None else RowOrigins(root_of(*task.asked, context))
     reader = _Reader(task, origins, originals)
-    writer: _Rows | _Parcels = (
-        _Parcels(task, (task.number << 32) + partition)
+    writer: _Rows | _Envelopes = (
+        _Envelopes(task, (task.number << 32) + partition)
         if task.output is None
         else _Rows(task.output, originals)
     )
@@ -256,7 +256,7 @@ class _Reader:
             yield some()
 
 
-class _Parcels:
+class _Envelopes:
     """Writes what leaves a stage as envelopes."""
 
     def __init__(self, task: StageTask, origin: int) -> None:
