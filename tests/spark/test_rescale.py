@@ -1,17 +1,30 @@
-"""State of a stopped query: looked up by key, and divided among another number of partitions."""
+"""State of a stopped query: looked up by key, divided among other partitions, and among other key groups."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import BoundedOutOfOrderness, CheckpointError, Pipeline, PipelineError, Stream
+from asyncstream import (
+    BoundedOutOfOrderness,
+    CheckpointError,
+    KeyedContext,
+    KeyedProcessFunction,
+    Pipeline,
+    PipelineError,
+    Stream,
+)
 from asyncstream.cli import main
 from asyncstream.runtime.spark import SparkPlan
 from asyncstream.windowing import Count, TumblingWindows
+from tests.spark import contract
 from tests.spark.cluster import columns, event_columns, frame, run_stream, stream, write_batches
+from tests.spark.contract import Definition, batches_of, embedded, on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,3 +80,111 @@ def test_what_cannot_be_divided_is_refused(spark: SparkSession, tmp_path: Path) 
         plan.rescale(str(tmp_path / "nothing"), 2)
     with pytest.raises(PipelineError, match="only a stream of keyed steps has state"):
         windows(spark, frame(spark, micro_batch(0))).rescale(str(tmp_path), 2)
+
+
+def more(folder: Path, batches: list[Any], first: int) -> None:
+    """Further files in the folder of a stream, behind the first ones."""
+    write_batches(folder.parent / f"from {first}", batches)
+    for number, path in enumerate(sorted((folder.parent / f"from {first}").iterdir()), start=first):
+        moved = path.rename(folder / f"{number:05}.json")
+        os.utime(moved, (1_000_000 + number, 1_000_000 + number))
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("define", [contract.windows, contract.functions])
+def test_stream_goes_on_with_other_key_groups(
+    spark: SparkSession, tmp_path: Path, define: Definition
+) -> None:
+    batches, folder = batches_of(11), tmp_path / "in"
+    rows = stream(spark, folder, batches[:2])
+    found = run_stream(on_spark(spark, rows, define, key_groups=3), tmp_path / "first")["lines"]
+
+    wider = on_spark(spark, rows, define, key_groups=8)
+    with another_number(spark, "spark.sql.shuffle.partitions", "4"):
+        wider.regroup(str(tmp_path / "first"), str(tmp_path / "second"))
+    more(folder, batches[2:4], first=2)
+    # a micro-batch without rows, in which timers would fire, is left to the next query
+    with another_number(spark, "spark.sql.streaming.noDataMicroBatches.enabled", "false"):
+        found += run_stream(wider, tmp_path / "second")["lines"]
+    assert len([path for path in (tmp_path / "second" / "state" / "0").iterdir() if path.name.isdigit()]) == 4
+
+    narrower = on_spark(spark, rows, define, key_groups=2)
+    narrower.regroup(str(tmp_path / "second"), str(tmp_path / "third"))
+    more(folder, batches[4:], first=4)
+    found += run_stream(narrower, tmp_path / "third")["lines"]
+    assert sorted(found) == embedded(batches, define)
+
+
+@contextmanager
+def another_number(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+class Later(KeyedProcessFunction[Any, Any]):
+    """Tells of a key when the clock is a moment further."""
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        ctx.register_processing_timer(ctx.now_ms + 1)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out(ctx.key)
+
+
+@pytest.mark.timeout(300)
+def test_timers_that_are_due_wait_for_the_new_query(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql.types import StringType
+
+    def later(key_groups: int) -> SparkPlan:
+        pipeline = Pipeline("later")
+        source: Stream[Any] = pipeline.source([], name="rows")
+        source.key_by("key").process(Later(), name="later").to([], name="keys")
+        outputs = {"keys": columns(key=StringType())}
+        return pipeline.on_spark(
+            spark, inputs={"rows": rows}, outputs=outputs, key_groups=key_groups, processing_time=True
+        )
+
+    def one_micro_batch(plan: SparkPlan, place: str) -> list[str]:
+        found: list[str] = []
+        writer = plan["keys"].writeStream.foreachBatch(
+            lambda rows, _: found.extend(r.key for r in rows.collect())
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / place)).trigger(once=True).start()
+        assert query.awaitTermination(200)
+        return found
+
+    rows = stream(spark, tmp_path / "in", [micro_batch(0)])
+    assert one_micro_batch(later(3), "first") == []
+    later(5).regroup(str(tmp_path / "first"), str(tmp_path / "second"))
+    more(
+        tmp_path / "in", [[{"key": "one more", "ts": 0, "v": 0}]], first=1
+    )  # else Spark makes no micro-batch
+    assert sorted(one_micro_batch(later(5), "second")) == sorted(KEYS)
+
+
+def test_query_that_cannot_be_gone_on_from_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place, to = tmp_path / "first", tmp_path / "second"
+    plan = windows(spark, stream(spark, tmp_path / "in", [micro_batch(0)]))
+    with pytest.raises(CheckpointError, match="first holds no micro-batch that has ended"):
+        plan.regroup(str(place), str(to))
+    run_stream(plan, place)
+    last = max(int(path.name) for path in (place / "offsets").iterdir() if path.name.isdigit())
+    (place / "offsets" / f"{last + 1}").write_text((place / "offsets" / f"{last}").read_text())
+    with pytest.raises(CheckpointError, match=f"micro-batch {last + 1} .*first has begun and not ended"):
+        plan.regroup(str(place), str(to))
+    (place / "offsets" / f"{last + 1}").unlink()
+    to.mkdir()
+    with pytest.raises(CheckpointError, match=r"there is something at .*second already"):
+        plan.regroup(str(place), str(to))
+    (place / "offsets" / f".{last}.crc").unlink()
+    (place / "offsets" / f"{last}").write_text("v9\n{}\n{}")
+    with pytest.raises(CheckpointError, match="has Spark's format 'v9', of which only 'v1' is known"):
+        plan.regroup(str(place), str(tmp_path / "third"))
+    with pytest.raises(PipelineError, match="regroup: only a stream of keyed steps has state"):
+        windows(spark, frame(spark, micro_batch(0))).regroup(str(place), str(to))
+    with pytest.raises(PipelineError, match="to: expected a non-empty text, got None"):
+        plan.regroup(str(place), None)  # type: ignore[arg-type]

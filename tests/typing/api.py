@@ -581,6 +581,7 @@ def on_spark(
     assert_type(planned.describe(), str)
     assert_type(planned.write_stream(write_planes), DataStreamWriter)
     planned.rescale("checkpoint", partitions=16)
+    planned.regroup("checkpoint", to="another")
     planned.release()
     enriched = enrich(rows, seats_of, schema=columns, flat=False, name="seats", order="unordered", timeout=5)
     assert_type(enriched, DataFrame)

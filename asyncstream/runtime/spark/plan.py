@@ -9,6 +9,7 @@ them, brings keys together between them, and hands Spark the watermark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -22,20 +23,22 @@ from asyncstream.runtime.spark.clocks import before, delay_ms, timed_inputs
 from asyncstream.runtime.spark.compatibility import differences, refuse_unknown, replays
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.one_row import one_row
+from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import need_pyspark, partitions_of, shuffle_partitions, tasks_at_once
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
-from asyncstream.runtime.spark.state_transfer import save, transfer_from
+from asyncstream.runtime.spark.state_transfer import divided, save, transfer_from, united
+from asyncstream.runtime.spark.stopped import next_watermark_ms, states_of
+from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
 from asyncstream.runtime.spark.wire.values import classes_in
-from asyncstream.runtime.spark.worker.group_head import remembered
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows
-from asyncstream.validation import count, refuse
+from asyncstream.validation import count, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,21 +216,40 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if not self._streaming:
             raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
         chosen = checkpoints_of("settings", settings)
-        read = self._spark.read.format("statestore").option("path", location)
-        read = read.option("flattenCollectionTypes", False)
-        keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
-        blobs = []
-        for number in range(keyed):
-            of_stage = read.option("operatorId", number)
-            chunks: dict[Any, list[Any]] = {}
-            if self._has_chunks(location, number):
-                for row in of_stage.option("stateVarName", "chunks").load().collect():
-                    numbered = sorted((at.number, chunk) for at, chunk in row.map_value.items())
-                    chunks[row.key] = [chunk for _, chunk in numbered]
-            for row in of_stage.option("stateVarName", "operators").load().collect():
-                of_group = chunks.get(row.key, [])
-                blobs.append(remembered(self._graph, row.value.blob, of_group, self._terms.classes))
-        return save(chosen, self._title, self._graph, blobs, self._watermark(location))
+        reached_ms = next_watermark_ms(self._spark, location)
+        return save(chosen, self._title, self._graph, self._left_in(location), reached_ms)
+
+    def regroup(self, location: str, to: str) -> None:
+        """
+        Have a query of this plan go on, with its checkpoint at `to`, where a stopped query was at `location`.
+
+        The steps and inputs are the same; the key groups are those of this plan, and state is divided among
+        as many of Spark's partitions as the session shuffles into now. What is at `location` stays. The new
+        query has an identity of its own, and counts its micro-batches anew.
+
+        Args:
+            location: the checkpoint of the stopped query, its option `checkpointLocation`.
+            to: where there is nothing yet: the new query's own.
+
+        Raises:
+            PipelineError: if the plan has no state, or over Spark Connect.
+            CheckpointError: if the query has not ended its last micro-batch, or its state is not for this
+                plan.
+        """
+        self._need_state("regroup")
+        old, new = (Notes(self._spark, text(*said)) for said in (("location", location), ("to", to)))
+        new.need_nothing()
+        reached_ms = before(old.watermark_ms())
+        states = united(self._graph, self._left_in(location), reached_ms)
+        taking_up = copy(self)
+        taking_up._inputs = {}
+        taking_up._transfer = divided(self._graph, self._stages, states, self._terms.key_groups)
+        taking_up._terms = replace(self._terms, stands_still=True)
+        taken_up = taking_up._run_stages()
+        if self._direct is None:
+            routes = ", ".join(str(output.route) for output in self._outputs.values())
+            taken_up = taken_up.where(f"route IN ({routes})")
+        go_on(taken_up, old, new)
 
     def rescale(self, location: str, partitions: int) -> None:
         """
@@ -235,8 +257,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
         The query goes on from its checkpoint as before; what was read, and what was written, stays so. Spark
         notes the number in the checkpoint, where it counts for more than `spark.sql.shuffle.partitions`. The
-        key groups stay: make the plan with the `key_groups` that it had. For others, start a new query from
-        `save_checkpoint`, by `start_from`.
+        key groups stay: make the plan with the `key_groups` that it had. For others there is `regroup`.
 
         Args:
             location: the query's checkpoint, its option `checkpointLocation`.
@@ -246,8 +267,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             PipelineError: if the plan has no state, or over Spark Connect.
             CheckpointError: if Spark cannot divide it.
         """
-        if not any(stage.kind is StageKind.KEYED for stage in self._stages):
-            raise PipelineError("rescale: only a stream of keyed steps has state to divide")
+        self._need_state("rescale")
         if count("partitions", partitions) > self._terms.key_groups:
             raise refuse("partitions", f"at most the {self._terms.key_groups} key groups", partitions)
         manager = getattr(self._spark, "_streamingCheckpointManager", None)
@@ -259,20 +279,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             said = describe_error(error).splitlines()[0]
             raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
 
-    def _has_chunks(self, location: str, number: int) -> bool:
-        """Whether the query was run by a version that keeps logs in chunks."""
-        metadata = self._spark.read.format("state-metadata").load(location)
-        told = metadata.where(metadata.operatorId == number).select("operatorProperties").head()
-        return told is not None and '"chunks"' in told[0]
+    def _need_state(self, command: str) -> None:
+        if not any(stage.kind is StageKind.KEYED for stage in self._stages):
+            raise PipelineError(f"{command}: only a stream of keyed steps has state to divide")
 
-    def _watermark(self, location: str) -> int:
-        """The one that the next micro-batch of a query would have."""
-        from pyspark.sql import functions as columns
-
-        known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
-        commits = self._spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
-        spark_ms = commits.agg(columns.max(known)).head()[0]
-        return before(spark_ms or 0)
+    def _left_in(self, location: str) -> list[States]:
+        """What a stopped query of these steps remembers."""
+        keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
+        return states_of(self._spark, location, self._graph, keyed, self._terms.classes)
 
     def describe(self) -> str:
         """The steps, the stages that Spark runs them in, and what differs from the same pipeline embedded."""

@@ -6,7 +6,8 @@ task that reads this row takes up what the first stage's steps remember, such as
 and sends what all other steps remember to their stages as envelopes, divided by key group. So whatever the
 checkpoint holds is in the first micro-batch, exactly once, whatever crashes.
 
-On its way out, the blobs of all key groups, as Spark's own checkpoint holds them, are united.
+On its way out, the blobs of all key groups, as Spark's own checkpoint holds them, are united. What has come
+out may go in again, into other key groups (`regroup`).
 
 Positions of sources go neither way: what Spark reads begins behind what the checkpoint's sources had given.
 """
@@ -37,7 +38,7 @@ from asyncstream.runtime.spark.stages import Route, Stage, StageKind
 from asyncstream.runtime.spark.wire.batches import Leaving, States
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 
-__all__ = ("StateTransfer", "transfer_from", "route_of", "save", "take_up")
+__all__ = ("StateTransfer", "divided", "route_of", "save", "take_up", "transfer_from", "united")
 
 T = TypeVar("T")
 
@@ -97,8 +98,8 @@ def take_up(operators: Mapping[str, Operator], transferred: Sequence[States]) ->
         parts = [states[name] for states in transferred if name in states]
         if not parts:
             continue
-        united = operator.united(parts)
-        for part in parts if united is None else [united]:
+        whole = operator.united(parts)
+        for part in parts if whole is None else [whole]:
             operator.restore(part)
         operator.resume()
 
@@ -130,9 +131,13 @@ def transfer_from(
         is_compared = isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks
         now = step.schema if is_compared else None
         by_role[role][name] = fit(info, settings, old, name, kept[old], now)
-    states = by_role["operator"]
+    return divided(graph, stages, by_role["operator"], key_groups)
+
+
+def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: int) -> StateTransfer:
+    """What the steps of a pipeline remember, by their names, divided among stages and key groups."""
     groups = KeyGroups(key_groups)
-    divided: dict[int, dict[int, States]] = {}
+    by_stage: dict[int, dict[int, States]] = {}
     for number, stage in enumerate(stages):
         shares = {0} if stage.kind is StageKind.PLAIN else set(range(key_groups))
         parts: dict[int, States] = {share: {} for share in shares}
@@ -141,7 +146,7 @@ def transfer_from(
                 for share, part in _shares(step, states[step.name], groups, shares).items():
                     parts[share][step.name] = part
         # of a keyed stage also those that remember nothing: they too must know what is late
-        divided[number] = {
+        by_stage[number] = {
             share: part for share, part in parts.items() if part or stage.kind is StageKind.KEYED
         }
     routes = (route for stage in stages for route in stage.exits)
@@ -156,7 +161,7 @@ def transfer_from(
     )
     # as far as the slowest source, or as the clock has moved it since
     watermark_ms = max(min(clocks.values(), default=MIN_TIMESTAMP), MIN_TIMESTAMP, *quiet)
-    return StateTransfer(divided, unwritten, watermark_ms, clocks)
+    return StateTransfer(by_stage, unwritten, watermark_ms, clocks)
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
@@ -174,9 +179,9 @@ def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int])
         return {}
     if not step.is_keyed:
         return {min(shares): state}
-    divided = step.spec.build().divided(state, groups.of, shares)
-    if divided is not None:
-        return divided
+    parts = step.spec.build().divided(state, groups.of, shares)
+    if parts is not None:
+        return parts
     key_by = step.inputs[0].key_by
     assert key_by is not None
     entries: dict[int, list[Any]] = {share: [] for share in shares}
@@ -214,11 +219,22 @@ def save(
     Write a checkpoint from which the embedded engine goes on.
 
     Args:
-        blobs: what keyed steps remember of each key group.
-        watermark_ms: the one that the query had reached.
+        blobs, watermark_ms: as for `united`.
 
     Raises:
         CheckpointError: if it cannot be written; names the step that is to blame.
+    """
+    states = united(graph, blobs, watermark_ms)
+    return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
+
+
+def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
+    """
+    What the steps of a query remember, by their names.
+
+    Args:
+        blobs: what keyed steps remember of each key group.
+        watermark_ms: the one that the query had reached.
     """
     states: States = {}
     for step in graph:
@@ -230,10 +246,10 @@ def save(
                 states[step.name] = state
         else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
-            united = step.spec.build().united(parts) if parts else None
-            if united is not None:
-                states[step.name] = united
-    return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
+            state = step.spec.build().united(parts) if parts else None
+            if state is not None:
+                states[step.name] = state
+    return states
 
 
 async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[Step, Any]]) -> CheckpointInfo:

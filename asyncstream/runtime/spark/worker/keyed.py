@@ -233,7 +233,8 @@ class KeyGroup:
                 parts.advance_watermark(watermark_ms)
             for exit_ in parts.exits:
                 exit_.watermark = NOW
-            self._wake(operators, clock.now_ms())
+            if not self._terms.stands_still:
+                self._wake(operators, clock.now_ms())
             for row in turn.envelopes[len(early) :]:
                 self._process(parts, row)
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())

@@ -56,6 +56,7 @@ class Terms:
         unnamed: steps that remember something and have their names from their places only, with what it is.
         classes: those of the script, in which state of an earlier run is read.
         replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
+        stands_still: no time goes by in this micro-batch, which only takes up what another query remembered.
     """
 
     key_groups: int
@@ -67,6 +68,7 @@ class Terms:
     unnamed: tuple[str, ...] = ()
     classes: Classes = field(default_factory=dict)
     replays: bool = False
+    stands_still: bool = False
 
 
 class Exit(Operator):

@@ -1,0 +1,172 @@
+"""
+The checkpoint of a new query that goes on where a stopped one was, with other key groups.
+
+Spark keeps of a query what each micro-batch reads to (`offsets`), that it has ended (`commits`), what sources
+note for themselves (`sources`), and state by version. It can divide state among other partitions, but which
+group a key belongs to is ours to say. So a query of the same stages, without inputs, is given all state in
+its only micro-batch, as `start_from` gives it that of another checkpoint, and time stands still in it. Then
+what it has noted of its inputs is replaced by what the stopped query had noted: the next micro-batch begins
+there.
+
+The offsets are replaced last. Until then they are those of a source that nothing else can read from, so that
+a query which is started in a checkpoint left half made fails. (Spark's state knows where it is: it cannot be
+made elsewhere, and moved.)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from asyncstream.errors import CheckpointError, PipelineError, describe_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ("Notes", "go_on")
+
+TIMES = {"commits": ("nextBatchWatermarkMs",), "offsets": ("batchWatermarkMs", "batchTimestampMs")}
+"""By note, what it says of time."""
+
+FORMAT = "v1"
+"""What Spark's notes of offsets and commits begin with."""
+
+
+class Notes:
+    """
+    What Spark has noted of a query, in the folder of its checkpoint, wherever Spark can reach it.
+
+    Args:
+        location: the folder.
+
+    Raises:
+        PipelineError: over Spark Connect, where files are out of reach.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        try:
+            self._jvm: Any = spark._jvm
+            self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+        except Exception:  # which one depends on the version
+            raise PipelineError("regroup: works in the driver only, not over Spark Connect") from None
+        self.location = location.rstrip("/")
+        self._root = self._jvm.org.apache.hadoop.fs.Path(self.location)
+        self._files = self._root.getFileSystem(self._conf)
+
+    def need_nothing(self) -> None:
+        """
+        Raises:
+            CheckpointError: if there is something.
+        """
+        if self._files.exists(self._root):
+            raise CheckpointError(
+                f"there is something at {self.location} already: give a new checkpoint a place of its own"
+            )
+
+    def last(self) -> int:
+        """
+        The number of the last micro-batch.
+
+        Raises:
+            CheckpointError: if there is none, or it has not ended.
+        """
+        begun, ended = self._numbers("offsets"), self._numbers("commits")
+        if not ended:
+            raise CheckpointError(f"{self.location} holds no micro-batch that has ended")
+        if begun[-1] != ended[-1]:
+            raise CheckpointError(
+                f"micro-batch {begun[-1]} of the query in {self.location} has begun and not ended: have it "
+                "end first, with the plan that the query had and .trigger(once=True)"
+            )
+        return ended[-1]
+
+    def watermark_ms(self) -> int:
+        """Spark's own in the last micro-batch."""
+        return int(json.loads(self.read(f"offsets/{self.last()}")[0])["batchWatermarkMs"])
+
+    def _numbers(self, folder: str) -> list[int]:
+        path = self._path(folder)
+        if not self._files.exists(path):
+            return []
+        names = [str(status.getPath().getName()) for status in self._files.listStatus(path)]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def read(self, name: str) -> list[str]:
+        """
+        The lines of a note behind the format: what it says of the micro-batch, in JSON, then of each source.
+
+        Raises:
+            CheckpointError: if it has another format.
+        """
+        stream = self._files.open(self._path(name))
+        try:
+            lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
+        finally:
+            stream.close()
+        if lines[0] != FORMAT:
+            raise CheckpointError(
+                f"{self.location}/{name} has Spark's format {lines[0]!r}, of which only {FORMAT!r} is known"
+            )
+        return lines[1:]
+
+    def write(self, name: str, lines: list[str]) -> None:
+        """Have a note say this instead."""
+        stream = self._files.create(self._path(name), True)
+        try:
+            stream.write("\n".join([FORMAT, *lines]).encode())
+        finally:
+            stream.close()
+
+    def take_sources(self, other: Notes) -> None:
+        """What sources note for themselves is what those of another query noted."""
+        mine, theirs = self._path("sources"), other._path("sources")
+        self._files.delete(mine, True)
+        if other._files.exists(theirs):
+            util = self._jvm.org.apache.hadoop.fs.FileUtil
+            util.copy(other._files, theirs, self._files, mine, False, self._conf)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+
+def go_on(taking_up: DataFrame, old: Notes, new: Notes) -> None:
+    """
+    Make the checkpoint of a new query.
+
+    Args:
+        taking_up: the stream of one micro-batch, without inputs, in which all state is taken up.
+        old: of the stopped query.
+
+    Raises:
+        CheckpointError: if Spark cannot.
+    """
+    _run(taking_up, new.location)
+    last, only = old.last(), new.last()
+    new.take_sources(old)
+    for log, times in TIMES.items():
+        (was, *sources), (now, *_) = old.read(f"{log}/{last}"), new.read(f"{log}/{only}")
+        known = json.loads(was)
+        said = json.loads(now) | {name: known[name] for name in times}
+        new.write(f"{log}/{only}", [json.dumps(said), *sources])
+
+
+def _run(taking_up: DataFrame, location: str) -> None:
+    """Have its one micro-batch run."""
+    emitted = 0
+
+    def look(batch: DataFrame, number: int) -> None:
+        nonlocal emitted
+        emitted = batch.count()
+
+    writer = taking_up.writeStream.foreachBatch(look).option("checkpointLocation", location)
+    try:
+        query = writer.trigger(once=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+    except Exception as error:
+        said = describe_error(error).splitlines()[0]
+        raise CheckpointError(f"the state cannot be taken up: {said}") from error
+    if emitted:
+        raise CheckpointError(f"{emitted} results left the query while its state was taken up")
