@@ -63,6 +63,19 @@ def test_tasks_at_once(session: Any, tasks: int | None) -> None:
     assert tasks_at_once(session) == tasks
 
 
+def test_settings_of_a_context_are_copied_once() -> None:
+    class Counted(Session):
+        copies = 0
+
+        def getConf(self) -> dict[str, str]:
+            self.copies += 1
+            return super().getConf()
+
+    session: Any = Counted("local[4]", spark__task__cpus="2")
+    assert [tasks_at_once(session) for _ in range(3)] == [2, 2, 2]
+    assert session.copies == 1
+
+
 def test_partitions_are_told_if_nothing_must_run_for_that(spark: SparkSession) -> None:
     assert partitions_of(spark.range(0, 10, 1, 7)) == 7
     assert partitions_of(spark.range(0, 10, 1, 7).filter("id > 3").coalesce(3)) == 3

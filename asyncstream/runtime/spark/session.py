@@ -41,6 +41,9 @@ OLDEST_JAVA = 17
 _SOURCES: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 """The names of the data sources that a session knows."""
 
+_SETTINGS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Of contexts, which cannot be changed while they run: to copy them takes a call into Java for each."""
+
 LAUNCHER = """#!/bin/sh
 for argument; do
   shift
@@ -162,7 +165,9 @@ def tasks_at_once(spark: SparkSession) -> int | None:
         context = spark.sparkContext
     except (AttributeError, NotImplementedError):  # one by class, the other by its kind
         return None
-    conf = context.getConf()
+    conf = _SETTINGS.get(context)
+    if conf is None:
+        conf = _SETTINGS[context] = context.getConf()
 
     def number(name: str, default: int) -> int:
         return int(conf.get(name) or default)
