@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from sys import intern
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
@@ -137,6 +136,9 @@ class Decoder:
         self._plain: Encoded = []  # all but the rows of tables
         self._about: Any = None
         self._tables: dict[str, Table] = {}
+        self._known: dict[
+            str, str
+        ] = {}  # the tables of a step have the same keys: each stands once in memory
 
     def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
         """
@@ -155,7 +157,7 @@ class Decoder:
             old = None if self._new_old is None else self._new_old()
             self._tables[name] = Table(name, compound=name in self._about["compound"], old=old)
         try:
-            _apply(self._tables[name], chunk, self._codec)
+            _apply(self._tables[name], chunk, self._codec, self._known)
         except CodecError as error:
             raise CheckpointError(
                 f"the checkpoint's state of step {self._step!r} cannot be read: {error}"
@@ -186,8 +188,13 @@ def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
     return state.snapshot() if isinstance(state, Kept) else state
 
 
-def _apply(table: Table, data: bytes, codec: Codec) -> None:
-    """Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young."""
+def _apply(table: Table, data: bytes, codec: Codec, known: dict[str, str]) -> None:
+    """
+    Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young.
+
+    Args:
+        known: text that may be part of keys, by itself; grows.
+    """
     kind, entries = codec.decode(data)
     if kind == "dropped":
         table.apply(Delta({}, {}, map(_hashable, entries)))
@@ -198,13 +205,14 @@ def _apply(table: Table, data: bytes, codec: Codec) -> None:
             [(_hashable(space), _hashable(key), value) for space, rows in entries for key, value in rows]
         )
     else:
+        one_of = known.setdefault
         for namespace, rows in entries:
             for row in rows:
                 key = row[0]
                 if type(key) is str:
-                    row[0] = intern(key)  # the tables of a step have the same keys
+                    row[0] = one_of(key, key)
                 elif type(key) is list:
-                    row[0] = tuple(intern(part) if type(part) is str else part for part in key)
+                    row[0] = tuple(one_of(part, part) if type(part) is str else part for part in key)
             table.load_rows(_hashable(namespace), rows)
 
 
@@ -229,7 +237,7 @@ class Compaction:
             CodecError: if a value cannot be read any more.
         """
         for chunk in chunks:
-            _apply(self._table, chunk, self._codec)
+            _apply(self._table, chunk, self._codec, {})
             yield
 
     def chunks(self) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ generation, and is not in `young`. Who owns the table puts and pops lone rows wh
 everything else that is asked of a table finds them here, and *unfolds* those that it is to change: they
 become rows like others.
 
-A cut freezes lone rows as they are; they are unfolded when they are merged.
+A cut freezes lone rows as they are; the oldest generation in memory keeps its own alike.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The oldest generation of a table: what any keeper of it does, and the one in mem
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, Protocol, TypeAlias
 
 __all__ = (
@@ -135,52 +136,75 @@ class RemoteRows(OldRows, Protocol):
 
 
 class MemoryRows:
-    """The oldest generation, in memory."""
+    """
+    The oldest generation, in memory.
 
-    __slots__ = ("_rows",)
+    A row that is alone in its namespace and has no value (it is None), as that of a timer which shares its
+    time with no other, is kept as its key: a dict for each would take four times the room.
+    """
+
+    __slots__ = ("_lone", "_rows")
     is_remote = False
 
     def __init__(self) -> None:
         self._rows: dict[Any, Rows] = {}
+        self._lone: dict[Any, Any] = {}
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
         rows = self._rows.get(namespace)
-        return MISSING if rows is None else rows.get(key, MISSING)
+        if rows is None:
+            rows = self.of(namespace)
+        return rows.get(key, MISSING)
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        rows = self._rows.get(namespace)
-        if rows is None or rows.pop(key, MISSING) is MISSING:
+        rows = self.of(namespace)
+        if rows.pop(key, MISSING) is MISSING:
             return False
         if not rows:
-            del self._rows[namespace]
+            self.drop(namespace)
         return True
 
     def drop(self, namespace: Hashable) -> bool:
-        return self._rows.pop(namespace, None) is not None
+        if self._rows.pop(namespace, None) is not None:
+            return True
+        return self._lone.pop(namespace, MISSING) is not MISSING
 
     def __contains__(self, namespace: Hashable) -> bool:
-        return namespace in self._rows
+        return namespace in self._rows or namespace in self._lone
 
     def of(self, namespace: Hashable) -> Rows:
-        return self._rows.get(namespace, NO_ROWS)
+        rows = self._rows.get(namespace)
+        if rows is not None:
+            return rows
+        key = self._lone.get(namespace, MISSING)
+        return NO_ROWS if key is MISSING else {key: None}
 
     def namespaces(self) -> Iterable[Any]:
-        return self._rows
+        return chain(self._rows, self._lone) if self._lone else self._rows
 
     def adopt(self, namespace: Hashable, rows: Rows) -> None:
-        self._rows[namespace] = rows
+        if len(rows) == 1 and next(iter(rows.values())) is None:
+            (self._lone[namespace],) = rows
+        else:
+            self._rows[namespace] = rows
 
     def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
         present = self._rows.get(namespace)
         if present is not None:
             present.update(rows)
-        elif made := dict(rows):
-            self._rows[namespace] = made
+            return
+        made = self.of(namespace) | dict(rows)
+        if made:
+            self._lone.pop(namespace, None)
+            self.adopt(namespace, made)
 
     def entries(self) -> Iterator[Entry]:
         for namespace, rows in self._rows.items():
             for key, value in rows.items():
                 yield namespace, key, value
+        for namespace, key in self._lone.items():
+            yield namespace, key, None
 
     def clear(self) -> None:
         self._rows.clear()
+        self._lone.clear()

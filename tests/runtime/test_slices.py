@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 from collections.abc import Iterator
 from itertools import count
@@ -14,6 +15,7 @@ from asyncstream.runtime.aio.slices import (
     FROZEN_AT_START,
     URGENT_SLICES,
     aging,
+    give_back,
     in_slices,
     without_collector,
 )
@@ -94,3 +96,9 @@ def test_urgent_work_gets_on_where_time_flies(is_urgent: bool, turns: int) -> No
         return seen
 
     assert turns <= asyncio.run(main()) <= turns + 3
+
+
+def test_memory_is_given_back_wherever_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_back()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    give_back()  # another C library

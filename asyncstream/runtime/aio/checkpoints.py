@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from asyncstream.aside import wait_at_most
+from asyncstream.aside import aside, wait_at_most
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
@@ -55,6 +55,7 @@ from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.keepable import check_settings
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
+from asyncstream.runtime.aio.slices import give_back
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
@@ -69,6 +70,9 @@ INLINE_BYTES = 64 * 1024
 
 INLINE_ROWS = 500
 """The same, in rows of tables that have changed."""
+
+LARGE = 8 << 20
+"""Bytes of a checkpoint from which on memory that it took to restore it is given back."""
 
 PAUSE = 0.1
 """Seconds before the last checkpoint of a job is tried again; doubled each time."""
@@ -194,7 +198,9 @@ class Checkpointer:
     # ------------------------------------------------------------------ taking them
 
     async def begin(self) -> None:
-        """Take the first checkpoint, if there is none to go on from, and then one every so often."""
+        """Take the first checkpoint, if there is none that was gone on from, and then one every so often."""
+        if self.resumed_from is not None and self.resumed_from.size > LARGE:
+            await aside(give_back)
         if self._is_first:
             await self._take(finished=False)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="asyncstream checkpoints")
