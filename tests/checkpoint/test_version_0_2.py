@@ -21,6 +21,7 @@ from asyncstream import (
     Count,
     DirectoryStore,
     KeyedProcessFunction,
+    ManualClock,
     Pipeline,
     SessionWindows,
     SlidingWindows,
@@ -118,7 +119,8 @@ def plain(result: Any) -> Any:
 async def go_on(store: DirectoryStore) -> dict[str, list[Any]]:
     """What comes out of a job that goes on from the checkpoint and gets the second half."""
     out: dict[str, list[Any]] = {}
-    async with build(out, set()).start(checkpoints=Checkpoints(store=store)) as job:
+    # the clock begins when the checkpoint was written: what lives for a day does so for the test
+    async with build(out, set()).start(checkpoints=Checkpoints(store=store), clock=ManualClock()) as job:
         for event in EVENTS[HALF:]:
             await job.submit(event)
         await job.drain()
