@@ -35,7 +35,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, Leaving
 from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, pack, packed, unpack
 from asyncstream.runtime.spark.wire.keys import KeyGroups, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
-from asyncstream.runtime.spark.worker import loop
+from asyncstream.runtime.spark.worker import loop, tasks
 from asyncstream.runtime.spark.worker.loop import LONG_LIVED, LoopThread, settle, token_of
 from asyncstream.runtime.spark.worker.operators import Exit, Terms
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
@@ -63,6 +63,39 @@ def test_outputs_leave_while_inputs_come_in() -> None:
     assert events[:2] == ["in", "in"] or events[:2] == ["in", "out"]
     assert "out" in events[: events.index("in") + 4]
     assert events.count("out") == 4
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+def test_rows_are_taken_in_blocks_and_leave_as_one_arrow_batch(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "BLOCK", block)
+    pipeline = Pipeline()
+    taken: list[int] = []
+
+    def noted(row: dict[str, Any]) -> dict[str, Any]:
+        taken.append(row["v"])
+        return row
+
+    pipeline.source([]).map(noted).to([], name="out")
+    given = [batch(*range(7)), batch(), batch(7), batch(*range(8, 20))]
+    out = []
+    for leaving in run_stage(one_stage(pipeline, "out"), iter(given)):
+        out.append(leaving.to_pydict()["v"])
+        assert taken == [v for some in out for v in some]
+    assert out == [some.to_pydict()["v"] for some in given if some.num_rows]
+
+
+def test_many_rows_that_one_arrow_batch_becomes_leave_before_all_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "BLOCK", 2)
+    monkeypatch.setattr(tasks, "ROWS", 10)
+    pipeline = Pipeline()
+    pipeline.source([]).flat_map(lambda row: [row] * 4).to([], name="out")
+    out = [some.to_pydict()["v"] for some in run_stage(one_stage(pipeline, "out"), iter([batch(*range(9))]))]
+    assert [v for some in out for v in some] == [v for v in range(9) for _ in range(4)]
+    assert list(map(len, out)) == [16, 16, 4]
 
 
 def test_task_that_is_given_up_ends_its_calls() -> None:

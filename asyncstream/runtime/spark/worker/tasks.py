@@ -17,7 +17,7 @@ from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
-from asyncstream.runtime.spark.wire.rows import RowWriter, elements_of
+from asyncstream.runtime.spark.wire.rows import ROWS, RowWriter, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, settle
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ("OutputTask", "StageTask", "run_stage", "write_rows")
 
 BLOCK = 2_000
-"""Elements that a task makes of rows, and packs, at a time: so many are in the processor's cache yet."""
+"""Elements that a task makes of rows, and packs or makes rows of again, at a time: so many are in the
+processor's cache yet."""
 
 TOGETHER = 16
 """Elements for each key group among those, or more of them: what is packed by itself costs some of them."""
@@ -126,16 +127,18 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             if task.transfer is not None:
                 yield from writer.write(task.transfer.leaving(), 0)
             entered = 0
-            for batch in _blocks(task, batches):
-                items, others = reader.entering(batch)
-                if others:
-                    yield from writer.hand_on(batch, others)
-                if items is not None:
-                    entered += batch.nbytes
-                    enough = entered >= PACKED_BYTES
-                    leaving, event_time_ms = loop.call(run.feed(items, enough))
-                    entered = 0 if leaving else entered
-                    yield from writer.write(leaving, event_time_ms)
+            for batch in batches:
+                for block in _blocks(task, batch):
+                    items, others = reader.entering(block)
+                    if others:
+                        yield from writer.hand_on(block, others)
+                    if items is not None:
+                        entered += block.nbytes
+                        enough = entered >= PACKED_BYTES
+                        leaving, event_time_ms = loop.call(run.feed(items, enough))
+                        entered = 0 if leaving else entered
+                        yield from writer.write(leaving, event_time_ms)
+                yield from writer.rest()
             for batch in reader.held_for_others():
                 yield from writer.hand_on(batch, list(range(batch.num_rows)))
             for items in reader.held():
@@ -144,6 +147,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             if task.known_ms > MIN_TIMESTAMP:
                 event_time_ms = max(event_time_ms, task.known_ms + 1)
             yield from writer.write(leaving, event_time_ms, run.counts())
+            yield from writer.rest()
         finally:
             loop.call(run.close())
 
@@ -155,13 +159,12 @@ def _enough(terms: Terms) -> int:
     return min(max(BLOCK, TOGETHER * terms.key_groups), PACKED)
 
 
-def _blocks(task: StageTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, those of rows that are to be packed in parts."""
-    for batch in batches:
-        if task.source is None or task.output is not None:
-            yield batch
-        else:
-            yield from (batch.slice(start, BLOCK) for start in range(0, batch.num_rows, BLOCK))
+def _blocks(task: StageTask, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch, in parts if it is of rows."""
+    if task.source is None:
+        yield batch
+    else:
+        yield from (batch.slice(start, BLOCK) for start in range(0, batch.num_rows, BLOCK))
 
 
 def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -270,24 +273,49 @@ class _Envelopes:
     ) -> Iterator[pa.RecordBatch]:
         yield from self._packer.batches(leaving, event_time_ms, counts)
 
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What has been written and not been given: nothing."""
+        return iter(())
+
 
 class _Rows:
-    """Writes what leaves the last stage as rows."""
+    """
+    Writes what leaves the last stage as rows.
+
+    Those of some blocks leave as one Arrow batch, each of which costs as much as a hundred rows.
+    """
 
     def __init__(self, output: OutputTask, originals: Originals | None) -> None:
         self._route = output.route
         self._writer = RowWriter(output.name, output.schema, originals)
+        self._written: list[pa.RecordBatch] = []
+        self._count = 0
 
     def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
         routes = batch.column("route").to_pylist()
         payloads = batch.column("payload")
         for row in rows:
             if routes[row] == self._route:
-                yield from self._writer.batches(unpack(payloads[row].as_py())[0])
+                yield from self._write(unpack(payloads[row].as_py())[0])
 
     def write(
         self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         for item in leaving:
             if item.route.number == self._route:
-                yield from self._writer.batches(item.values)
+                yield from self._write(item.values)
+
+    def _write(self, elements: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        for batch in self._writer.batches(elements):
+            self._written.append(batch)
+            self._count += batch.num_rows
+            if self._count >= ROWS:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What has been written and not been given."""
+        import pyarrow as pa
+
+        written, self._written, self._count = self._written, [], 0
+        if written:
+            yield written[0] if len(written) == 1 else pa.concat_batches(written)
