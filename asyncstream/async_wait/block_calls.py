@@ -39,7 +39,7 @@ class BlockCalls:
         calls: gives the calls of the open block that have not begun.
     """
 
-    __slots__ = ("_add", "_began", "_ended", "_open", "_pool", "calls")
+    __slots__ = ("_add", "_began", "_ended", "_note", "_note_ended", "_open", "_pool", "calls")
 
     def __init__(
         self, pool: WorkerPool, add: Callable[[Block], None], ended: Callable[[Call], None] | None
@@ -47,6 +47,10 @@ class BlockCalls:
         self._pool = pool
         self._add = add
         self._ended = ended
+        # bound once for all workers: an object for each would be one more that has left the processor's cache
+        # when its worker wakes
+        self._note = pool.outcomes.times.began.append
+        self._note_ended = None if pool.journaled is None else pool.journaled.calls.append
         self._open: Block | None = None
         self._began: list[Block] = []  # blocks with calls that may have begun since the last turn
         self.calls: Iterator[Call] = iter(())
@@ -110,28 +114,32 @@ class BlockCalls:
     async def work(self, worker: Worker, context: Context) -> None:
         """What a worker does, in its task and this context of its own."""
         # The one loop that runs per element: what can be a local is one.
-        pool, copies, base, ended = self._pool, self._pool.copies, worker.base, self._ended
-        note, cancelling = pool.outcomes.times.began.append, worker.task.cancelling
-        note_ended = None if pool.journaled is None else pool.journaled.calls.append
-        tells, tell = pool.promises.tells, CURRENT.set
+        pool, base, task = self._pool, worker.base, worker.task
+        ended, note, note_ended = self._ended, self._note, self._note_ended
+        copies, tells = pool.copies, pool.promises.tells
+        is_plain = copies is None and not tells
         stamp = pool.stamp
         pool.schedule_turn()
         try:
             while True:
                 worker.call = call = next(self.calls, None)
                 if call is None:
-                    if not self.open() and not await pool.promises.make_calls(worker, context):
-                        return
+                    if not self.open():
+                        if not pool.inbox.values:
+                            await pool.park(worker)
+                        elif not await pool.promises.make_calls(worker, context):
+                            return
                     stamp = pool.stamp
                     pool.schedule_turn()
                     continue
                 block, place, value = call
-                if tells:
-                    tell(block.origins[place] or NOWHERE)
-                    base = copy_context()  # the next call sets its own
                 try:
-                    if copies is not None and value.__class__ not in IMMUTABLE:
-                        value = copies.of(value)
+                    if not is_plain:
+                        if tells:
+                            CURRENT.set(block.origins[place] or NOWHERE)
+                            base = copy_context()  # the next call sets its own
+                        if copies is not None and value.__class__ not in IMMUTABLE:
+                            value = copies.of(value)
                     outcome = await pool.function(value)
                 except BaseException as error:
                     outcome = pool.failed(worker, error)
@@ -148,8 +156,7 @@ class BlockCalls:
                     block.outcomes[place] = outcome
                     if ended is not None:
                         ended(call)
-                    if stamp is not UNTIMED:
-                        note(stamp)
+                    note(stamp)
                     stamp = pool.stamp
                     if not pool.turning:
                         pool.schedule_turn()
@@ -158,7 +165,7 @@ class BlockCalls:
                 if note_ended is not None:
                     note_ended(call)
                 try:
-                    if context == base and not cancelling():
+                    if context == base and not task.cancelling():
                         continue
                 except Exception:  # to compare contexts is to compare the user's values
                     pass

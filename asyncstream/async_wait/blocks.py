@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import compress, count, repeat
-from operator import is_, length_hint
+from operator import is_, is_not, length_hint
 from typing import Any, TypeAlias
 
 from asyncstream.async_wait.promise import PENDING, Promise, completed
@@ -155,14 +155,19 @@ class Block(Part):
         start, self._taken = self._taken, len(self.values) - self.unbegun()
         if start < self._taken <= self.head() and not self._has_holes:
             return self._take_run(start, self._taken, gone)
-        self._has_holes = False
-        ended = enumerate(self.outcomes[start : self._taken], start)
-        places = [place for place, outcome in ended if outcome is not PENDING and outcome is not gone]
+        has_holes, self._has_holes = self._has_holes, False
+        ended = map(is_not, self.outcomes[start : self._taken], repeat(PENDING))
+        places = list(compress(range(start, self._taken), ended))
+        if has_holes:
+            places = [place for place in places if self.outcomes[place] is not gone]
         return self.take_from(places, gone) if places else None
 
     def take_from(self, places: list[int], gone: object) -> Part:
         """Remove the elements in these places; `gone` takes the place of each."""
         self._has_holes = self._has_holes or max(places) >= self._taken
+        start, end = places[0], places[-1] + 1
+        if end - start == len(places) and places == list(range(start, end)):  # as replies come, as a rule
+            return self._take_run(start, end, gone)
         values = [self.values[place] for place in places] if self.is_special else []
         origins = [self.origins[place] for place in places] if self.origins else []
         timestamps = [self.timestamps[place] for place in places]

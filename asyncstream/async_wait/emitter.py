@@ -143,8 +143,9 @@ class Emitter:
         alone: list[Promise] = []
         for promise in ready:
             if isinstance(promise, Part):
-                self._emit(alone)
-                alone = []
+                if alone:
+                    self._emit(alone)
+                    alone = []
                 self._emit_part(promise)
             else:
                 alone.append(promise)

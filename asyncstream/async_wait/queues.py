@@ -179,7 +179,7 @@ class UnorderedQueue:
         self._calls.clear()
         self._begun[:] = (block for block in begun if block.unbegun())
         for block, some in groupby(calls, itemgetter(0)):
-            yield self._left(block, block.take_from([place for _, place, _ in some], GONE))
+            yield self._left(block, block.take_from(list(map(itemgetter(1), some)), GONE))
         for block in begun:
             part = block.take_begun(GONE)
             if part is not None:

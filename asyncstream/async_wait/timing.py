@@ -39,7 +39,8 @@ class CallTimes:
     The durations of calls.
 
     Attributes:
-        began: the stamps of those calls that have suspended, and ended well since the last `settle`.
+        began: the stamps of those calls that have suspended, and ended since the last `settle`; `UNTIMED` of
+            those that did not end well.
         succeeded, failed, timed_out: durations of calls that gave a result, raised, and were given up.
     """
 
