@@ -12,7 +12,8 @@ timestamp with no other has no bucket: it is a lone row (`state.key_table`). Mos
 all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others in a heap. What
 always holds:
 
-* a timestamp that has a timer is in the run or in the heap;
+* a timestamp that has a timer is in the run or in the heap, in the heap only if it is not later than the
+  run's last: so one that is later has no timers yet, and nothing needs to be looked up;
 * what is there besides is *stale*: its timers are gone, since taking a number out of the middle is dear.
   Stale ones are counted and swept out once they are the majority, so that a timer moved ahead with every
   element (a session, a time-out) does not leave a trail behind.
@@ -40,7 +41,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import safe_repr
-from asyncstream.state.key_table import KeyTable
+from asyncstream.state.key_table import KeyTable, whole_key
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
 from asyncstream.state.tables import Tables
@@ -73,10 +74,6 @@ class _NoRoom(Exception):
 
 def _always() -> bool:
     return True
-
-
-def _not_needed() -> None:
-    """For those who always have room."""
 
 
 _SWEEP = 64
@@ -122,18 +119,22 @@ class TimerQueue:
             if table.has_older and table.is_remote:
                 self._register_beside(timestamp, (key, namespace))
                 return
-            if not table.has_older or not table.has_rows(timestamp):
-                if type(key) not in SOUND:
+            run = self._run
+            is_latest = not run or timestamp > run[-1]
+            if is_latest or not table.has_older or not table.has_rows(timestamp):
+                if type(key) in SOUND:
+                    timer = key if namespace is None else (key, namespace)
+                else:
                     check_key(key)
-                timer = (key, namespace)
-                if table.lone.setdefault(timestamp, timer) is timer:
-                    run = self._run
-                    if not run or timestamp > run[-1]:
+                    timer = (key, namespace)
+                if is_latest or timestamp not in table.lone:
+                    table.lone[timestamp] = timer
+                    if is_latest:
                         run.append(timestamp)
                     else:
                         heappush(self._heap, timestamp)
                 else:
-                    table.rows(timestamp)[timer] = None
+                    table.rows(timestamp)[key, namespace] = None
                 return
         elif not table.has_older:
             timer = (key, namespace)
@@ -165,15 +166,14 @@ class TimerQueue:
     def advance(self, until: float, fire: OnTimer) -> None:
         """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
         heap, run, table = self._heap, self._run, self._table
-        if table.is_remote:
+        if is_remote := table.is_remote:
             self._look_away()
-        buckets, pop_lone, away = table.young, table.lone.pop, self._away
+        buckets, pop_lone = table.young, table.lone.pop
         self._advancing = True
         try:
             while True:
-                if away <= until and self._first() >= away:
+                if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
-                    away = self._away
                 if run and not (heap and heap[0] < run[0]):
                     leads, timestamp = True, run.popleft()
                 elif heap:
@@ -183,9 +183,12 @@ class TimerQueue:
                 if timestamp > until:
                     self._put_back(timestamp, leads)
                     break
-                timer = pop_lone(timestamp, None)
-                if timer is not None:  # the usual case by far where they are not shared
-                    fire(timestamp, *timer)
+                timer = pop_lone(timestamp, MISSING)
+                if timer is not MISSING:  # the usual case by far where they are not shared
+                    if type(timer) is tuple:
+                        fire(timestamp, *timer)
+                    else:
+                        fire(timestamp, timer, None)
                     continue
                 if table.has_older and timestamp in table:
                     table.adopt(timestamp)
@@ -209,10 +212,7 @@ class TimerQueue:
             self._sweep()
 
     def pop(self, until: float) -> tuple[int, list[Any]] | None:
-        """
-        The earliest timestamp up to and including `until` that has timers, and their keys; they are gone
-        then.
-        """
+        """The earliest timestamp with timers, not later than `until`, and their keys; they are gone then."""
         table = self._table
         if table.is_remote:
             self._look_away()
@@ -222,9 +222,9 @@ class TimerQueue:
             if not (self._run or self._heap) or self._first() > until:
                 return None
             timestamp = self._pop_first()
-            timer = table.lone.pop(timestamp, None)
-            if timer is not None:
-                return timestamp, [timer[0]]
+            timer = table.lone.pop(timestamp, MISSING)
+            if timer is not MISSING:
+                return timestamp, [whole_key(timer)[0]]
             if table.has_older and timestamp in table:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
@@ -402,7 +402,7 @@ class TimerService:
         on_processing_time: OnTimer,
         wake_at: Callable[[int], None],
         has_room: Callable[[], bool] = _always,
-        wake_with_room: Callable[[], None] = _not_needed,
+        wake_with_room: Callable[[], object] = _always,
         *,
         tables: Tables | None = None,
         namespace_of: Callable[[Any], Any] = same,

@@ -164,6 +164,10 @@ def test_timer_set_where_all_others_were_deleted_during_a_checkpoint_fires() -> 
     assert fired == [(10, "c", None)]
 
 
+KEYS = st.sampled_from(["a", None, ("a", None), ("a", 1)])
+NAMESPACES = st.sampled_from([None, 1])
+
+
 class Queue(RuleBasedStateMachine):
     """A queue against a list of timers, whatever is cut and merged in between."""
 
@@ -171,33 +175,40 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         self.table = timer_table("timers")
         self.queue = TimerQueue(self.table)
-        self.model: list[tuple[int, str]] = []
+        self.model: list[tuple[int, Any, Any]] = []
         self.now = 0
         self.merging: Iterator[None] = iter(())
 
-    @rule(after=st.integers(1, 4), key=st.sampled_from("abc"))
-    def register(self, after: int, key: str) -> None:
-        self.queue.register(self.now + after, key)
-        if (self.now + after, key) not in self.model:
-            self.model.append((self.now + after, key))
+    @rule(after=st.integers(1, 4), key=KEYS, namespace=NAMESPACES)
+    def register(self, after: int, key: Any, namespace: Any) -> None:
+        self.queue.register(self.now + after, key, namespace)
+        if (self.now + after, key, namespace) not in self.model:
+            self.model.append((self.now + after, key, namespace))
 
-    @rule(after=st.integers(1, 4), key=st.sampled_from("abc"))
-    def delete(self, after: int, key: str) -> None:
-        self.queue.delete(self.now + after, key)
-        if (self.now + after, key) in self.model:
-            self.model.remove((self.now + after, key))
+    @rule(after=st.integers(1, 4), key=KEYS, namespace=NAMESPACES)
+    def delete(self, after: int, key: Any, namespace: Any) -> None:
+        self.queue.delete(self.now + after, key, namespace)
+        if (self.now + after, key, namespace) in self.model:
+            self.model.remove((self.now + after, key, namespace))
 
     @rule(by=st.integers(0, 2))
     def advance(self, by: int) -> None:
         self.now += by
-        fired: list[tuple[int, str]] = []
-        self.queue.advance(self.now, lambda timestamp, key, _: fired.append((timestamp, key)))
+        fired: list[tuple[int, Any, Any]] = []
+        self.queue.advance(self.now, lambda *timer: fired.append(timer))
         assert fired == self.due(self.now)
         self.model = [timer for timer in self.model if timer[0] > self.now]
 
+    @rule(by=st.integers(0, 2))
+    def pop(self, by: int) -> None:
+        due = self.due(self.now + by)
+        earliest = [key for at, key, _ in due if at == due[0][0]]
+        assert self.queue.pop(self.now + by) == ((due[0][0], earliest) if due else None)
+        self.model = [timer for timer in self.model if not due or timer[0] > due[0][0]]
+
     @rule()
     def ask_for_the_earliest(self) -> None:
-        assert self.queue.earliest() == min((at for at, _ in self.model), default=None)
+        assert self.queue.earliest() == min((at for at, _, _ in self.model), default=None)
 
     @rule()
     def cut(self) -> None:
@@ -213,10 +224,10 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def has_all_timers_in_their_order(self) -> None:
-        assert [(at, key) for at, key, _ in self.queue] == self.due(10**6)
+        assert [*map(tuple, self.queue)] == self.due(10**6)
         assert len(self.queue) == len(self.model)
 
-    def due(self, until: int) -> list[tuple[int, str]]:
+    def due(self, until: int) -> list[tuple[int, Any, Any]]:
         return sorted((timer for timer in self.model if timer[0] <= until), key=lambda timer: timer[0])
 
 

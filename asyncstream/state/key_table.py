@@ -2,12 +2,13 @@
 A table of keys without values, of which most stand alone in their namespace: timers that share their time
 with no other.
 
-Theory. A dict for one key takes four times the room of the key, and Python's collector walks each of them,
-time and again, while they wait. So a young row without a value (it is None) may be *lone*: its key stands by
-its namespace in a dict of all such. What always holds: the namespace of a lone row has no other row, in no
-generation, and is not in `young`. Who owns the table puts and pops lone rows where it must be quick;
-everything else that is asked of a table finds them here, and *unfolds* those that it is to change: they
-become rows like others.
+Theory. Keys of such a table are pairs: a key of the stream, and what tells apart several that it has. A dict
+for one pair takes four times the room of the pair, and Python's collector walks each of them, time and again,
+while they wait. So a young row without a value (it is None) may be *lone*: its key stands by its namespace in
+a dict of all such, *short* if it can be: for (key, None) only the key, unless that is a tuple. What always
+holds: the namespace of a lone row has no other row, in no generation, and is not in `young`. Who owns the
+table puts and pops lone rows where it must be quick; everything else that is asked of a table finds them
+here, and *unfolds* those that it is to change: they become rows like others.
 
 A cut freezes lone rows as they are; the oldest generation in memory keeps its own alike.
 """
@@ -21,7 +22,12 @@ from typing import Any
 from asyncstream.state.rows import MISSING, SLICE, OldRows, Rows, same
 from asyncstream.state.table import Table
 
-__all__ = ("KeyTable",)
+__all__ = ("KeyTable", "whole_key")
+
+
+def whole_key(lone: Any) -> Any:
+    """The key of a lone row, which may be short."""
+    return lone if type(lone) is tuple else (lone, None)
 
 
 class _WithLone(Mapping[Any, Rows]):
@@ -30,7 +36,7 @@ class _WithLone(Mapping[Any, Rows]):
 
     Args:
         rows: those that are not lone.
-        lone: keys by namespace.
+        lone: keys by namespace, which may be short.
     """
 
     __slots__ = ("_lone", "_rows")
@@ -41,7 +47,7 @@ class _WithLone(Mapping[Any, Rows]):
 
     def __getitem__(self, namespace: Any) -> Rows:
         rows = self._rows.get(namespace)
-        return {self._lone[namespace]: None} if rows is None else rows
+        return {whole_key(self._lone[namespace]): None} if rows is None else rows
 
     def __contains__(self, namespace: object) -> bool:
         return namespace in self._rows or namespace in self._lone
@@ -59,7 +65,7 @@ class KeyTable(Table):
     One table; see the module.
 
     Attributes:
-        lone: the key of each lone row by namespace. A cut replaces it, as it does `young`.
+        lone: the key of each lone row by namespace, perhaps short. A cut replaces it, as it does `young`.
     """
 
     __slots__ = ("lone",)
@@ -83,11 +89,11 @@ class KeyTable(Table):
         """Have the lone row of a namespace among the others, if there is one."""
         key = self.lone.pop(namespace, MISSING)
         if key is not MISSING:
-            self.young[namespace] = {key: None}
+            self.young[namespace] = {whole_key(key): None}
 
     def _is_lone(self, namespace: Hashable, key: Hashable) -> bool:
         lone = self.lone.get(namespace, MISSING)
-        return lone is not MISSING and key in {lone}  # compared as a dict does, by hash first
+        return lone is not MISSING and key in {whole_key(lone)}  # compared as a dict does, by hash first
 
     # ------------------------------------------------------------------ rows
 
@@ -116,7 +122,7 @@ class KeyTable(Table):
 
     def whole(self, namespace: Hashable = None) -> Rows:
         key = self.lone.get(namespace, MISSING)
-        return super().whole(namespace) if key is MISSING else {key: None}
+        return super().whole(namespace) if key is MISSING else {whole_key(key): None}
 
     def adopt(self, namespace: Hashable) -> Rows:
         self._unfold(namespace)
@@ -173,5 +179,6 @@ class KeyTable(Table):
         return super()._count_young() + len(self.lone)
 
     def _fresh(self) -> Iterator[tuple[Any, Any]]:
-        yield from self.lone.items()
+        for namespace, key in self.lone.items():
+            yield namespace, whole_key(key)
         yield from super()._fresh()

@@ -18,7 +18,8 @@ from tests.on_disk import database
 from tests.tiers import examples
 
 NAMESPACES = st.sampled_from([None, 1, (0, 10)])
-KEYS = st.sampled_from("abc")
+KEYS = st.sampled_from([("a", None), ("b", None), ("b", 1)])
+Key: TypeAlias = tuple[str, int | None]
 Value: TypeAlias = list[int] | None
 
 
@@ -31,7 +32,7 @@ class Generations(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.table = self.new_table("t")
-        self.model: dict[Any, dict[str, Value]] = {}
+        self.model: dict[Any, dict[Key, Value]] = {}
         self.durable = self.new_table("durable")
         self.merging: Iterator[None] | None = None
         self.expected_at_cut: Any = None
@@ -39,13 +40,13 @@ class Generations(RuleBasedStateMachine):
         self.number = 0
 
     @rule(namespace=NAMESPACES, key=KEYS)
-    def put(self, namespace: Any, key: str) -> None:
+    def put(self, namespace: Any, key: Key) -> None:
         self.number += 1
         self.table.put(namespace, key, [self.number])
         self.model.setdefault(namespace, {})[key] = [self.number]
 
     @rule(namespace=NAMESPACES, key=KEYS)
-    def change_in_place(self, namespace: Any, key: str) -> None:
+    def change_in_place(self, namespace: Any, key: Key) -> None:
         self.number += 1
         found, expected = self.table.get(namespace, key), self.model.get(namespace, {}).get(key, MISSING)
         assert (found is MISSING) == (expected is MISSING)
@@ -54,7 +55,7 @@ class Generations(RuleBasedStateMachine):
             expected.append(self.number)
 
     @rule(namespace=NAMESPACES, key=KEYS)
-    def take_as_a_hot_loop_does(self, namespace: Any, key: str) -> None:
+    def take_as_a_hot_loop_does(self, namespace: Any, key: Key) -> None:
         self.number += 1
         rows = self.table.rows(namespace)
         held = rows.get(key, MISSING)
@@ -67,7 +68,7 @@ class Generations(RuleBasedStateMachine):
         expected[key] = [*(expected.get(key) or []), self.number]
 
     @rule(namespace=NAMESPACES, key=KEYS)
-    def remove(self, namespace: Any, key: str) -> None:
+    def remove(self, namespace: Any, key: Key) -> None:
         was_there = self.model.get(namespace, {}).pop(key, MISSING) is not MISSING
         assert self.table.remove(namespace, key) == was_there
 
@@ -77,7 +78,7 @@ class Generations(RuleBasedStateMachine):
         self.model.pop(namespace, None)
 
     @rule(namespace=NAMESPACES, key=KEYS)
-    def adopt_and_pop(self, namespace: Any, key: str) -> None:
+    def adopt_and_pop(self, namespace: Any, key: Key) -> None:
         rows = self.table.adopt(namespace)
         assert list(rows) == list(self.model.get(namespace, {}))
         rows.pop(key, None)
@@ -110,7 +111,7 @@ class Generations(RuleBasedStateMachine):
             self.merging = None
 
     @rule(namespace=NAMESPACES, keys=st.lists(KEYS, max_size=4))
-    def fetch(self, namespace: Any, keys: list[str]) -> None:
+    def fetch(self, namespace: Any, keys: list[Key]) -> None:
         self.table.fetch(namespace, keys)
         if self.table.is_remote:
             for key in keys:
@@ -134,7 +135,7 @@ def copied(value: Value) -> Value:
     return None if value is None else list(value)
 
 
-def contents(table: Table) -> dict[Any, list[tuple[str, Value]]]:
+def contents(table: Table) -> dict[Any, list[tuple[Any, Value]]]:
     """All rows in their order."""
     return {
         namespace: [(key, copied(value)) for key, value in table.whole(namespace).items()]
@@ -142,7 +143,7 @@ def contents(table: Table) -> dict[Any, list[tuple[str, Value]]]:
     }
 
 
-def plain(model: dict[Any, dict[str, Value]]) -> dict[Any, list[tuple[str, Value]]]:
+def plain(model: dict[Any, dict[Key, Value]]) -> dict[Any, list[tuple[Key, Value]]]:
     return {
         namespace: [(key, copied(value)) for key, value in rows.items()]
         for namespace, rows in model.items()
@@ -161,10 +162,10 @@ class GenerationsOfKeys(Generations):
     def new_table(self, name: str) -> Table:
         return KeyTable(name)
 
-    @rule(namespace=NAMESPACES, key=KEYS)
-    def put_lone(self, namespace: Any, key: str) -> None:
+    @rule(namespace=NAMESPACES, key=KEYS, short=st.booleans())
+    def put_lone(self, namespace: Any, key: Key, short: bool) -> None:
         if namespace not in self.table.young and not self.table.has_rows(namespace):
-            self.table.lone[namespace] = key
+            self.table.lone[namespace] = key[0] if short and key[1] is None else key
             self.model[namespace] = {key: None}
 
     @rule(namespace=NAMESPACES)
