@@ -223,9 +223,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         """
         Have a query of this plan go on, with its checkpoint at `to`, where a stopped query was at `location`.
 
-        The steps and inputs are the same; the key groups are those of this plan, and state is divided among
-        as many of Spark's partitions as the session shuffles into now. What is at `location` stays. The new
-        query has an identity of its own, and counts its micro-batches anew.
+        The steps and inputs are the same, and `start_from` if the query began with one; the key groups are
+        those of this plan, and state is divided among as many of Spark's partitions as the session shuffles
+        into now. What is at `location` stays. The new query has an identity of its own, and counts its
+        micro-batches anew.
 
         Args:
             location: the checkpoint of the stopped query, its option `checkpointLocation`.
