@@ -7,13 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from asyncstream import Pipeline
 from asyncstream.metrics import Distribution
-from asyncstream.runtime.aio.watching import BLOCKED
+from asyncstream.runtime.aio.watching import BLOCKED, LoopWatch
 from tests.runtime.parts import run
 
 HELD = 0.4
@@ -99,6 +100,53 @@ def test_what_is_not_a_step_is_not_blamed_on_one(caplog: pytest.LogCaptureFixtur
 
     asyncio.run(main())
     assert caplog.records == []
+
+
+def test_loop_that_waits_is_not_woken_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[float] = []
+    answer = LoopWatch._answer
+
+    def counted(watch: LoopWatch, knocked: float) -> None:
+        answers.append(knocked)
+        answer(watch, knocked)
+
+    monkeypatch.setattr(LoopWatch, "_answer", counted)
+
+    async def main() -> Distribution:
+        pipeline = Pipeline()
+        pipeline.submissions().discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(HELD)
+            (metric,) = [one for one in job.measure() if one.name == "asyncstream.loop.pause"]
+            assert isinstance(metric.points[0].value, Distribution)
+            return metric.points[0].value
+
+    assert asyncio.run(main()).count > len(answers)
+
+
+def test_loop_that_only_looks_in_the_midst_of_its_work_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    waits = LoopWatch._waits
+
+    def noted(watch: LoopWatch, innermost: FrameType) -> bool:
+        seen.append(waits(watch, innermost))
+        return seen[-1]
+
+    monkeypatch.setattr(LoopWatch, "_waits", noted)
+
+    async def main() -> list[bool]:
+        pipeline = Pipeline()
+        pipeline.submissions().discard()
+        async with pipeline.start():
+            seen.clear()
+            until = time.monotonic() + HELD
+            while time.monotonic() < until:  # noqa: ASYNC110  # busy, and never waiting
+                await asyncio.sleep(0)
+            return seen.copy()
+
+    found = asyncio.run(main())
+    assert found
+    assert not any(found)
 
 
 def test_thread_ends_with_the_last_job() -> None:

@@ -4,9 +4,11 @@ Notices when something holds the event loop, and who.
 Theory of operation
 -------------------
 A thread of the process knocks at the loop of every job each `TICK` seconds and waits for the answer. How long
-that takes is the pause that everything in the loop had at that moment. While an answer is late, the thread
-looks at what the loop's thread is doing, frame by frame: the innermost operator on its stack is the step
-whose function does not return, and the innermost frame that is the user's own is the place in it.
+that takes is the pause that everything in the loop had at that moment. There is none where the loop is seen
+to wait for something to happen; it is not woken to say so, which would cost more than all else here. While an
+answer is late, the thread looks at what the loop's thread is doing, frame by frame: the innermost operator on
+its stack is the step whose function does not return, and the innermost frame that is the user's own is the
+place in it.
 
 Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
 clock stands still meanwhile. What keeps Python's own lock all the time keeps this thread waiting, too; that
@@ -59,6 +61,10 @@ NOT_THE_USERS: Final = (
 """Where code is that is not the user's own, unless there is no other on the stack."""
 
 
+_PASS: Final = asyncio.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+"""One pass of an event loop of asyncio's."""
+
+
 class _Place(NamedTuple):
     """What was seen on the stack: the step, or None, and the user's function with its file and line."""
 
@@ -73,13 +79,12 @@ class LoopWatch:
     Args:
         pipeline: its name.
         parts: what runs each step.
-
-    Attributes:
-        pauses: how long knocks have waited for an answer.
     """
 
     def __init__(self, pipeline: str, parts: Mapping[str, SourceDriver | Operator]) -> None:
-        self.pauses = Timings()
+        self._pauses = Timings()
+        self._rests = 0  # knocks that found the loop waiting: the thread counts them,
+        self._told_rests = 0  # and of so many `pauses` has been told: each is written in one thread only
         self._pipeline = pipeline
         self._names = {id(part): name for name, part in parts.items()}
         self._loop = asyncio.get_running_loop()
@@ -97,12 +102,25 @@ class LoopWatch:
         """Watch no more."""
         _THREAD.remove(self)
 
+    @property
+    def pauses(self) -> Timings:
+        """How long knocks have waited for an answer."""
+        rests = self._rests - self._told_rests
+        if rests:
+            self._told_rests += rests
+            self._pauses.add(0.0, monotonic(), rests)
+        return self._pauses
+
     # ------------------------------------------------------------------ in the watching thread
 
     def knock(self) -> None:
         """Ask for an answer, or look at what keeps the loop from giving one."""
         knocked, now = self._knocked, monotonic()
         if knocked is None:
+            frame = sys._current_frames().get(self._thread)
+            if frame is not None and self._waits(frame):
+                self._rests += 1
+                return
             self._knocked = now
             try:
                 self._loop.call_soon_threadsafe(self._answer, now)
@@ -112,6 +130,15 @@ class LoopWatch:
             frame = sys._current_frames().get(self._thread)
             if frame is not None:
                 self._seen[_Place(self._step_in(frame), _where(frame))] += 1
+
+    def _waits(self, innermost: FrameType) -> bool:
+        """Whether the loop has nothing to do; only asyncio's own shows it."""
+        caller = innermost.f_back
+        if caller is None or caller.f_code is not _PASS or innermost.f_code.co_name != "select":
+            return False
+        known = caller.f_locals
+        # with a timeout of 0 it only looks, in the midst of its work; and another loop may run in this thread
+        return known.get("self") is self._loop and known.get("timeout", 0) != 0
 
     def _step_in(self, innermost: FrameType) -> str | None:
         """The step whose code runs, by the innermost part on the stack, or by the name of the task."""
@@ -131,7 +158,7 @@ class LoopWatch:
     def _answer(self, knocked: float) -> None:
         now, seen = monotonic(), self._seen
         self._seen, self._knocked = Counter(), None
-        self.pauses.add(now - knocked, now)
+        self._pauses.add(now - knocked, now)
         seconds = now - knocked + TICK / 2
         if seconds >= BLOCKED and seen:
             place, _ = seen.most_common(1)[0]
