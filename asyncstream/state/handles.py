@@ -100,22 +100,36 @@ class State:
     def _cell(self) -> Cell:
         return (self._cursor.namespace, self._cursor.key)
 
+    def _held(self) -> Any:
+        """What the current entry holds, or `MISSING`."""
+        cursor = self._cursor
+        return self._cells.get(cursor.namespace, cursor.key)
+
+    def _hold(self, value: Any) -> None:
+        """Have the current entry hold this."""
+        cursor = self._cursor
+        self._cells.put(cursor.namespace, cursor.key, value)
+
     def _live(self, cell: Cell) -> Any:
         found = self._cells.get(*cell)
         if self._ages is None or found is MISSING or self._ages.is_live(cell):
             return found
         return MISSING
 
-    def _read(self, cell: Cell) -> Any:
-        found = self._cells.get(*cell)
-        if self._ages is None or found is MISSING or self._ages.read(cell):
+    def _read(self) -> Any:
+        """What the current entry holds, or `MISSING` if it has expired, too; it counts as read."""
+        cursor = self._cursor
+        found = self._cells.get(cursor.namespace, cursor.key)
+        if self._ages is None or found is MISSING or self._ages.read(self._cell()):
             return found
         return MISSING
 
-    def _write(self, cell: Cell, value: Any) -> None:
-        self._cells.put(*cell, value)
+    def _write(self, value: Any) -> None:
+        """Have the current entry hold this; it counts as written."""
+        cursor = self._cursor
+        self._cells.put(cursor.namespace, cursor.key, value)
         if self._ages is not None:
-            self._ages.write(cell)
+            self._ages.write(self._cell())
 
     def _remove(self, cell: Cell) -> None:
         self._cells.remove(*cell)
@@ -136,7 +150,7 @@ class ValueState(State, Generic[T]):
 
     def get(self) -> T | None:
         """The value, or the descriptor's default."""
-        found = self._read(self._cell())
+        found = self._read()
         return self._default if found is MISSING else found
 
     def set(self, value: T) -> None:
@@ -144,7 +158,7 @@ class ValueState(State, Generic[T]):
         if value is None:
             self.clear()
         else:
-            self._write(self._cell(), value)
+            self._write(value)
 
 
 class ListState(State, Generic[T]):
@@ -155,37 +169,35 @@ class ListState(State, Generic[T]):
 
     def get(self) -> list[T]:
         """A new list of the values."""
-        found = self._read(self._cell())
+        found = self._read()
         return [] if found is MISSING else list(found)
 
     def add(self, value: T) -> None:
         """Append one value."""
-        cell = self._cell()
-        found = self._cells.get(*cell)
+        found = self._held()
         if found is MISSING:
-            self._cells.put(*cell, [value])
+            self._hold([value])
         else:
             found.append(value)
         if self._ages is not None:
-            self._ages.write(cell)
+            self._ages.write(self._cell())
 
     def extend(self, values: Iterable[T]) -> None:
         """Append several values."""
         added = list(values)
         if added:
-            cell = self._cell()
-            found = self._cells.get(*cell)
+            found = self._held()
             if found is MISSING:
                 found = []
             found += added
-            self._write(cell, found)
+            self._write(found)
 
     def set(self, values: Iterable[T]) -> None:
         """Replace the values."""
         replacement = list(values)
         self.clear()
         if replacement:
-            self._write(self._cell(), replacement)
+            self._write(replacement)
 
     def _merged(self, present: Any, other: Any) -> Any:
         present.extend(other)
@@ -205,48 +217,44 @@ class MapState(State, Generic[K, V]):
     def get(self, key: K, default: V) -> V: ...
     def get(self, key: K, default: V | None = None) -> V | None:
         """The value under `key`, or `default`."""
-        cell = self._cell()
-        found = self._cells.get(*cell)
+        found = self._held()
         if found is MISSING or key not in found:
             return default
         value: V = found[key]
-        return value if self._ages is None or self._ages.is_live_entry(cell, key) else default
+        return value if self._ages is None or self._ages.is_live_entry(self._cell(), key) else default
 
     def put(self, key: K, value: V) -> None:
         """Set the value under `key`."""
-        cell = self._cell()
-        found = self._cells.get(*cell)
+        found = self._held()
         if found is MISSING:
-            self._cells.put(*cell, {key: value})
+            self._hold({key: value})
         else:
             found[key] = value
         if self._ages is not None:
-            self._ages.write(cell, key)
+            self._ages.write(self._cell(), key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""
-        cell = self._cell()
-        found = self._cells.get(*cell)
+        found = self._held()
         if found is MISSING or key not in found:
             return
         if self._ages is not None:
-            self._ages.remove_entry(cell, key)
+            self._ages.remove_entry(self._cell(), key)
             return
         del found[key]
         if not found:
-            self._cells.remove(*cell)
+            self._cells.remove(*self._cell())
 
     def items(self) -> list[tuple[K, V]]:
         """A new list of (key, value), in the order of their first `put`."""
-        found = self._read(self._cell())
+        found = self._read()
         return [] if found is MISSING else list(found.items())
 
     def __contains__(self, key: object) -> bool:
-        cell = self._cell()
-        found = self._cells.get(*cell)
+        found = self._held()
         if found is MISSING or key not in found:
             return False
-        return self._ages is None or self._ages.is_live_entry(cell, key)
+        return self._ages is None or self._ages.is_live_entry(self._cell(), key)
 
     def __len__(self) -> int:
         """How many entries there are; does not count as reading them."""
@@ -274,15 +282,14 @@ class ReducingState(State, Generic[T]):
 
     def get(self) -> T | None:
         """All added values folded into one, or None."""
-        found = self._read(self._cell())
+        found = self._read()
         return None if found is MISSING else found
 
     def add(self, value: T) -> T:
         """Fold one value in; returns the outcome."""
-        cell = self._cell()
-        found = self._read(cell)
+        found = self._read()
         outcome = value if found is MISSING else self._reduce(found, value)
-        self._write(cell, outcome)
+        self._write(outcome)
         return outcome
 
     def _merged(self, present: Any, other: Any) -> Any:
@@ -306,16 +313,13 @@ class AggregatingState(State, Generic[In, Out]):
 
     def get(self) -> Out | None:
         """The result over all added values, or None if there was none."""
-        found = self._read(self._cell())
+        found = self._read()
         return None if found is MISSING else self._aggregation.result(found)
 
     def add(self, value: In) -> None:
         """Take one value in."""
-        cell = self._cell()
-        found = self._read(cell)
-        self._write(
-            cell, self._aggregation.add(self._aggregation.create() if found is MISSING else found, value)
-        )
+        found = self._read()
+        self._write(self._aggregation.add(self._aggregation.create() if found is MISSING else found, value))
 
     def _merged(self, present: Any, other: Any) -> Any:
         return self._aggregation.merge(present, other)
