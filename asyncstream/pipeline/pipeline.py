@@ -380,9 +380,9 @@ class Pipeline:
             outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
                 element must have each of them, None where there is no value.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
-                stream with a checkpoint cannot change it. By default eight for each partition of Spark's
-                setting `spark.sql.shuffle.partitions`, or fewer so that there are at most 128, but at
-                least one for each.
+                stream with a checkpoint cannot change it. By default two for each partition of Spark's
+                setting `spark.sql.shuffle.partitions`, or of `partitions` if those are more; one for each
+                where two would be more than 128.
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
             start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin

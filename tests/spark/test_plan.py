@@ -194,12 +194,14 @@ def test_stream_needs_the_state_store_that_spark_wants(spark: SparkSession, tmp_
 @pytest.mark.parametrize(
     ("given", "shuffle_partitions", "resolved"),
     [
-        ({}, 2, (16, 2)),
+        ({}, 2, (4, 2)),
         ({}, 48, (96, 48)),
+        ({}, 65, (65, 65)),
         ({}, 128, (128, 128)),
         ({}, 200, (200, 200)),
         ({"key_groups": 3}, 200, (3, 3)),
         ({"key_groups": 300, "partitions": 7}, 200, (300, 7)),
+        ({"partitions": 7}, 2, (14, 7)),
     ],
 )
 def test_no_partition_is_without_key_groups(

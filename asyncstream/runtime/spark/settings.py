@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ("PlanSettings",)
 
-GROUPS_OF_A_PARTITION = 8
-"""If the user does not say: few enough that what each costs does not count, enough to spread keys evenly."""
+GROUPS_OF_A_PARTITION = 2
+"""If the user does not say: each costs a micro-batch milliseconds, and two leave room for more partitions."""
 
 MOST_GROUPS = 128
 """If the user does not say, and Spark shuffles into no more partitions."""
@@ -29,8 +29,8 @@ class PlanSettings:
 
     Attributes:
         key_groups: into how many groups keys are divided; a stream with a checkpoint cannot change it. None:
-            eight for each partition of Spark's setting `spark.sql.shuffle.partitions`, or fewer so that there
-            are at most 128, but the same number for each.
+            two for each partition of Spark's setting `spark.sql.shuffle.partitions`, or of `partitions` if
+            those are more; one for each where two would be more than 128.
         partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
             `spark.sql.shuffle.partitions`, which a stream always uses, but not more than there are groups.
         start_from: go on from a checkpoint of the embedded engine.
@@ -60,8 +60,7 @@ class PlanSettings:
         groups = self.key_groups
         if groups is None:
             # a partition that has one more than others would be the one that all wait for
-            groups = shuffle_partitions * max(
-                1, min(GROUPS_OF_A_PARTITION, MOST_GROUPS // shuffle_partitions)
-            )
+            parts = max(shuffle_partitions, self.partitions or 0)
+            groups = parts * max(1, min(GROUPS_OF_A_PARTITION, MOST_GROUPS // parts))
         # more partitions than there are groups would be empty
         return groups, min(shuffle_partitions, groups) if self.partitions is None else self.partitions
