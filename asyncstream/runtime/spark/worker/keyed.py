@@ -38,6 +38,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, States
 from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, packed, unpack
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads
+from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFiles
 from asyncstream.runtime.spark.worker.group_head import Head, Kind
 from asyncstream.runtime.spark.worker.group_log import (
@@ -342,4 +343,5 @@ class KeyGroup:
 
 
 def _processor(shipped: Shipped[tuple[Stage, Terms, int]]) -> KeyGroup:
+    acknowledge()  # not in `init`, which is called when rows have come
     return KeyGroup(*shipped.value)

@@ -18,6 +18,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import ROWS, RowWriter, elements_of
+from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.loop import loop_thread, settle
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
@@ -98,6 +99,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """Run a stage over one partition; outputs leave while inputs come in."""
     from pyspark import TaskContext
 
+    acknowledge()
     settle()
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -169,6 +171,7 @@ def _blocks(task: StageTask, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The elements in envelopes for `output`, as rows."""
+    acknowledge()
     settle()
     writer = RowWriter(output.name, output.schema)
     for batch in batches:
