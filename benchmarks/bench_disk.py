@@ -4,6 +4,7 @@ State that is larger than memory: ten million keys on disk, under a limit of mem
     python -m benchmarks.bench_disk --disk DIRECTORY [--sessions] [--keys N] [--limit MB] [--checkpoints]
 
 Each key has a value and an event timer of a process function; or a session. First all keys come once; then
+nothing does for a while, in which RocksDB merges files, which belongs to what was loaded; then come
 events of which nine in ten are of one key in a hundred; then event time passes all timers, or ends. What they
 find is compared with what was put in, so a row that was lost or doubled is found out. The limit is on the
 memory that the process has in use (resident, as `ru_maxrss` says): of address space, RocksDB's threads and
@@ -46,6 +47,11 @@ BATCH = 1_000
 HOT_SHARE = 0.9
 HOT_PART = 100
 """One key in so many is hot."""
+
+REST_SECONDS = 30
+
+RESTS: SourceBatch[tuple[int, int, int]] = SourceBatch([])
+"""Stands for the time in which nothing comes."""
 
 
 @dataclass
@@ -111,6 +117,11 @@ class Events(Source[tuple[int, int, int]]):
         self._batches = self._all()
 
     async def read(self) -> SourceBatch[tuple[int, int, int]] | None:
+        batch = next(self._batches, None)
+        if batch is not RESTS:
+            return batch
+        await asyncio.sleep(REST_SECONDS)
+        self._tally.mark("rested")
         return next(self._batches, None)
 
     def position(self) -> int:
@@ -124,6 +135,7 @@ class Events(Source[tuple[int, int, int]]):
             tally.added += len(some)
             yield SourceBatch([(key, 1, key if self._moves else 0) for key in some])
         tally.mark("loaded")
+        yield RESTS
         hot = max(keys // HOT_PART, 1)
         for number in range(0, self._events, BATCH):
             at = keys + number if self._moves else 0
@@ -197,8 +209,13 @@ def report(
     tally = run(directory, keys, events, sessions=sessions, checkpoints=checkpoints, young_rows=young_rows)
     print(f"\n{keys:,} keys, exact")
     print("           per second   CPU us each")
-    phases = (("load", "begin", "loaded", keys), ("touch", "loaded", "touched", events))
-    for name, first, last, number in (*phases, ("fire", "touched", "fired", keys)):
+    phases = (
+        ("load", "begin", "loaded", keys),
+        ("rest", "loaded", "rested", keys),
+        ("touch", "rested", "touched", events),
+        ("fire", "touched", "fired", keys),
+    )
+    for name, first, last, number in phases:
         (began, cpu_began), (ended, cpu_ended) = tally.marks[first], tally.marks[last]
         print(f"{name:8} {number / (ended - began):>12,.0f} {(cpu_ended - cpu_began) / number * 1e6:>13.1f}")
     print("(goal: 100,000 touches per second)")
