@@ -136,9 +136,8 @@ class Decoder:
         self._plain: Encoded = []  # all but the rows of tables
         self._about: Any = None
         self._tables: dict[str, Table] = {}
-        self._known: dict[
-            str, str
-        ] = {}  # the tables of a step have the same keys: each stands once in memory
+        # the tables of a step have the same keys, each of which is to stand in memory once
+        self._known: dict[str, str] = {}
 
     def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
         """

@@ -238,7 +238,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 plan.
         """
         self._need_state("regroup")
-        old, new = (Notes(self._spark, text(*said)) for said in (("location", location), ("to", to)))
+        old = Notes(self._spark, text("location", location))
+        new = Notes(self._spark, text("to", to))
         new.need_nothing()
         reached_ms = before(old.watermark_ms())
         states = united(self._graph, self._left_in(location), reached_ms)
