@@ -1,71 +1,19 @@
 """
 Timers of a keyed operator, in event time and in processing time.
-
-A timer is (timestamp, key, namespace) in one of the two domains. Registering it again changes nothing; it
-fires once and is gone. Timers fire in the order of their timestamps, those of one timestamp in the order
-of their registration, so that a replay meets them in the same order.
-
-Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
-millisecond. So a queue is a table whose namespaces are timestamps and whose rows are a *bucket*, the (key,
-namespace) of each timer in the order of registration; and the timestamps in order. A timer that shares its
-timestamp with no other has no bucket: it is a lone row (`state.key_table`). Most timestamps come later than
-all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others in a heap. What
-always holds:
-
-* a timestamp that has a timer is in the run or in the heap, in the heap only if it is not later than the
-  run's last: so one that is later has no timers yet, and nothing needs to be looked up;
-* what is there besides is *stale*: its timers are gone, since taking a number out of the middle is dear.
-  Stale ones are counted and swept out once they are the majority, so that a timer moved ahead with every
-  element (a session, a time-out) does not leave a trail behind.
-
-Run and heap follow from the table, so they are not kept. Before a bucket fires, all of it is made young.
-
-Where the old rows of the table are elsewhere, there may be more timestamps than memory. Then run and heap
-have those only that are in memory, and the table is asked for the earliest of the others: those that are due
-are made young, some at a time, before anything later fires. When rows have moved there both are made anew.
-
-A callback may register and delete timers, also of the very bucket that is firing, and also earlier ones
-that are due already: those fire in the same pass. Between passes a timer that is due waits for the next.
-
-Rejected: a heap of all timers with lazy deletion, which is slower where timestamps are shared and keeps what
-was deleted; a timing wheel, which fires too late what callbacks register; sorted lists, slower than both.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import safe_repr
-from asyncstream.state.key_table import KeyTable, whole_key
-from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
+from asyncstream.state.rows import same
 from asyncstream.state.tables import Tables
+from asyncstream.state.timer_queue import OnTimer, TimerQueue, timer_table
 
-__all__ = ("OnTimer", "Timer", "TimerQueue", "TimerService", "reached", "timer_table")
-
-
-class Timer(NamedTuple):
-    """
-    A timer as snapshots and error messages show it.
-
-    Attributes:
-        timestamp: when it fires, milliseconds since the epoch.
-        key: whose timer it is.
-        namespace: tells apart timers of one key, such as those of its windows.
-    """
-
-    timestamp: int
-    key: Any
-    namespace: Any
-
-
-OnTimer: TypeAlias = Callable[[int, Any, Any], None]
-"""Called with the timestamp, key and namespace of a timer that fires."""
+__all__ = ("TimerService", "reached")
 
 
 class _NoRoom(Exception):
@@ -74,293 +22,6 @@ class _NoRoom(Exception):
 
 def _always() -> bool:
     return True
-
-
-_SWEEP = 64
-"""Stale timestamps that are not worth sweeping out."""
-
-
-class TimerQueue:
-    """
-    The timers of one domain.
-
-    Args:
-        table: where they are kept, made by `timer_table`; None: in one of its own.
-        coming: told the keys of timers that come into memory since they are due soon.
-    """
-
-    __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_run", "_stale", "_table")
-
-    def __init__(
-        self, table: KeyTable | None = None, coming: Callable[[list[Any]], None] | None = None
-    ) -> None:
-        self._coming = coming
-        self._table = timer_table("timers") if table is None else table
-        self._run: deque[int] = deque()
-        self._heap: list[int] = []
-        self._stale = 0
-        self._advancing = False
-        self._away = math.inf  # the earliest timestamp with timers that may not be in memory
-        self._merges = 0
-        self._rebuild()
-
-    def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
-        """
-        Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there.
-
-        Raises:
-            ValueError: if the key would not be found again, see `state.keys`.
-        """
-        table = self._table
-        bucket = table.young.get(timestamp)
-        if bucket is None:
-            if type(timestamp) is not int:
-                raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
-            if table.has_older and table.is_remote:
-                self._register_beside(timestamp, (key, namespace))
-                return
-            run = self._run
-            is_latest = not run or timestamp > run[-1]
-            if is_latest or not table.has_older or not table.has_rows(timestamp):
-                if type(key) in SOUND:
-                    timer = key if namespace is None else (key, namespace)
-                else:
-                    check_key(key)
-                    timer = (key, namespace)
-                if is_latest or timestamp not in table.lone:
-                    table.lone[timestamp] = timer
-                    if is_latest:
-                        run.append(timestamp)
-                    else:
-                        heappush(self._heap, timestamp)
-                else:
-                    table.rows(timestamp)[key, namespace] = None
-                return
-        elif not table.has_older:
-            timer = (key, namespace)
-            if timer not in bucket:
-                if type(key) not in SOUND:
-                    check_key(key)
-                bucket[timer] = None
-            return
-        if table.peek(timestamp, (key, namespace)) is MISSING:
-            table.put(timestamp, (key, namespace), None)
-
-    def _register_beside(self, timestamp: int, timer: tuple[Any, Any]) -> None:
-        """Register a timer, of whose timestamp others may be elsewhere."""
-        table = self._table
-        if self._merges != table.merges and not self._advancing:
-            self._rebuild()
-        if table.peek(timestamp, timer) is MISSING:
-            table.put(timestamp, timer, None)
-            self._put_down(timestamp)
-
-    def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
-        """Have no such timer any more."""
-        table = self._table
-        if table.remove(timestamp, (key, namespace)) and not table.has_rows(timestamp):
-            self._stale += 1
-            if self._stale > _SWEEP and not self._advancing:
-                self._sweep()
-
-    def advance(self, until: float, fire: OnTimer) -> None:
-        """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
-        heap, run, table = self._heap, self._run, self._table
-        if is_remote := table.is_remote:
-            self._look_away()
-        buckets, pop_lone = table.young, table.lone.pop
-        self._advancing = True
-        try:
-            while True:
-                if is_remote and self._away <= until and self._first() >= self._away:
-                    self._bring(until)
-                if run and not (heap and heap[0] < run[0]):
-                    leads, timestamp = True, run.popleft()
-                elif heap:
-                    leads, timestamp = False, heappop(heap)
-                else:
-                    break
-                if timestamp > until:
-                    self._put_back(timestamp, leads)
-                    break
-                timer = pop_lone(timestamp, MISSING)
-                if timer is not MISSING:  # the usual case by far where they are not shared
-                    if type(timer) is tuple:
-                        fire(timestamp, *timer)
-                    else:
-                        fire(timestamp, timer, None)
-                    continue
-                if table.has_older and timestamp in table:
-                    table.adopt(timestamp)
-                bucket = buckets.get(timestamp)
-                if bucket is None:
-                    self._stale -= self._stale > 0
-                    continue
-                if len(bucket) < 2:
-                    del buckets[timestamp]
-                else:
-                    self._put_back(timestamp, leads)
-                for timer in tuple(bucket):
-                    if bucket.pop(timer, MISSING) is MISSING:
-                        continue  # deleted by the callback of one before it
-                    fire(timestamp, *timer)
-                    if self._first() != timestamp:
-                        break  # that callback registered an earlier one, which is due as well
-        finally:
-            self._advancing = False
-        if self._stale > _SWEEP:
-            self._sweep()
-
-    def pop(self, until: float) -> tuple[int, list[Any]] | None:
-        """The earliest timestamp with timers, not later than `until`, and their keys; they are gone then."""
-        table = self._table
-        if table.is_remote:
-            self._look_away()
-        while True:
-            if self._away <= until and self._first() >= self._away:
-                self._bring(until)
-            if not (self._run or self._heap) or self._first() > until:
-                return None
-            timestamp = self._pop_first()
-            timer = table.lone.pop(timestamp, MISSING)
-            if timer is not MISSING:
-                return timestamp, [whole_key(timer)[0]]
-            if table.has_older and timestamp in table:
-                table.adopt(timestamp)
-            bucket = table.young.pop(timestamp, None)
-            if bucket:
-                return timestamp, [key for key, _ in bucket]
-            self._stale -= self._stale > 0
-
-    def fill(self, timers: Sequence[tuple[int, Any]]) -> None:
-        """Have these timers, given by timestamp and key, in no order; `restored` is to follow."""
-        self._table.load_entries([(timestamp, (key, None), None) for timestamp, key in timers])
-
-    def earliest(self) -> int | None:
-        """The earliest timestamp with a timer, or None."""
-        if self._table.is_remote:
-            self._look_away()
-        while (first := self._first()) < math.inf and not self._advancing and not self._table.has_rows(first):
-            self._pop_first()
-            self._stale -= self._stale > 0
-        earliest = min(first, self._away)
-        return None if earliest == math.inf else int(earliest)
-
-    def clear(self) -> None:
-        """Have no timers."""
-        for timestamp in list(self._table.namespaces()):
-            self._table.drop(timestamp)
-        self._rebuild()
-
-    def restored(self) -> None:
-        """The table holds other timers than before."""
-        for _ in self.rebuilding():
-            pass
-
-    def rebuilding(self) -> Iterator[None]:
-        """As `restored`, in slices; of timers that go on from a queue like this their order is known."""
-        table = self._table
-        before: TimerQueue | None = table.derived
-        if before is not None and before is not self:
-            self._run, self._heap, self._stale = before._run, before._heap, before._stale
-            table.derived = self
-            return
-        self._rebuild(())
-        if not table.is_remote:
-            for number, timestamp in enumerate(table.namespaces()):
-                if number % SLICE == 0:
-                    yield
-                self._put_down(timestamp)
-
-    def _put_down(self, timestamp: int) -> None:
-        """Have a timestamp among the others."""
-        run = self._run
-        if not run or timestamp > run[-1]:
-            run.append(timestamp)
-        else:
-            heappush(self._heap, timestamp)
-
-    def _first(self) -> float:
-        """The earliest timestamp, which may be stale."""
-        heap, first = self._heap, self._run[0] if self._run else math.inf
-        return heap[0] if heap and heap[0] < first else first
-
-    def _pop_first(self) -> int:
-        """The same, which is gone then."""
-        run, heap = self._run, self._heap
-        return heappop(heap) if not run or (heap and heap[0] < run[0]) else run.popleft()
-
-    def _put_back(self, timestamp: int, leads: bool) -> None:
-        """Have the first timestamp again, which was in the run, or not."""
-        if leads:
-            self._run.appendleft(timestamp)
-        else:
-            heappush(self._heap, timestamp)
-
-    def _rebuild(self, timestamps: Iterable[int] | None = None) -> None:
-        """Look all timers over again that are in memory, or those of these timestamps."""
-        table = self._table
-        if table.is_remote:
-            timestamps = table.here()
-        self._heap.clear()
-        self._run.clear()
-        self._run.extend(sorted(table.namespaces() if timestamps is None else timestamps))
-        self._stale = 0
-        table.derived = self
-        if table.is_remote:
-            self._merges = table.merges
-            self._note_away()
-
-    def _look_away(self) -> None:
-        """See which timers are not in memory."""
-        if self._merges == self._table.merges:
-            self._note_away()
-        elif not self._advancing:
-            self._rebuild()
-
-    def _note_away(self) -> None:
-        first = self._table.first_away()
-        self._away = math.inf if first is None else first
-
-    def _bring(self, until: float) -> None:
-        """Have some of the earliest timers in memory that are not."""
-        brought = self._table.adopt_first(until)
-        for timestamp in brought:
-            self._put_down(timestamp)
-        self._note_away()
-        if self._coming is not None:
-            young = self._table.young
-            self._coming([key for timestamp in brought for key, _ in young[timestamp]])
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[Timer]:
-        """All timers in the order in which they would fire."""
-        for timestamp in sorted(self._table.namespaces()):
-            for key, namespace in self._table.whole(timestamp):
-                yield Timer(timestamp, key, namespace)
-
-    def _sweep(self) -> None:
-        if self._stale * 2 > len(self._heap) + len(self._run):
-            self._rebuild()
-
-
-def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTable:
-    """
-    A table for a `TimerQueue`.
-
-    Args:
-        namespace_of: makes the namespace of a timer of what the codec gives back.
-    """
-    plain = namespace_of is same
-    return KeyTable(
-        name,
-        save_key=same if plain else lambda timer: (timer[0], plain_namespace(timer[1])),
-        load_key=same if plain else lambda timer: (timer[0], namespace_of(timer[1])),
-        compound=True,
-        may_be_away=True,
-    )
 
 
 def reached(watermark: int) -> float:
@@ -422,6 +83,7 @@ class TimerService:
         kept = Tables() if tables is None else tables
         self.event = TimerQueue(kept.declare(timer_table("timers/event", namespace_of)))
         self.processing = TimerQueue(kept.declare(timer_table("timers/processing", namespace_of)))
+        kept.on_restored(self._rebuilding)
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._wake = wake_at
@@ -483,13 +145,7 @@ class TimerService:
         if not self._has_room():
             raise _NoRoom
 
-    def restored(self) -> None:
-        """The tables hold other timers than before; the watermark stays."""
-        for _ in self.rebuilding():
-            pass
-
-    def rebuilding(self) -> Iterator[None]:
-        """As `restored`, in slices."""
+    def _rebuilding(self) -> Iterator[None]:
         yield from self.event.rebuilding()
         yield from self.processing.rebuilding()
         self._ask()

@@ -15,7 +15,7 @@ from operator import itemgetter
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction, KeyedProcessOperator
-from asyncstream.timers import TimerQueue
+from asyncstream.state.timer_queue import TimerQueue
 from benchmarks.kit import Counter
 
 BATCH = 1_000

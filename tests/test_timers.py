@@ -9,10 +9,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from asyncstream import timers
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.state import Tables
-from asyncstream.timers import Timer, TimerQueue, TimerService, timer_table
+from asyncstream.state import Tables, timer_queue
+from asyncstream.state.timer_queue import Timer, TimerQueue, timer_table
+from asyncstream.timers import TimerService
 
 
 class Service:
@@ -119,7 +119,6 @@ def test_a_restore_brings_timers_back_and_asks_to_be_woken_but_forgets_the_water
     service.timers.advance_watermark(5)
     other.timers.register_processing(7, "gone")
     other.tables.restore(service.tables.snapshot())
-    other.timers.restored()
     assert other.timers.watermark == MIN_TIMESTAMP
     assert other.woken == [7, 40]
     other.timers.advance_watermark(10)
@@ -235,7 +234,7 @@ class Queue(RuleBasedStateMachine):
 def _small() -> Iterator[None]:
     """Sweeps, and slices of a merge, are not only for the large."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timers, "_SWEEP", 1)
+        patch.setattr(timer_queue, "_SWEEP", 1)
         patch.setattr("asyncstream.state.table.SLICE", 1)
         yield
 

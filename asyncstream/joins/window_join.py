@@ -21,7 +21,7 @@ from asyncstream.joins.timed import LEFT, RIGHT, KeyOf
 from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
 from asyncstream.state.schema import Schema
-from asyncstream.timers import Timer
+from asyncstream.state.timer_queue import Timer
 from asyncstream.windowing import WindowOperator, WindowPlan, window_schema
 from asyncstream.windowing.plan import COUNTERS
 from asyncstream.windowing.windows import Window

@@ -14,7 +14,8 @@ from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import Cell, KeyedState
-from asyncstream.timers import Timer, TimerService
+from asyncstream.state.timer_queue import Timer
+from asyncstream.timers import TimerService
 
 __all__ = ("LATE", "KeyedStep", "TimedStep")
 

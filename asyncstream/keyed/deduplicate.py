@@ -60,6 +60,7 @@ class FirstSeen(Operator):
         self._log = log
         self._seen = self.tables.declare(Table("seen", may_be_away=True))
         self._ages: deque[tuple[int, Any]] = deque()
+        self.tables.on_restored(self._restored)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, seen, within_ms = self._key_by, self._seen, self._within_ms
@@ -89,7 +90,7 @@ class FirstSeen(Operator):
             self._ages += new
         self._pass_on(passed, passed_at)
 
-    def restored(self) -> None:
+    def _restored(self) -> None:
         self._ages.clear()
         if self._within_ms is not None:
             self._ages += sorted(

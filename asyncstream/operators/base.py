@@ -207,21 +207,10 @@ class Operator:
     def restore(self, state: Any) -> None:
         """Take up the state that `snapshot` gave."""
         self.tables.restore(self.upgraded(state))
-        self.restored()
 
     def upgraded(self, state: Any) -> Any:
         """A snapshot in the form of today, of one that an earlier version may have taken."""
         return state
-
-    def restored(self) -> None:
-        """
-        Called when the tables hold what they held in an earlier run: what follows from them is made anew.
-        """
-
-    def rebuilding(self) -> Iterator[None]:
-        """As `restored`, in slices where that takes long: others may run in between, but no element comes."""
-        self.restored()
-        yield
 
     def divided(
         self, state: Any, share_of: Callable[[Any], int], shares: Collection[int]

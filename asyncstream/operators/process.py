@@ -34,8 +34,9 @@ from asyncstream.state import (
     ValueState,
 )
 from asyncstream.state.tables import is_snapshot
+from asyncstream.state.timer_queue import Timer
 from asyncstream.state.upgrade import upgraded_process
-from asyncstream.timers import Timer, TimerService
+from asyncstream.timers import TimerService
 
 __all__ = (
     "BURST",

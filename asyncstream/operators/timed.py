@@ -4,8 +4,6 @@ The part of an operator's contract that its timers keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from asyncstream.operators.base import Operator
 from asyncstream.timers import TimerService
 
@@ -20,13 +18,6 @@ class TimedOperator(Operator):
     def restore_watermark(self, timestamp: int) -> None:
         self._timers.restore_watermark(timestamp)
         super().restore_watermark(timestamp)
-
-    def restored(self) -> None:
-        for _ in self.rebuilding():
-            pass
-
-    def rebuilding(self) -> Iterator[None]:
-        yield from self._timers.rebuilding()
 
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()

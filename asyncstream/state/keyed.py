@@ -76,7 +76,7 @@ class KeyedState(Cursor):
         self._ages: list[Ages[Any]] = []
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
-        self._tables.on_restored(self.rebuilding)
+        self._tables.on_restored(self._rebuilding)
 
     @overload
     def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
@@ -137,10 +137,7 @@ class KeyedState(Cursor):
         for ages in self._ages:
             ages.purge()
 
-    def rebuilding(self) -> Iterator[None]:
-        """
-        To be run through when the tables hold other rows than before; they see to it when they are restored.
-        """
+    def _rebuilding(self) -> Iterator[None]:
         for ages in self._ages:
             yield from ages.rebuilding()
 

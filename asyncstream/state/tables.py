@@ -148,7 +148,7 @@ class Tables:
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
-        self._restored: list[Callable[[], Iterator[None]]] = []
+        self._restored: list[Callable[[], Iterator[None] | None]] = []
         self._new_old: Callable[[], OldRows] | None = None
         self._notes = True
 
@@ -237,10 +237,14 @@ class Tables:
         """Have this called after each cut: references to young rows are of no use any more."""
         self._listeners.append(listener)
 
-    def on_restored(self, listener: Callable[[], Iterator[None]]) -> None:
+    def on_restored(self, listener: Callable[[], Iterator[None] | None]) -> None:
         """
-        Have this run through, in slices, when the tables hold what they held in an earlier run, or in another
-        place.
+        Have this called when the tables hold what they held in an earlier run, or in another place: what
+        follows from them is made anew.
+
+        Args:
+            listener: does it, or where that takes long, gives what does it in slices: others may run between
+                two of them, but no element comes.
         """
         self._restored.append(listener)
 
@@ -346,7 +350,7 @@ class Tables:
 
     def _tell_restored(self) -> Iterator[None]:
         for listener in self._restored:
-            yield from listener()
+            yield from listener() or ()
 
 
 def _young_table(name: str, rows: Any, *, compound: bool) -> Table:

@@ -37,7 +37,8 @@ from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import MISSING, Cell, KeyedState, Table
 from asyncstream.state.rows import NO_ROWS, Rows
-from asyncstream.timers import Timer, TimerService, reached
+from asyncstream.state.timer_queue import Timer
+from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.contexts import TriggerScope
@@ -91,6 +92,7 @@ class WindowOperator(TimedOperator, WindowStep):
             contents = partial(contents, save=self._in_place.save, load=self._in_place.load)
         self._contents = self.tables.declare(contents())
         self.tables.on_cut(self._rows.clear)
+        self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
             Table("merging", save=_saved_sessions, load=self._loaded_sessions, may_be_away=True)
         )
@@ -152,9 +154,8 @@ class WindowOperator(TimedOperator, WindowStep):
             return upgraded_contents(state)
         return super().upgraded(state)
 
-    def rebuilding(self) -> Iterator[None]:
+    def _restored(self) -> None:
         self._rows.clear()
-        yield from super().rebuilding()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 

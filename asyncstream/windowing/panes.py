@@ -83,6 +83,7 @@ class PaneWindowOperator(PlainWindowOperator):
         came_with = partial(setattr, self, "_lateness_before_ms")
         kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
         kept.on_cut(self._forget_rows)
+        kept.on_restored(self._restored)
         self._firings = firings
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
@@ -414,7 +415,7 @@ class PaneWindowOperator(PlainWindowOperator):
 
     # ------------------------------------------------------------------ state
 
-    def restored(self) -> None:
+    def _restored(self) -> None:
         self._in_order = not self._slices.can_share or (
             not self._windows.is_empty() and (self._in_order or self._slicing.is_disjoint)
         )

@@ -32,7 +32,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
-from asyncstream.timers import TimerQueue, timer_table
+from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
@@ -113,8 +113,9 @@ class _Calendar:
         self._times.clear()
         self._keys.clear()
 
-    def restored(self) -> None:
+    def rebuilding(self) -> Iterator[None]:
         """It keeps nothing in a table."""
+        return iter(())
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class SessionWindowOperator(PlainWindowOperator):
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self._waiting = _Waiting(_Calendar(), _Calendar())
+        self.tables.on_restored(self._rebuilding)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -307,11 +309,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     # ------------------------------------------------------------------ state
 
-    def restored(self) -> None:
-        for _ in self.rebuilding():
-            pass
-
-    def rebuilding(self) -> Iterator[None]:
+    def _rebuilding(self) -> Iterator[None]:
         before: _Waiting | None = self._sessions.derived
         if before is not None and before is not self._waiting:  # they go on from an operator like this
             self._waiting = before
@@ -328,8 +326,8 @@ class SessionWindowOperator(PlainWindowOperator):
             waiting.to_fire.fill([(one.end, key) for key, one in found if one.armed])
             waiting.to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
             yield
-        waiting.to_fire.restored()
-        waiting.to_clean.restored()
+        yield from waiting.to_fire.rebuilding()
+        yield from waiting.to_clean.rebuilding()
 
     def _saved(self, sessions: list[_Session]) -> list[list[Any]]:
         save = self._aggregate.save

@@ -18,7 +18,8 @@ from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import BURST, Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import Cell
-from asyncstream.timers import Timer, reached
+from asyncstream.state.timer_queue import Timer
+from asyncstream.timers import reached
 from asyncstream.windowing.aggregates import InPlace
 from asyncstream.windowing.contexts import FunctionContext
 from asyncstream.windowing.functions import AggregateFunction, clears

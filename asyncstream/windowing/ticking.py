@@ -127,7 +127,3 @@ class TickingWindowOperator(PaneWindowOperator):
         self._timers.event.advance(place[1] - 2 + self._lateness_ms, self._on_timer)
         super()._clean_up(place, is_slice)
         self._drop_ticks(place)
-
-    def restored(self) -> None:
-        super().restored()
-        self._timers.restored()

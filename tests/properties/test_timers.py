@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream.state import Tables
-from asyncstream.timers import TimerQueue, TimerService
+from asyncstream.state.timer_queue import TimerQueue
+from asyncstream.timers import TimerService
 
 Timer = tuple[int, str, int]
 Action = tuple[str, Timer]
@@ -71,7 +72,6 @@ def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Act
         kept, tables = queues.pop(), Tables()
         other = TimerService(print, print, print, tables=tables)
         tables.restore(kept.snapshot())
-        other.restored()
         assert list(other.event) == list(queue)
         queues.append(tables)
         return other.event

@@ -23,8 +23,6 @@ class Store(KeyedState):
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         self.tables.restore(dict(kept))
-        for _ in self.rebuilding():
-            pass
 
     def restore_old(self, kept: Mapping[str, Any]) -> None:
         """Of a version that kept each state in a form of its own."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from asyncstream.errors import PipelineError, StateError
 from asyncstream.state import MISSING, Database, DiskRows, DiskState, StoredFile, Tables
 from asyncstream.state.stored import Stored
-from asyncstream.timers import TimerQueue, timer_table
+from asyncstream.state.timer_queue import TimerQueue, timer_table
 from tests.tiers import examples
 
 

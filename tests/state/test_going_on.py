@@ -64,7 +64,6 @@ def test_it_goes_on_with_the_tables(make: Callable[[], Operator]) -> None:
         before.process_batch([number, number + 10], [number, number + 10])
         after = opened(make, clock)
         after.tables.go_on(before.tables, {})
-        after.restored()
         assert [id(part) for part in followed(after)] == [id(part) for part in followed(before)]
         before = after
     clock.set_ms(TTL_MS)
@@ -81,7 +80,7 @@ def test_it_is_found_out_in_slices(make: Callable[[], Operator]) -> None:
     before, after = opened(make, ManualClock()), opened(make, ManualClock())
     before.process_batch(range(20_000), range(20_000))
     after.restore(before.snapshot())
-    assert sum(1 for _ in after.rebuilding()) >= 10
+    assert sum(1 for _ in after.tables._tell_restored()) >= 10
     assert after.due_ms() == before.due_ms()
 
 

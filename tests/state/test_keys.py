@@ -16,7 +16,7 @@ import pytest
 
 from asyncstream.state import Table
 from asyncstream.state.keys import check_key
-from asyncstream.timers import TimerQueue
+from asyncstream.state.timer_queue import TimerQueue
 from tests.naming import shown
 
 

@@ -96,11 +96,6 @@ class Namespaced(Operator):
     def advance_clock(self, now_ms: int) -> None:
         self.timers.advance_clock(now_ms)
 
-    def restored(self) -> None:
-        for _ in self.state.rebuilding():
-            pass
-        self.timers.restored()
-
     def metrics(self) -> dict[str, int]:
         return {
             "state_entries": len(self.state),

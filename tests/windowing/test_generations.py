@@ -176,7 +176,6 @@ class Run(Harness):
         before.close()
         self.operator = self._opened()
         self.operator.tables.go_on(before.tables, cells)
-        self.operator.restored()
         if self.reached is not None:
             self.operator.restore_watermark(self.reached)
 
@@ -189,7 +188,6 @@ class Run(Harness):
         self.operator = self._opened()
         for _ in self.operator.tables.take_over(self.durable.kept()):
             pass
-        self.operator.restored()
         self.operator.resume()
         if self.reached is not None:
             self.operator.restore_watermark(self.reached)

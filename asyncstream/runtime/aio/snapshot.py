@@ -89,7 +89,6 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
             if isinstance(state, Kept):
                 with without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
-                    await in_slices(operator.rebuilding())
             else:
                 operator.restore(state)
             operator.resume()

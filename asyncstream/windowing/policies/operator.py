@@ -168,6 +168,7 @@ class PolicyWindowOperator(Operator):
         for name, cell in self._generator.cells().items():
             self.tables.declare_cell(name, cell)
         self._counts = dict.fromkeys(COUNTED, 0)
+        self.tables.on_restored(self._restored)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()
@@ -237,7 +238,7 @@ class PolicyWindowOperator(Operator):
         rules: dict[str, Rule] = {"promised": "min", "wake": "min", **own}
         return snapshot({"managers": [[None, state["managers"]]]}, cells, rules)
 
-    def restored(self) -> None:
+    def _restored(self) -> None:
         if self._wake_ms is not None:
             self.context.wake_at(self._wake_ms)
 

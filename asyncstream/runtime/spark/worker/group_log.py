@@ -333,7 +333,6 @@ def restore(operator: Operator, kept: Kept) -> None:
     """Have an operator that is open go on with what is kept."""
     for _ in operator.tables.take_over(kept):
         pass
-    operator.restored()
 
 
 # ------------------------------------------------------------------ what a worker keeps

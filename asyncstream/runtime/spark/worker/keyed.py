@@ -275,7 +275,6 @@ class KeyGroup:
         if held is not None:
             for name, tables in held.items():
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
-                operators[name].restored()
         elif kept.abouts:
             with staying():
                 for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
