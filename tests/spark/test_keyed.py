@@ -21,7 +21,10 @@ from asyncstream import (
     PipelineError,
     Stream,
 )
-from asyncstream.runtime.spark.stages import stages_of
+from asyncstream.plan import Output
+from asyncstream.runtime.spark.stages import Route, stages_of
+from asyncstream.runtime.spark.wire.batches import Entering, Leaving
+from asyncstream.runtime.spark.wire.envelope import entering, pack
 from asyncstream.runtime.spark.wire.keys import GROUPING
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
@@ -207,3 +210,13 @@ def test_state_that_cannot_be_pickled_is_blamed_on_its_step() -> None:
 
     with pytest.raises(PipelineError, match="what 'process' remembers cannot be pickled, as Spark's state"):
         on_stand_in([[row(0)]], define)
+
+
+def test_elements_enter_so_many_at_a_time_as_were_packed_together() -> None:
+    route = Route(3, Output("ask"), "count")
+    parts = [Leaving(route, 7, 0, [1, 2], [10, 20]), Leaving(route, 7, 0, [3], [None])]
+    payload = b"".join(pack(part) for part in parts)
+    assert list(entering(3, payload, watermark=7)) == [
+        Entering((3,), [1, 2], [10, 20], watermark=7),
+        Entering((3,), [3], [None]),
+    ]

@@ -269,17 +269,21 @@ def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Ent
     """The elements in those rows of a batch of envelopes, so many at a time as were packed together."""
     routes, payloads = columns["route"], columns["payload"]
     for row in rows:
-        route = routes[row]
+        yield from entering(routes[row], payloads[row])
+
+
+def entering(route: int, payload: bytes, watermark: int | None = None) -> Iterator[Entering]:
+    """
+    What is in an envelope, so many elements at a time as were packed together.
+
+    Those are in the processor's cache yet when they are taken in; ten thousand at once are not.
+
+    Args:
+        watermark: comes before all of them.
+    """
+    for values, timestamps, *_ in loads_each(payload):
         if route < OBSERVED:
-            yield entering(route, payloads[row])
-            continue
-        for values, timestamps, *_ in loads_each(payloads[row]):
-            yield Entering((route,), values, timestamps)
-
-
-def entering(route: int, payload: bytes, watermark: int | None = None) -> Entering:
-    """What is in an envelope; `watermark` comes before it."""
-    values, timestamps = unpack(payload)
-    if route < OBSERVED:
-        return Entering((), [], watermark=values[1], transferred=values[0])
-    return Entering((route,), values, timestamps, watermark)
+            yield Entering((), [], watermark=values[1], transferred=values[0])
+        else:
+            yield Entering((route,), values, timestamps, watermark)
+        watermark = None

@@ -35,7 +35,7 @@ from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import route_of, take_up
 from asyncstream.runtime.spark.wire.batches import NOW, States
-from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, packed, unpack
+from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, packed, unpack
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads
 from asyncstream.runtime.spark.worker.connection import acknowledge
@@ -298,7 +298,9 @@ class KeyGroup:
                 operators[name].advance_clock(now_ms)
 
     def _process(self, parts: StageOperators, row: Row) -> None:
-        parts.heads[row.route].process_batch(*unpack(row.payload))
+        head = parts.heads[row.route]
+        for entered in entering(row.route, row.payload):
+            head.process_batch(entered.values, entered.timestamps)
 
     def _next_timer(self, operators: Mapping[str, Operator], watermark_ms: int, now_ms: int) -> int | None:
         """What to register with Spark."""

@@ -84,7 +84,7 @@ class Replay:
     ) -> Iterator[Entering]:
         """Open an envelope; gives the elements that come before it."""
         if route < OBSERVED:  # what steps remember comes before all elements
-            yield entering(route, payload)
+            yield from entering(route, payload)
             return
         place = _Place(watermark, origin, sequence)
         yield from self._until(place)

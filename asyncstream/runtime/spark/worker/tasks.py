@@ -255,7 +255,7 @@ class _Reader:
             nonlocal now
             for _ in range(min(UNPACKED, len(self._held))):
                 watermark, _, _, route, payload = self._held.pop()
-                yield entering(route, payload, None if watermark == now else watermark)
+                yield from entering(route, payload, None if watermark == now else watermark)
                 now = watermark
 
         while self._held:
