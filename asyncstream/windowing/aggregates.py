@@ -264,6 +264,8 @@ class CountDistinct(FieldAggregate[int]):
     """
     How many different ones, exactly: the window holds each of them once. They must be hashable.
 
+    All floats that are not a number count as one, as in SQL, though none equals another.
+
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
     """
@@ -271,11 +273,17 @@ class CountDistinct(FieldAggregate[int]):
     order_free = True
     does = Inline(
         create="set()",
-        add="_value = {field}\nif _value is not None:\n    {held}.add(_value)",
+        add="""\
+_value = {field}
+if _value is not None:
+    {held}.add(None if isinstance(_value, float) and _value != _value else _value)""",
         merge="{held} |= {other}",
         result="len({held})",
         copy="set({other})",
     )
+
+    def load(self, kept: set[Any]) -> set[Any]:
+        return {None if isinstance(value, float) and value != value else value for value in kept}
 
 
 class Quantile(FieldAggregate[float | None]):

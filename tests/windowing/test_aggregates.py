@@ -120,6 +120,20 @@ def test_what_is_saved_does_not_change_when_accumulators_do() -> None:
     assert kept == [1, ["a"]]
 
 
+@pytest.mark.parametrize("aggregate", [CountDistinct(), Aggregates(kinds=CountDistinct())])
+def test_nans_are_one_kind_whichever_objects_they_are(aggregate: Any) -> None:
+    kept = aggregate.create()
+    for value in (float("nan"), 1.5, float("nan"), None):
+        kept = aggregate.add(kept, value)
+    kept = pickle.loads(pickle.dumps(kept))  # as on disk
+    kept = aggregate.load(JsonCodec().decode(JsonCodec().encode(aggregate.save(kept))))
+    kept = aggregate.add(kept, float("nan"))
+    assert aggregate.result(aggregate.merge(kept, aggregate.add(aggregate.create(), float("nan")))) in (
+        2,
+        {"kinds": 2},
+    )
+
+
 def test_a_subclass_of_a_built_in_one_is_called_not_written_out() -> None:
     class Twice(Sum):
         def add(self, accumulator: Any, value: Any) -> Any:
