@@ -25,6 +25,7 @@ __all__ = (
     "duration_ms",
     "duration_seconds",
     "element_type",
+    "flag",
     "function",
     "instant_ms",
     "is_async_function",
@@ -124,9 +125,15 @@ def count(name: str, value: object, *, least: int = 1) -> int:
 
 def real_number(name: str, value: object, expected: str, fits: Callable[[float], bool]) -> float:
     """`value` as a number for which `fits` is true; `expected` says which those are."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not fits(float(value)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise refuse(name, expected, value)
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.nan  # of which nothing is true
+    if not fits(number):
+        raise refuse(name, expected, value)
+    return number
 
 
 def text(name: str, value: object) -> str:
@@ -135,6 +142,13 @@ def text(name: str, value: object) -> str:
         raise refuse(name, "a non-empty text", value)
     if not value.isprintable():
         raise refuse(name, "a text of printable characters", value)
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """`value`, which must be True or False: of texts such as "false", each would count as true."""
+    if not isinstance(value, bool):
+        raise refuse(name, "True or False", value)
     return value
 
 

@@ -19,6 +19,7 @@ from asyncstream.validation import (
     choice,
     count,
     duration_seconds,
+    function,
     is_async_function,
     refuse,
     selector,
@@ -160,6 +161,8 @@ class AsyncWaitSettings:
             choice("on_timeout", self.on_timeout, ("fail", "skip", "route"))
         elif is_async_function(self.on_timeout):
             raise refuse("on_timeout", "a plain function", self.on_timeout, "there is no time left to wait")
+        else:
+            function("on_timeout", self.on_timeout, yields=self.flat)
         on_error_choice(self.on_error)
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))

@@ -125,7 +125,7 @@ class Checkpoints:
         choice("on_held", self.on_held, ("refuse", "wait"))
         duration_seconds("lease", self.lease)
         choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))
-        if isinstance(self.allow_dropped, str):
+        if isinstance(self.allow_dropped, str) or not isinstance(self.allow_dropped, Iterable):
             raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
         if not isinstance(self.migrate, Mapping):
             raise refuse("migrate", "functions by the names of steps", self.migrate)

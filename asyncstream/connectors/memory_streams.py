@@ -17,7 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from asyncstream.connectors.base import Sink, Source, SourceBatch
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError
-from asyncstream.validation import count, refuse
+from asyncstream.validation import count, flag, refuse
 
 __all__ = ("MemoryStreamSink", "MemoryStreamSource")
 
@@ -126,10 +126,8 @@ class MemoryStreamSink(Sink[T], Generic[T]):
     def __init__(self, stream: MemoryObjectSendStream[T], *, close: bool = True) -> None:
         if not isinstance(stream, MemoryObjectSendStream):
             raise refuse("stream", "the sending end of an anyio memory stream", stream)
-        if not isinstance(close, bool):
-            raise refuse("close", "True or False", close)
         self._stream = stream
-        self._closes = close
+        self._closes = flag("close", close)
         self._own: MemoryObjectSendStream[T] | None = None
         self._taken = 0
 

@@ -13,7 +13,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.carrying import Fetching
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, count
+from asyncstream.validation import choice, count, flag
 
 __all__ = ("GONE", "MessageSource")
 
@@ -39,7 +39,7 @@ class MessageSource(Source[T], Generic[T, M]):
 
     def __init__(self, on_malformed: str, ends: bool, batch: int) -> None:
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        self._ends = ends
+        self._ends = flag("ends", ends)
         self._batch = count("batch", batch)
         self._fetching: Fetching[Sequence[M]] = Fetching(self._fetch)
         self._failure: SourceError | None = None

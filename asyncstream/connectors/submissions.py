@@ -13,7 +13,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.operators.journey import Journey
-from asyncstream.validation import count, refuse, text
+from asyncstream.validation import count, flag, refuse, text
 
 __all__ = ("Submissions",)
 
@@ -108,8 +108,8 @@ class Submissions(Source[T], Generic[T]):
         """
         if id is not None and len(text("id", id)) > _LONGEST_ID:
             raise refuse("id", f"a text of at most {_LONGEST_ID} characters", id)
-        if durable is not None and not isinstance(durable, bool):
-            raise refuse("durable", "True or False", durable)
+        if durable is not None:
+            flag("durable", durable)
         if self.inbox is None and (durable or id is not None):
             raise PipelineError(
                 f"{'durable=True' if durable else 'id='} needs an inbox to keep elements in: "

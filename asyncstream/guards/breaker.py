@@ -22,7 +22,7 @@ from enum import Enum
 
 from asyncstream.guards.guard import EARLY, loop_time
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
-from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
+from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("SLICES", "Breaker", "CircuitState")
 
@@ -77,7 +77,7 @@ class Breaker:
         self._failures = None if failures is None else count("failures", failures)
         self._open_for = duration_seconds("open_for", open_for)
         self._probes = count("probes", probes)
-        self._on = on
+        self._on = function("on", on)
         self.is_closed = True
         """Whether calls go through freely."""
         self._is_open = False

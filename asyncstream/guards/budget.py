@@ -23,7 +23,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import Background
 from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
-from asyncstream.validation import Duration, duration_ms, refuse
+from asyncstream.validation import Duration, duration_ms, real_number, refuse
 
 __all__ = ("Budget", "Reservation", "costs")
 
@@ -87,6 +87,8 @@ class Budget:
         self._per_ms = None if per is None else duration_ms("per", per)
         if scope is not None and not isinstance(scope, SharedLimit):
             raise refuse("scope", "a SharedLimit", scope)
+        if clock is not None and not callable(getattr(clock, "now_ms", None)):
+            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         self.scope = scope
         self._clock = clock or SystemClock()
         self.waited = 0
@@ -356,9 +358,7 @@ class Budget:
 
 
 def _amount(unit: str, limit: object) -> float:
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < float("inf"):
-        raise refuse(unit, "a number of at least 0", limit)
-    return float(limit)
+    return real_number(unit, limit, "a number of at least 0", lambda number: 0 <= number < float("inf"))
 
 
 def costs(budget: Budget, what: str, found: Any) -> Cost:

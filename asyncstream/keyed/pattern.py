@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
-from asyncstream.validation import Duration, count, duration_ms, function, refuse, selector, text
+from asyncstream.validation import Duration, count, duration_ms, flag, function, refuse, selector, text
 
 __all__ = ("Given", "Match", "Pattern", "Stage")
 
@@ -143,7 +143,7 @@ class Pattern(Generic[T]):
         last = self.stages[-1]
         if (last.least, last.most) != (1, 1):
             raise PipelineError(f"stage {last.name!r} has been told how many elements it takes; say it once")
-        last = replace(last, least=least, most=most, consecutive=consecutive)
+        last = replace(last, least=least, most=most, consecutive=flag("consecutive", consecutive))
         return replace(self, stages=(*self.stages[:-1], last))
 
 

@@ -6,7 +6,6 @@ Two keyed streams, waiting to be told which of their elements belong together.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
@@ -22,10 +21,10 @@ from asyncstream.joins import (
 )
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.connected import check_together
-from asyncstream.pipeline.keyed import described
+from asyncstream.pipeline.keyed import described, shown_ms
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
-from asyncstream.validation import Duration, choice, duration_ms, refuse, signed_ms
+from asyncstream.validation import Duration, choice, duration_ms, flag, signed_ms
 from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
 __all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "as_of", "bounds_ms")
@@ -94,7 +93,7 @@ class _Two:
             "window": described(assigner),
             "trigger": described(trigger),
             "evictor": described(evictor),
-            "allowed_lateness": timedelta(milliseconds=lateness_ms) if lateness_ms else None,
+            "allowed_lateness": shown_ms(lateness_ms) or None,
         }
         spec = WindowJoinSpec(self._key_of, plan, made)
         return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
@@ -192,9 +191,7 @@ class CoGroup(_Two, Generic[L, R]):
 def as_of(events: Stream[L] | Any, versions: Stream[R], latest: bool, name: str | None) -> AsOf[L, R]:
     """What `events.as_of(versions)` gives."""
     two = _Two("as_of", events, versions)
-    if not isinstance(latest, bool):
-        raise refuse("latest", "True or False", latest)
-    spec = AsOfSpec(two._key_of, latest)
+    spec = AsOfSpec(two._key_of, flag("latest", latest))
     details = {"latest": True} if latest else {}
     return AsOf(events._graph, events._step("as_of", name, spec, details, two._outputs))
 

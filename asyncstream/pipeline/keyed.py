@@ -43,6 +43,7 @@ __all__ = (
     "WindowedStream",
     "described",
     "policy_step",
+    "shown_ms",
 )
 
 T = TypeVar("T")
@@ -200,12 +201,11 @@ class WindowedStream(Generic[K, T]):
         process: ProcessWindowFunction[Any] | None,
     ) -> WindowResults[Any]:
         plan = replace(self._plan, aggregate=aggregate, process=process)
-        lateness = timedelta(milliseconds=plan.allowed_lateness_ms) if plan.allowed_lateness_ms else None
         details = {
             "window": described(plan.assigner),
             "trigger": described(plan.trigger),
             "evictor": described(plan.evictor),
-            "allowed_lateness": lateness,
+            "allowed_lateness": shown_ms(plan.allowed_lateness_ms) or None,
         }
         own = () if process is None else process.sides
         output = self._stream._step(kind, name, WindowSpec(self._key_by, plan), details)
@@ -250,6 +250,11 @@ def policy_step(
     return PolicyResults(stream._graph, output, (spec.settings.late, SKIPPED, EXPIRED))
 
 
+def shown_ms(length_ms: int) -> timedelta:
+    """A length of time as plans show it; one that no timedelta holds as the longest that there is."""
+    return timedelta(milliseconds=min(length_ms, timedelta.max // timedelta(milliseconds=1)))
+
+
 def described(setting: object) -> object:
     """An assigner, trigger or evictor as plans show it: `TumblingWindows(size=1:00:00)`."""
     if not isinstance(setting, WindowAssigner | Trigger | Evictor):
@@ -261,7 +266,7 @@ def described(setting: object) -> object:
         elif not value or isinstance(value, bool) or name.startswith("_"):
             continue
         elif name.endswith("_ms"):
-            parts.append(f"{name.removesuffix('_ms')}={timedelta(milliseconds=value)}")
+            parts.append(f"{name.removesuffix('_ms')}={shown_ms(value)}")
         else:
             parts.append(f"{name}={described(value)}")
     return f"{type(setting).__name__}({', '.join(parts)})"

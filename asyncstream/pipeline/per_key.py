@@ -31,7 +31,17 @@ from asyncstream.operators.spec import Spec
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.plan import Graph, Output
 from asyncstream.state import TimeToLive
-from asyncstream.validation import Duration, Fields, choice, count, duration_ms, function, refuse, selector
+from asyncstream.validation import (
+    Duration,
+    Fields,
+    choice,
+    count,
+    duration_ms,
+    flag,
+    function,
+    refuse,
+    selector,
+)
 
 __all__ = ("KeyedResults", "PatternMatches", "PerKey")
 
@@ -170,12 +180,12 @@ class PerKey(Stream[T], Generic[K, T]):
         """
         n, skip = count("n", n), count("skip", skip, least=0)
         log = change_log(changes, ("all", "upserts"))
-        if ranked and log is None:
+        if flag("ranked", ranked) and log is None:
             raise refuse("ranked", "changes= with it", ranked, "a Ranking holds rows in the order of ranks")
         choice("order", order, ("descending", "ascending"))
         ranks = Ranks(selector("by", by), order, skip + 1, skip + n)
         lives = None if ttl is None else _time_to_live("ttl", ttl)
-        spec = TopSpec(self._key_by, ranks, lives, log, ranked, retracts)
+        spec = TopSpec(self._key_by, ranks, lives, log, ranked, flag("retracts", retracts))
         details = {"n": n, "by": by, "order": order, "skip": skip or None, "ttl": ttl, "changes": changes}
         return self._results("top", name, spec, details)
 

@@ -35,14 +35,7 @@ from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import StateBackend
-from asyncstream.validation import (
-    Duration,
-    choice,
-    duration_seconds,
-    element_type,
-    refuse,
-    text,
-)
+from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -165,6 +158,9 @@ class Pipeline:
         Raises:
             PipelineError: if there is no such source or sink.
         """
+        for name, ends in (("sources", sources), ("sinks", sinks)):
+            if ends is not None and not isinstance(ends, Mapping) and not (ends is sinks and callable(ends)):
+                raise refuse(name, "what to use instead, by the names of steps", ends)
         if callable(sinks):
             sinks = {
                 step.name: sinks(step.name, step.sink)
@@ -229,7 +225,7 @@ class Pipeline:
             checkpoints=None if checkpoints is None else checkpoints_of("checkpoints", checkpoints),
             state=state,
             name=self.name,
-            cancel_body=cancel_body,
+            cancel_body=flag("cancel_body", cancel_body),
             open_seconds=open_seconds,
             patience=patience,
         )
@@ -421,6 +417,7 @@ class Pipeline:
             checkpoints: end the text with what `guarantees` says.
         """
         choice("format", format, ("text", "mermaid"))
+        flag("checkpoints", checkpoints)
         if format == "mermaid":
             return as_mermaid(self._graph)
         return as_text(self._graph, self.name, checkpoints=checkpoints)
@@ -436,7 +433,7 @@ class Pipeline:
 
 def _loop_factory(uvloop: bool) -> Callable[[], Any] | None:
     """What makes event loops; None: asyncio's own."""
-    if not uvloop:
+    if not flag("uvloop", uvloop):
         return None
     try:
         import uvloop as library

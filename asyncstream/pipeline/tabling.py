@@ -13,7 +13,7 @@ from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLook
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Output
-from asyncstream.validation import Duration, Fields, choice, function, refuse, selector
+from asyncstream.validation import Duration, Fields, choice, function, is_async_function, refuse, selector
 
 if TYPE_CHECKING:
     from asyncstream.keyed import By, Change, Changes, Keep
@@ -134,7 +134,7 @@ class Tabling(Generic[T]):
         if into is not None:
             function("into", into)
         joined = Joined(key_by, into, choice("how", how, ("left", "inner")), missing is not None)
-        if missing is not None and not isinstance(missing, AsyncFunction) and not callable(missing):
+        if not (missing is None or isinstance(missing, AsyncFunction) or is_async_function(missing)):
             raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)
         spec, shown, outputs = _spec_of(stream, table, joined)
         details = {"table": shown, "on": on, "into": into, "how": how}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from asyncstream.validation import Duration, choice, duration_ms, refuse
+from asyncstream.validation import Duration, choice, duration_ms, function, refuse
 
 __all__ = (
     "Aggregation",
@@ -152,6 +152,10 @@ class ReducingDescriptor(StateDescriptor, Generic[T]):
 
     reduce: Callable[[T, T], T]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        function(f"reduce of state {self.name!r}", self.reduce)
+
 
 @dataclass(frozen=True)
 class AggregatingDescriptor(StateDescriptor, Generic[In, Out]):
@@ -165,3 +169,10 @@ class AggregatingDescriptor(StateDescriptor, Generic[In, Out]):
     """
 
     aggregation: Aggregation[In, Out]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for method in ("create", "add", "merge", "result"):
+            if isinstance(self.aggregation, type) or not callable(getattr(self.aggregation, method, None)):
+                expected = "an object with create, add, merge and result"
+                raise refuse(f"aggregation of state {self.name!r}", expected, self.aggregation)

@@ -9,13 +9,14 @@ speed. Sliding windows are assigned newest first, cumulative ones oldest first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.state.schema import attributes
-from asyncstream.validation import Duration, duration_ms, refuse
+from asyncstream.validation import Duration, duration_ms, flag, refuse
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -108,7 +109,7 @@ class TumblingWindows(_AlignedWindows):
         super().__init__(time)
         self.size_ms = duration_ms("size", size)
         self.offset_ms = _offset_ms(offset, self.size_ms)
-        self.stagger = stagger
+        self.stagger = flag("stagger", stagger)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         start = time_ms - (time_ms - self.offset_ms) % self.size_ms
@@ -117,11 +118,10 @@ class TumblingWindows(_AlignedWindows):
     def anchored(self, now_ms: int) -> WindowAssigner:
         if not self.stagger:
             return self
-        offset_ms = (self.offset_ms + now_ms % self.size_ms) % self.size_ms
-        time: TimeKind = "event" if self.event_time else "processing"
-        return TumblingWindows(
-            timedelta(milliseconds=self.size_ms), offset=timedelta(milliseconds=offset_ms), time=time
-        )
+        anchored = copy(self)
+        anchored.offset_ms = (self.offset_ms + now_ms % self.size_ms) % self.size_ms
+        anchored.stagger = False
+        return anchored
 
 
 class SlidingWindows(_AlignedWindows):
@@ -243,7 +243,7 @@ class GlobalWindows(WindowAssigner):
     event_time = False  # never late, not even at the end of time
 
     def __init__(self, *, fire_at_end: bool = False) -> None:
-        self.fire_at_end = fire_at_end
+        self.fire_at_end = flag("fire_at_end", fire_at_end)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         return (GLOBAL_WINDOW,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncstream.state import ValueDescriptor
-from asyncstream.validation import Duration, duration_ms, plain_methods, refuse
+from asyncstream.validation import Duration, duration_ms, flag, plain_methods, refuse
 from asyncstream.windowing.triggers import (
     CONTINUE,
     FIRE,
@@ -78,8 +78,8 @@ class ProcessingTimeoutTrigger(Trigger):
     ) -> None:
         self.of = _trigger("of", of)
         self.interval_ms = duration_ms("interval", interval)
-        self.reset_on_record = reset_on_record
-        self.clear_on_timeout = clear_on_timeout
+        self.reset_on_record = flag("reset_on_record", reset_on_record)
+        self.clear_on_timeout = flag("clear_on_timeout", clear_on_timeout)
         self._timeout = ValueDescriptor[int]("timeout")
 
     def on_element(

@@ -39,7 +39,7 @@ from asyncstream.connectors.lines import (
 )
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, count
+from asyncstream.validation import choice, count, flag
 
 __all__ = ("END", "NOTHING", "JsonLinesSource", "LineSource", "Options")
 
@@ -81,7 +81,7 @@ class LineSource(FileSource[T]):
     ) -> None:
         super().__init__(path)
         self._compression = compression_of(compression, self._path)
-        self._complete = choice("complete", complete, (True, False))
+        self._complete = flag("complete", complete)
         self._starts_over = choice("if_changed", if_changed, ("fail", "start_over")) == "start_over"
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._batch = count("batch", batch)

@@ -32,7 +32,7 @@ from asyncstream.guards import (
 )
 from asyncstream.operators.call_context import current_key
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
+from asyncstream.validation import Duration, choice, count, duration_seconds, flag, function, refuse
 
 __all__ = ("METHODS", "HttpLookup")
 
@@ -130,10 +130,15 @@ class HttpLookup(AsyncFunction[Any, Any]):
         max_bytes: int = 10 * 2**20,
         cookies: bool = False,
     ) -> None:
-        self._url: Callable[[Any], URL | str] = template(url) if isinstance(url, str) else url
-        if not callable(self._url):
+        if not isinstance(url, str) and not callable(url):
             raise refuse("url", "a template or a function of the element", url)
-        self._merge = merge
+        self._url: Callable[[Any], URL | str] = (
+            template(url) if isinstance(url, str) else function("url", url)
+        )
+        self._merge = None if merge is None else function("merge", merge)
+        for name, options in (("retry_options", retry_options), ("cache_options", cache_options)):
+            if options is not None and not isinstance(options, Mapping):
+                raise refuse(name, "options by name", options)
         self._method = choice("method", method, METHODS)
         if json is not None and data is not None:
             raise refuse("json and data", "one of them", "both")
@@ -143,7 +148,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
         self._headers = {} if headers is None or callable(headers) else _checked_headers(headers)
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)
-        self._cookies = choice("cookies", cookies, (False, True))
+        self._cookies = flag("cookies", cookies)
         self._concurrency = count("concurrency", concurrency)
         self._timeout = duration_seconds("timeout", timeout)
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
@@ -160,10 +165,10 @@ class HttpLookup(AsyncFunction[Any, Any]):
         if count("attempts", attempts) > 1:
             ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
         if cache_ttl is not None:
-            options = dict(cache_options or {})
-            if options.get("store") is not None:  # what a request is tells it from those of other lookups
-                options = {"key": _identity, "name": method} | options
-            ask = cached(single_flight(ask), ttl=cache_ttl, **options)
+            kept = dict(cache_options or {})
+            if kept.get("store") is not None:  # what a request is tells it from those of other lookups
+                kept = {"key": _identity, "name": method} | kept
+            ask = cached(single_flight(ask), ttl=cache_ttl, **kept)
         self.guards = ask if isinstance(ask, Guard) else None
         """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask

@@ -22,7 +22,7 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.urls import shown
 from asyncstream.errors import SourceError
-from asyncstream.validation import Duration, choice, count, duration_seconds
+from asyncstream.validation import Duration, choice, count, duration_seconds, flag
 
 __all__ = ("EventParser", "ServerSentEvent", "SseSource")
 
@@ -157,7 +157,7 @@ class SseSource(ConnectedSource[Any]):
         super().__init__(url, ("http", "https"), Connection(**options))
         self._decode: Any = None if decode is None else decoder(decode)
         self._takes_event = callable(decode)
-        self._replays = choice("replays", replays, (True, False))
+        self._replays = flag("replays", replays)
         self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
         self._idle_timeout = None if idle_timeout is None else duration_seconds("idle_timeout", idle_timeout)
         self._limit = count("max_event_bytes", max_event_bytes)

@@ -39,7 +39,10 @@ def template(text: str) -> Callable[[Any], URL]:
         raise refuse("url", "a template such as 'http://api/planes/{tailnum}'", text) from error
     if any(spec or conversion for _, _, spec, conversion in pieces):
         raise refuse("url", "a template whose fields are plain names", text)
-    parts = [(quote(literal, safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
+    try:
+        parts = [(quote(literal, safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
+    except UnicodeEncodeError as error:
+        raise refuse("url", "a template that can be encoded", text) from error
 
     own = _segments("".join(literal + ("x" if field is not None else "") for literal, field in parts))
 

@@ -4,7 +4,7 @@ Clients of Kafka: how they are made, and what their errors mean in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +25,8 @@ def addresses(value: str | Sequence[str]) -> list[str]:
     Raises:
         PipelineError: if it is something else, or empty.
     """
-    found = value.split(",") if isinstance(value, str) else list(value)
+    given = value.split(",") if isinstance(value, str) else value
+    found = list(given) if isinstance(given, Iterable) else []
     if not found or not all(isinstance(one, str) and one.strip() for one in found):
         raise refuse("bootstrap_servers", "'host:port', or a list of these", value)
     return [one.strip() for one in found]

@@ -16,7 +16,7 @@ from asyncstream.connectors.kafka.records import KafkaRecord, headers_of
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, UserFunctionError, describe_error, safe_repr
-from asyncstream.validation import choice, function, text
+from asyncstream.validation import flag, function, text
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -95,7 +95,7 @@ class KafkaWriter:
         self._key = None if key is None else function("key", key)
         self._headers = None if headers is None else function("headers", headers)
         self._partition = None if partition is None else function("partition", partition)
-        self._timestamps = choice("timestamps", timestamps, (True, False))
+        self._timestamps = flag("timestamps", timestamps)
         self._options = check_options(client, "AIOKafkaProducer", _OURS)
         from aiokafka.errors import MessageSizeTooLargeError
 
@@ -225,7 +225,7 @@ class KafkaSink(Sink[Any]):
         self._writer = KafkaWriter(
             topic, bootstrap_servers, value, key, headers, partition, timestamps, client
         )
-        self._idempotent = choice("idempotent", idempotent, (True, False))
+        self._idempotent = flag("idempotent", idempotent)
         self._producer: AIOKafkaProducer | None = None
         self._sent: list[asyncio.Future[Any]] = []
 

@@ -21,7 +21,7 @@ from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
-from asyncstream.validation import Duration, choice, count, duration_seconds, refuse, text
+from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -99,7 +99,7 @@ class KafkaSource(Source[Any]):
             raise refuse("topics", "one or more different names", topics)
         self._servers = addresses(bootstrap_servers)
         self._decode = decoder(value, "value")
-        self._records = choice("records", records, (True, False))
+        self._records = flag("records", records)
         self._chosen = None if partitions is None else _chosen(partitions, self._topics)
         self._group = None if group is None else text("group", group)
         self.hands_over = group is not None
@@ -110,7 +110,7 @@ class KafkaSource(Source[Any]):
             )
         self._handover = Handover(duration_seconds("handover", handover))
         self._start = choice("start", start, ("earliest", "latest"))
-        self._stops = choice("stop_at_end", stop_at_end, (True, False))
+        self._stops = flag("stop_at_end", stop_at_end)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._isolation = choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         self._batch = count("batch", batch)

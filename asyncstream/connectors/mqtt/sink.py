@@ -16,7 +16,7 @@ from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, describe_error
-from asyncstream.validation import choice, function, text
+from asyncstream.validation import flag, function, text
 
 if TYPE_CHECKING:
     import ssl
@@ -57,7 +57,7 @@ class MqttSink(Sink[Any]):
         where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
         self._what = f"{where} of {self._address}"
         self._encode = encoder(encode, default)
-        self._retain = choice("retain", retain, (True, False))
+        self._retain = flag("retain", retain)
         self._connection: Connection | None = None
         self._taken = 0
 

@@ -16,7 +16,7 @@ from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, un
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of, check_tls
 from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.errors import SourceError, describe_error
-from asyncstream.validation import Duration, choice, count, duration_seconds, refuse, text
+from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
 
 if TYPE_CHECKING:
     import ssl
@@ -89,7 +89,7 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
         self._what = f"{', '.join(map(repr, self._topics))} of {self._address}"
         self._client_id = text("client_id", client_id)
         self._decode = decoder(decode)
-        self._with_topics = choice("messages", messages, (True, False))
+        self._with_topics = flag("messages", messages)
         self._session = max(1, round(duration_seconds("session", session)))
         self._refuses_gaps = choice("if_forgotten", if_forgotten, ("refuse", "go_on")) == "refuse"
         self._most = count("unacknowledged", unacknowledged)

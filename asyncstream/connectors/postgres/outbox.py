@@ -32,7 +32,7 @@ from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.postgres.connection import Table, checked_url, columns_of, connect, place_of, why
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
-from asyncstream.validation import Duration, choice, count, duration_seconds, text
+from asyncstream.validation import Duration, choice, count, duration_seconds, flag, text
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
@@ -173,7 +173,7 @@ class PostgresOutbox(Source[T]):
         self._channel = None if channel is None else text("channel", channel)
         self._every = duration_seconds("every", every)
         self._dead_after = duration_seconds("dead_after", dead_after)
-        self._ends = ends
+        self._ends = flag("ends", ends)
         self._batch = count("batch", batch)
         self._connection: Connection | None = None
         self._listening: Connection | None = None

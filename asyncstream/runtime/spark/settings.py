@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncstream.checkpoint import Checkpoints
-from asyncstream.validation import count, refuse, text
+from asyncstream.validation import count, flag, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Observation
@@ -50,6 +50,7 @@ class PlanSettings:
             count("key_groups", self.key_groups)
         if self.partitions is not None:
             count("partitions", self.partitions)
+        flag("processing_time", self.processing_time)
         if isinstance(self.observe, str):
             text("observe", self.observe)
         elif self.observe is not None and type(self.observe).__name__ != "Observation":

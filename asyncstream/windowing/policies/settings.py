@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from asyncstream.state.schema import Schema, described
-from asyncstream.validation import Duration, choice, count, duration_ms, refuse
+from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
     EvictionPolicy,
@@ -114,7 +114,7 @@ def policy_settings(
         PipelineError: if an argument is wrong.
     """
     length_count, length_ms = _extent("length", length)
-    if tumbling and slide is not None:
+    if flag("tumbling", tumbling) and slide is not None:
         raise refuse("slide", "None with tumbling=True, whose slide is its length", slide)
     if tumbling:
         slide_count, slide_ms = length_count, length_ms

@@ -310,7 +310,7 @@ def test_job_reads_on_where_the_file_was_not_finished(tmp_path: Path) -> None:
 
 def test_wrong_arguments_are_refused_at_once() -> None:
     for make in (JsonLinesSource, CsvSource):
-        with pytest.raises(PipelineError, match="complete: expected one of True, False"):
+        with pytest.raises(PipelineError, match="complete: expected True or False"):
             make("in", complete="no")  # type: ignore[call-overload]
         with pytest.raises(PipelineError, match="if_changed: expected one of 'fail', 'start_over'"):
             make("in", if_changed="ignore")  # type: ignore[call-overload]

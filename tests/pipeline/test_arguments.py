@@ -1,0 +1,149 @@
+"""Arguments of one kind are refused alike wherever they are: flags, functions, figures, options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from operator import add
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    Count,
+    GlobalWindows,
+    MemoryStore,
+    Pattern,
+    Pipeline,
+    PipelineError,
+    TumblingWindows,
+)
+from asyncstream.connectors.http import HttpLookup
+from asyncstream.guards import Breaker, Budget
+from asyncstream.state import AggregatingDescriptor, ReducingDescriptor
+from asyncstream.windowing import CountTrigger, DeltaEvictor, DeltaTrigger, ProcessingTimeoutTrigger, Reduce
+
+
+async def fetch(value: int) -> int:
+    return value
+
+
+def started(**given: Any) -> object:
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+    return pipeline.start(**given)
+
+
+def keyed() -> Any:
+    timed = Pipeline().source([1]).event_time(int, AscendingTimestamps())
+    return timed.key_by(lambda value: value)
+
+
+def looked_up(missing: Any) -> object:
+    pipeline = Pipeline()
+    table = pipeline.source([1]).key_by(lambda value: value).as_table()
+    return pipeline.source([1]).lookup(table, int, missing=missing)
+
+
+FLAGS: dict[str, Callable[..., object]] = {
+    "stagger": lambda **flag: TumblingWindows(1, **flag),
+    "fire_at_end": lambda **flag: GlobalWindows(**flag),
+    "reset_on_record": lambda **flag: ProcessingTimeoutTrigger(CountTrigger(1), 1, **flag),
+    "clear_on_timeout": lambda **flag: ProcessingTimeoutTrigger(CountTrigger(1), 1, **flag),
+    "order_free": lambda **flag: Reduce(add, **flag),
+    "ranked": lambda **flag: keyed().top(1, int, changes="all", **flag),
+    "retracts": lambda **flag: keyed().top(1, int, **flag),
+    "consecutive": lambda **flag: Pattern.begin("one", bool).times(2, **flag),
+    "tumbling": lambda **flag: keyed().policy_window(length=3, **flag),
+    "cancel_body": started,
+    "uvloop": lambda **flag: Pipeline().run_blocking(**flag),
+    "checkpoints": lambda **flag: Pipeline().describe(**flag),
+    "cookies": lambda **flag: HttpLookup("http://api/{}", **flag),
+}
+
+
+@pytest.mark.parametrize("value", ["false", 0, None, []])
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_true_or_false(name: str, value: object) -> None:
+    with pytest.raises(PipelineError, match=f"{name}: expected True or False, got"):
+        FLAGS[name](**{name: value})
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "no number": (lambda: DeltaTrigger(lambda a, b: 0.0, math.nan), "threshold: expected a number, got nan"),
+    "no number to evict by": (
+        lambda: DeltaEvictor(lambda a, b: 0.0, math.nan),
+        "threshold: expected a number, got nan",
+    ),
+    "more than a float holds": (lambda: Breaker(failure_ratio=10**400), "failure_ratio: expected a number"),
+    "a budget of that": (lambda: Budget(calls=10**400), "calls: expected a number of at least 0"),
+    "what is a failure": (lambda: Breaker(on="all"), "on: expected a function, got 'all'"),  # type: ignore[arg-type]
+    "clock of a budget": (lambda: Budget(calls=1, clock=5), "clock: expected a Clock, got 5"),  # type: ignore[arg-type]
+    "reduce": (
+        lambda: ReducingDescriptor("total", None),  # type: ignore[arg-type]
+        "reduce of state 'total': expected a function, got None",
+    ),
+    "reduce that waits": (
+        lambda: ReducingDescriptor[int]("total", fetch),  # type: ignore[arg-type]
+        "reduce of state 'total': expected a plain function",
+    ),
+    "class of an aggregation": (
+        lambda: AggregatingDescriptor[Any, Any]("total", Count),  # type: ignore[arg-type]
+        "aggregation of state 'total': expected an object with create, add, merge and result",
+    ),
+    "sources by name": (
+        lambda: Pipeline().with_ends(sources=[1]),  # type: ignore[arg-type]
+        "sources: expected what to use instead, by the names of steps, got [1]",
+    ),
+    "sinks by name": (
+        lambda: Pipeline().with_ends(sinks=5),  # type: ignore[arg-type]
+        "sinks: expected what to use instead, by the names of steps, got 5",
+    ),
+    "a number of dropped steps": (
+        lambda: Checkpoints(store=MemoryStore(), allow_dropped=5),  # type: ignore[arg-type]
+        "allow_dropped: expected names of steps, as a list, got 5",
+    ),
+    "a plain function for what is missing": (
+        lambda: looked_up(lambda value: value),
+        "missing: expected an async def of one element, or an AsyncFunction",
+    ),
+    "results one by one when it is late": (
+        lambda: Pipeline().source([1]).async_map(fetch, timeout=1, on_timeout=lambda value: (yield)),
+        "on_timeout: expected a function that returns",
+    ),
+    "an URL that waits": (
+        lambda: HttpLookup(fetch),  # type: ignore[arg-type]
+        "url: expected a plain function",
+    ),
+    "an URL that has no bytes": (lambda: HttpLookup("http://\ud800/{}"), "url: expected a template that"),
+    "options of attempts": (
+        lambda: HttpLookup("http://api/{}", retry_options=[1]),  # type: ignore[arg-type]
+        "retry_options: expected options by name, got [1]",
+    ),
+    "what is merged": (
+        lambda: HttpLookup("http://api/{}", merge="both"),  # type: ignore[arg-type]
+        "merge: expected a function, got 'both'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_work_is_refused_in_words(case: str) -> None:
+    build, message = WRONG[case]
+    with pytest.raises(PipelineError) as caught:
+        build()
+    assert message in str(caught.value)
+
+
+def test_windows_may_be_longer_than_any_timedelta() -> None:
+    pipeline = Pipeline()
+    timed = pipeline.source([1]).event_time(int, AscendingTimestamps())
+    windows = timed.window_all(TumblingWindows(timedelta.max, stagger=True)).allowed_lateness(timedelta.max)
+    found: list[Any] = []
+    windows.aggregate(Count()).to(found)
+    assert "allowed_lateness=999999999 days" in pipeline.describe()
+    pipeline.run_blocking()
+    assert [result.value for result in found] == [1]
