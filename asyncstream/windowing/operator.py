@@ -409,7 +409,7 @@ class WindowOperator(TimedOperator, WindowStep):
         cleanup_ms = self._cleanup_ms(window)
         if timestamp == cleanup_ms or (timestamp > cleanup_ms and self._has_contents(place, key)):
             self._clean_up(key, window, place)
-        elif timestamp == window.max_timestamp and window is not GLOBAL_WINDOW:
+        elif window.max_timestamp <= timestamp < cleanup_ms and window is not GLOBAL_WINDOW:
             self._register(cleanup_ms, key, window)
 
     def _cleanup_ms(self, window: Window) -> int:
