@@ -5,7 +5,7 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -149,7 +149,7 @@ class History:
         self._rely_on(info.stored)
         return found
 
-    async def chunks(self, part: Part) -> list[bytes]:
+    async def chunks(self, part: Part) -> Iterator[bytes]:
         """Those of a part, which may be read for that. Raises as `read_part`."""
         if part.data is not None or part.stored is None:
             return part.chunks_in()

@@ -179,15 +179,14 @@ class Part:
         """The name under which the store keeps it; None: it lies in the manifest."""
         return self.info.stored
 
-    def chunks_in(self, data: bytes | None = None) -> list[bytes]:
-        """Its chunks, of the bytes that are here, or of these."""
+    def chunks_in(self, data: bytes | None = None) -> Iterator[bytes]:
+        """Its chunks, of the bytes that are here, or of these; each is copied when it is asked for."""
         data = self.data if data is None else data
         assert data is not None
-        found, at = [], 0
+        at = 0
         for size in self.info.chunks:
-            found.append(data[at : at + size])
+            yield data[at : at + size]
             at += size
-        return found
 
     def without_data(self) -> Part:
         """The same, without bytes that the store has."""

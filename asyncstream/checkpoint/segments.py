@@ -18,7 +18,7 @@ lets the event loop run in between, and a restore goes from one to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -46,6 +46,9 @@ CHANGES: Final = "changes"
 
 CHUNK: Final = 1_000
 """Rows that are encoded in one go."""
+
+SHELVES: Final = 16
+"""Dicts that share keys by their hashes: to let one of a million grow holds the event loop."""
 
 
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
@@ -137,7 +140,7 @@ class Decoder:
         self._about: Any = None
         self._tables: dict[str, Table] = {}
         # the tables of a step have the same keys, each of which is to stand in memory once
-        self._known: dict[str, str] = {}
+        self._known: list[dict[str, str]] = [{} for _ in range(SHELVES)]
 
     def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
         """
@@ -187,12 +190,12 @@ def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
     return state.snapshot() if isinstance(state, Kept) else state
 
 
-def _apply(table: Table, data: bytes, codec: Codec, known: dict[str, str]) -> None:
+def _apply(table: Table, data: bytes, codec: Codec, known: Sequence[dict[str, str]]) -> None:
     """
     Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young.
 
     Args:
-        known: text that may be part of keys, by itself; grows.
+        known: text that may be part of keys, by itself, in the dict of its hash; grows.
     """
     kind, entries = codec.decode(data)
     if kind == "dropped":
@@ -204,14 +207,17 @@ def _apply(table: Table, data: bytes, codec: Codec, known: dict[str, str]) -> No
             [(_hashable(space), _hashable(key), value) for space, rows in entries for key, value in rows]
         )
     else:
-        one_of = known.setdefault
+        count = len(known)
         for namespace, rows in entries:
             for row in rows:
                 key = row[0]
                 if type(key) is str:
-                    row[0] = one_of(key, key)
+                    row[0] = known[hash(key) % count].setdefault(key, key)
                 elif type(key) is list:
-                    row[0] = tuple(one_of(part, part) if type(part) is str else part for part in key)
+                    row[0] = tuple(
+                        known[hash(part) % count].setdefault(part, part) if type(part) is str else part
+                        for part in key
+                    )
             table.load_rows(_hashable(namespace), rows)
 
 
@@ -236,7 +242,7 @@ class Compaction:
             CodecError: if a value cannot be read any more.
         """
         for chunk in chunks:
-            _apply(self._table, chunk, self._codec, {})
+            _apply(self._table, chunk, self._codec, ({},))
             yield
 
     def chunks(self) -> Iterator[bytes]:

@@ -364,18 +364,33 @@ class Table(Generations):
             else:
                 for namespace in list(kept._old.namespaces()):
                     rows = kept._old.of(namespace)
-                    keys = iter(list(rows))
-                    # what was taken goes at once: to free all of it together takes long
-                    while some := [(load_key(key), load(rows.pop(key))) for key in islice(keys, SLICE)]:
-                        self.load_rows(namespace_of(namespace), some)
-                        yield
                     kept._old.drop(namespace)
+                    yield from self._loading(namespace_of(namespace), rows)
             for namespace, young in kept.young.items():
                 self.rows(namespace_of(namespace)).update(
                     (load_key(key), load(value)) for key, value in young.items()
                 )
         kept.keep_old_in(MemoryRows())
         kept.young = {}
+
+    def _loading(self, namespace: Hashable, saved: Rows) -> Iterator[None]:
+        """Have rows of a namespace that has none, as they are saved, in slices; they are given away."""
+        load, load_key = self.load, self.load_key
+        if load_key is same and self._remote is None:
+            # in place: to let another dict grow to a million holds the event loop
+            keys = iter(saved)
+            while some := list(islice(keys, SLICE)):
+                for key in some:
+                    saved[key] = load(saved[key])
+                yield
+            self._old.adopt(namespace, saved)
+            self.has_older = True
+        else:
+            keys = iter(list(saved))
+            # what was taken goes at once: to free all of it together takes long
+            while rows := [(load_key(key), load(saved.pop(key))) for key in islice(keys, SLICE)]:
+                self.load_rows(namespace, rows)
+                yield
 
     def clear(self) -> None:
         """Have nothing, as if nothing had ever been kept."""

@@ -11,7 +11,8 @@ import pytest
 from asyncstream.clock import ManualClock
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
-from asyncstream.state import TimeToLive, ValueDescriptor
+from asyncstream.state import Table, TimeToLive, ValueDescriptor
+from asyncstream.state.rows import same
 from asyncstream.windowing import Count, SessionWindows, WindowPlan, window_operator
 from tests.operators.recorder import Recorder
 
@@ -82,6 +83,18 @@ def test_it_is_found_out_in_slices(make: Callable[[], Operator]) -> None:
     after.restore(before.snapshot())
     assert sum(1 for _ in after.tables._tell_restored()) >= 10
     assert after.due_ms() == before.due_ms()
+
+
+def test_values_are_loaded_in_the_dict_in_which_they_are_and_keys_in_another() -> None:
+    """To let one of a million rows grow holds the event loop."""
+    for load_key, is_same in ((same, True), (str, False)):
+        kept, table = Table("t"), Table("t", load=str, load_key=load_key)
+        kept.load_rows((0, 9), [(number, number) for number in range(5_000)])
+        rows = kept._old.of((0, 9))
+        assert sum(1 for _ in table.take_over(kept)) == 3
+        assert (table._old.of((0, 9)) is rows) is is_same
+        assert list(table.items()) == [((0, 9), load_key(number), str(number)) for number in range(5_000)]
+        assert not len(kept)
 
 
 @pytest.mark.parametrize("make", [process, sessions])

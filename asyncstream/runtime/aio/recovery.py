@@ -14,7 +14,7 @@ still finds, and they forget only what no checkpoint needs that the store still 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -247,7 +247,7 @@ async def _find(
     return answers
 
 
-def _fed(decoder: Decoder, part: Part, chunks: list[bytes]) -> Iterator[None]:
+def _fed(decoder: Decoder, part: Part, chunks: Iterable[bytes]) -> Iterator[None]:
     for chunk in chunks:
         decoder.feed(part.path, chunk)
         yield
