@@ -13,8 +13,17 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from asyncstream.errors import PipelineError
+from asyncstream.validation import refuse
 
-__all__ = ("Clock", "ManualClock", "MovableClock", "SystemClock", "epoch_seconds", "monotonic_seconds")
+__all__ = (
+    "Clock",
+    "ManualClock",
+    "MovableClock",
+    "SystemClock",
+    "checked_clock",
+    "epoch_seconds",
+    "monotonic_seconds",
+)
 
 epoch_seconds: Final[Callable[[], float]] = time.time
 """What the machine's clock shows, which may have been set back; for those who ask for every element."""
@@ -29,6 +38,13 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never smaller than an answer given before."""
+
+
+def checked_clock(clock: Clock | None) -> Clock | None:
+    """`clock`, which must be one, or None for the machine's."""
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
+    return clock
 
 
 @runtime_checkable

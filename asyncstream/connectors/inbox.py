@@ -36,7 +36,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
-from asyncstream.clock import Clock, SystemClock
+from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
@@ -89,12 +89,10 @@ class Inbox:
     ) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise refuse("path", "the path of a database file", path)
-        if clock is not None and not callable(getattr(clock, "now_ms", None)):
-            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         self.path: Final = str(os.fspath(path))
         self.remember_ms: Final = duration_ms("remember", remember)
         self.codec: Final = values_codec(codec, types)
-        self.clock: Final = clock or SystemClock()
+        self.clock: Final = checked_clock(clock) or SystemClock()
 
     def __repr__(self) -> str:
         return f"Inbox({self.path!r})"

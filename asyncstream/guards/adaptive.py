@@ -28,7 +28,7 @@ from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
 from asyncstream.operators.whereabouts import LIMITED
-from asyncstream.validation import Duration, choice, count, duration_seconds, real_number, refuse
+from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
 
@@ -226,6 +226,8 @@ class AdaptiveConcurrency(Guard[In, Out]):
         scope: SharedLimit | None = None,
     ) -> None:
         super().__init__(fn)
+        if limit is not None and not isinstance(limit, AdaptiveLimit | SharedConcurrency):
+            raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
         if scope is not None:
             if limit is not None or method != "aimd":
                 raise refuse("scope", "no limit=, and method='aimd'", scope)
@@ -237,7 +239,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
         self.limit = limit or AdaptiveLimit(
             least=least, most=most, start=start, method=method, latency=latency, decrease=decrease
         )
-        self._overload = overload
+        self._overload = function("overload", overload)
         for guard in chain(fn):
             if isinstance(guard, Retry):
                 guard.on_failure.append(self._attempt_failed)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from asyncstream.aside import wait_at_most
-from asyncstream.clock import Clock, SystemClock
+from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import Background
 from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
@@ -87,10 +87,8 @@ class Budget:
         self._per_ms = None if per is None else duration_ms("per", per)
         if scope is not None and not isinstance(scope, SharedLimit):
             raise refuse("scope", "a SharedLimit", scope)
-        if clock is not None and not callable(getattr(clock, "now_ms", None)):
-            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
         self.scope = scope
-        self._clock = clock or SystemClock()
+        self._clock = checked_clock(clock) or SystemClock()
         self.waited = 0
         self.away = False
         self._spent: Cost = {}

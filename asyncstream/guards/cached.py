@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Final, TypeVar
 
-from asyncstream.clock import Clock, epoch_seconds
+from asyncstream.clock import Clock, checked_clock, epoch_seconds
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
 from asyncstream.guards.cache_store import CacheStore
@@ -35,7 +35,7 @@ from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.guards.sqlite_cache import SqliteCache
 from asyncstream.guards.stored_answers import Entry, StoredAnswers
 from asyncstream.operators.call_context import on_behalf_of_none
-from asyncstream.validation import Duration, count, duration_seconds, refuse, selector
+from asyncstream.validation import Duration, count, duration_seconds, function, refuse, selector
 
 __all__ = ("Cached", "cached")
 
@@ -111,19 +111,23 @@ class Cached(Guard[In, Out]):
         self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
         self._stale_if_error = duration_seconds("stale_if_error", stale_if_error, zero=True)
-        self._negative = negative
+        self._negative = function("negative", negative)
         self._negative_ttl = (
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
         )
-        self._errors = errors
+        self._errors = errors if isinstance(errors, tuple) else (errors,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in self._errors):
+            raise refuse("errors", "types of exceptions, as a tuple", errors)
         self._cache: MutableMapping[Any, Any]
         self._use: Callable[[Any], None] | None = None
         """Tells the cache that an entry was used; None: it is told by being read."""
         if cache is None:
             self._cache = recent = Recent(count("size", size))
             self._use = recent.move_to_end
-        else:
+        elif isinstance(cache, MutableMapping):
             self._cache = cache
+        else:
+            raise refuse("cache", "a mapping, such as a cache of cachetools", cache)
         self._renewing: set[Hashable] = set()
         self._background = Background()
         self._counts = dict.fromkeys(("cached", "cache_misses", "cache_renewed"), 0)
@@ -140,12 +144,13 @@ class Cached(Guard[In, Out]):
                 if given is not None:
                     raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")
         else:
-            self._wall = epoch_seconds if clock is None else _Seconds(clock)
+            found = checked_clock(clock)
+            self._wall = epoch_seconds if found is None else _Seconds(found)
             self._time = self._wall
             if not isinstance(name, str):
                 raise refuse("name", "a text", name)
-            *_, function = chain(self)
-            self._stored = StoredAnswers(_store(store), function, name, codec_of(codec), self._wall)
+            *_, innermost = chain(self)
+            self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall)
             self._counts["cache_stored"] = 0
         if lease is not None:
             self._lease = duration_seconds("lease", lease)

@@ -20,6 +20,7 @@ lost.
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_de
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.operators.whereabouts import LIMITED
-from asyncstream.validation import Duration, count, duration_seconds, refuse
+from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
 
@@ -262,8 +263,11 @@ class RateLimit(Guard[In, Out]):
         self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = None if self._ours is None else self._ours.try_acquire
-        self._weight = weight if callable(weight) else None
-        self._fixed_weight = 1.0 if callable(weight) else weight
+        self._weight = function("weight", weight) if callable(weight) else None
+        expected = "a number of at least 0, or a function of the element"
+        self._fixed_weight = (
+            1.0 if callable(weight) else real_number("weight", weight, expected, lambda n: 0 <= n < math.inf)
+        )
 
     async def invoke(self, value: In) -> Out:
         weight = self._fixed_weight if self._weight is None else self._weight(value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random as _random
 from bisect import bisect_left
 from collections import Counter
@@ -23,14 +24,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from asyncstream.clock import Clock, SystemClock
+from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import RetriesExhausted, describe_error
 from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.metrics import ATTEMPTS, Distribution
 from asyncstream.operators.call_context import kept_call
 from asyncstream.operators.call_log import Failures
-from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
+from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
 
@@ -134,7 +135,7 @@ class Retry(Guard[In, Out]):
         super().__init__(fn)
         if attempts is None and timeout is None:
             raise refuse("attempts and timeout", "at least one of them", None)
-        real_number("wait_exp_base", wait_exp_base, "a number of at least 1", lambda n: n >= 1)
+        real_number("wait_exp_base", wait_exp_base, "a number of at least 1", lambda n: 1 <= n < math.inf)
         self._attempts = None if attempts is None else count("attempts", attempts)
         self._timeout = None if timeout is None else duration_seconds("timeout", timeout)
         self._wait_initial = duration_seconds("wait_initial", wait_initial, zero=True)
@@ -146,11 +147,13 @@ class Retry(Guard[In, Out]):
         self._on = on
         self._types = _error_types(on)
         self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
-        self._on_result = on_result
+        self._on_result = None if on_result is None else function("on_result", on_result)
         self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
-        self._idempotency_key = idempotency_key
-        self._random = random
-        self._clock = clock or SystemClock()
+        self._idempotency_key = (
+            None if idempotency_key is None else function("idempotency_key", idempotency_key)
+        )
+        self._random: Callable[[], float] = function("random", random)
+        self._clock = checked_clock(clock) or SystemClock()
         self._retries = 0
         self._recovered = 0
         self._exhausted = 0
@@ -293,6 +296,7 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
         return types
     if not callable(on) or isinstance(on, type):
         raise refuse("on", "exception types or a predicate", on)
+    function("on", on)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
-from asyncstream.clock import Clock
+from asyncstream.clock import Clock, checked_clock
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.frames import Frame
@@ -211,8 +211,7 @@ class Pipeline:
         """
         patience = duration_seconds("end_timeout", end_timeout)
         open_seconds = duration_seconds("open_timeout", open_timeout)
-        if clock is not None and not callable(getattr(clock, "now_ms", None)):
-            raise refuse("clock", "a Clock", clock, "e.g. SystemClock()")
+        checked_clock(clock)
         if snapshot is not None and not isinstance(snapshot, JobSnapshot):
             raise refuse("snapshot", "a JobSnapshot, as job.stop() returns it", snapshot)
         if state is not None and not isinstance(state, StateBackend):

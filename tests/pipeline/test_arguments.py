@@ -22,7 +22,15 @@ from asyncstream import (
     TumblingWindows,
 )
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.guards import Breaker, Budget
+from asyncstream.guards import (
+    Breaker,
+    Budget,
+    adaptive_concurrency,
+    cached,
+    metered,
+    rate_limit,
+    retry,
+)
 from asyncstream.state import AggregatingDescriptor, ReducingDescriptor
 from asyncstream.windowing import CountTrigger, DeltaEvictor, DeltaTrigger, ProcessingTimeoutTrigger, Reduce
 
@@ -46,6 +54,10 @@ def looked_up(missing: Any) -> object:
     pipeline = Pipeline()
     table = pipeline.source([1]).key_by(lambda value: value).as_table()
     return pipeline.source([1]).lookup(table, int, missing=missing)
+
+
+def guarded(guard: Any, **options: Any) -> object:
+    return guard(fetch, **options)
 
 
 FLAGS: dict[str, Callable[..., object]] = {
@@ -82,6 +94,49 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a budget of that": (lambda: Budget(calls=10**400), "calls: expected a number of at least 0"),
     "what is a failure": (lambda: Breaker(on="all"), "on: expected a function, got 'all'"),  # type: ignore[arg-type]
     "clock of a budget": (lambda: Budget(calls=1, clock=5), "clock: expected a Clock, got 5"),  # type: ignore[arg-type]
+    "a result that is looked at later": (
+        lambda: guarded(retry, on_result=fetch),
+        "on_result: expected a plain function",
+    ),
+    "an error that is looked at later": (
+        lambda: guarded(retry, on=fetch),
+        "on: expected a plain function",
+    ),
+    "a key that comes later": (
+        lambda: guarded(retry, idempotency_key=fetch),
+        "idempotency_key: expected",
+    ),
+    "no chance": (lambda: guarded(retry, random=0.5), "random: expected a function, got 0.5"),
+    "back-off without end": (
+        lambda: guarded(retry, wait_exp_base=math.inf),
+        "wait_exp_base: expected a number of at least 1, got inf",
+    ),
+    "clock of a retry": (lambda: guarded(retry, clock=5), "clock: expected a Clock, got 5"),
+    "errors in a list": (
+        lambda: guarded(cached, errors=[OSError]),
+        "errors: expected types of exceptions, as a tuple, got [",
+    ),
+    "what there is not": (lambda: guarded(cached, negative=None), "negative: expected a function, got None"),
+    "a size for a cache": (
+        lambda: guarded(cached, cache=100),
+        "cache: expected a mapping, such as a cache of cachetools, got 100",
+    ),
+    "weight of a call": (
+        lambda: guarded(rate_limit, rate=5, weight="2"),
+        "weight: expected a number of at least 0, or a function of the element, got '2'",
+    ),
+    "cost that comes later": (
+        lambda: guarded(metered, cost=fetch, budget=Budget(calls=1)),
+        "cost: expected a plain function",
+    ),
+    "a number for a limit": (
+        lambda: guarded(adaptive_concurrency, limit=5),
+        "limit: expected an AdaptiveLimit or a SharedConcurrency, got 5",
+    ),
+    "what is overload": (
+        lambda: guarded(adaptive_concurrency, overload=503),
+        "overload: expected a function, got 503",
+    ),
     "reduce": (
         lambda: ReducingDescriptor("total", None),  # type: ignore[arg-type]
         "reduce of state 'total': expected a function, got None",
