@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import aiohttp
 import orjson
@@ -47,6 +47,9 @@ __all__ = (
 T = TypeVar("T")
 
 _CLOCK = SystemClock()
+
+_MOST_ASKED_FOR: Final = 3600.0
+"""Seconds that a service may have us wait, however many it asks for."""
 
 log = logging.getLogger("asyncstream.sources")
 
@@ -122,7 +125,7 @@ class Connection:
             expire.
         attempts: how many connections in a row may fail before it is an error; None: any number.
         wait_initial: how long to wait after the first that failed; then twice as long, up to `wait_max`.
-        wait_max: the longest wait.
+        wait_max: the longest wait, but for one that the service asks for, which may be an hour.
         timeout: for a connection to be made, and its answer to begin.
         on_malformed: "fail" or "reject".
         buffer: how many elements are taken in and not read yet.
@@ -137,7 +140,9 @@ class Connection:
     buffer: int = 1000
 
     def __post_init__(self) -> None:
-        if self.headers is not None and not callable(self.headers) and not isinstance(self.headers, Mapping):
+        if callable(self.headers):
+            function("headers", self.headers)
+        elif self.headers is not None and not isinstance(self.headers, Mapping):
             raise refuse("headers", "a mapping, or a function that makes one", self.headers)
         if self.attempts is not None:
             count("attempts", self.attempts)
@@ -261,7 +266,8 @@ class ConnectedSource(Source[T]):
             raise SourceError(
                 f"cannot read {shown(self._url)}: {failed} connections in a row failed; the last: {reason}"
             ) from error
-        delay = max(self._connection.wait(failed), server_delay(error, _CLOCK) or 0.0)
+        asked_for = min(server_delay(error, _CLOCK) or 0.0, _MOST_ASKED_FOR)
+        delay = max(self._connection.wait(failed), asked_for)
         log.warning("%s: %s; connecting again in %.2g s", shown(self._url), reason, delay)
         return delay
 

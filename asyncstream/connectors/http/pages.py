@@ -22,7 +22,7 @@ from asyncstream.connectors.http.connection import (
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import HttpError, SourceError
-from asyncstream.validation import Duration, count, duration_seconds, refuse, text
+from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("RestSource",)
 
@@ -171,7 +171,7 @@ def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[An
     if where is None:
         return lambda page: page
     if callable(where):
-        return where
+        return function(name, where)
     fields = text(name, where).split(".")
 
     def find(page: Any) -> Any:

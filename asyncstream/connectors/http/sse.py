@@ -5,9 +5,10 @@ Server-sent events as a source: the client's half of the protocol of the HTML st
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Final, Literal, Unpack
 
 import aiohttp
 
@@ -75,11 +76,9 @@ class EventParser:
         text = self._rest + piece
         if self._is_first and len(text) >= 3:
             text, self._is_first = text.removeprefix(b"\xef\xbb\xbf"), False
-        begin = 0
-        while (end := _line_end(text, begin)) is not None:
-            yield from self._line(text[begin : end[0]].decode())
-            begin = end[1]
-        self._rest = text[begin:]
+        *lines, self._rest = _LINE_END.split(text)
+        for line in lines:
+            yield from self._line(line.decode())
         self._check(len(self._rest))
 
     def _check(self, more: int) -> None:
@@ -95,25 +94,23 @@ class EventParser:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            self._check(len(value))
-            self._size += len(value)
+            size = len(value) + 1  # with its line end, or lines without anything would be none
+            self._check(size)
+            self._size += size
             self._data.append(value)
         elif name == "event":
             self._event = value
         elif name == "id" and "\0" not in value:
             self._id = value
-        elif name == "retry" and value.isascii() and value.isdigit():
+        elif name == "retry" and value.isascii() and value.isdigit() and len(value) <= _RETRY_DIGITS:
             self.retry_ms = int(value)
 
 
-def _line_end(text: bytes, begin: int) -> tuple[int, int] | None:
-    """Where the line that begins there ends, and where the next one begins."""
-    feed, turn = text.find(b"\n", begin), text.find(b"\r", begin)
-    if turn < 0 or 0 <= feed < turn:
-        return None if feed < 0 else (feed, feed + 1)
-    if turn + 1 == len(text):
-        return None  # a line feed may follow
-    return turn, turn + 1 + (text[turn + 1] == 10)
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""Not a carriage return that comes last, for a line feed may follow."""
+
+_RETRY_DIGITS: Final = 9
+"""Of a number of milliseconds that a server may ask for; a longer one is none."""
 
 
 class SseSource(ConnectedSource[Any]):

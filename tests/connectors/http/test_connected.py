@@ -24,6 +24,7 @@ from asyncstream.connectors.http import (
     WebSocketSource,
 )
 from asyncstream.connectors.http.sse import EventParser
+from asyncstream.errors import HttpError
 from asyncstream.testing import source_contract
 from tests.connectors.http.services import serve
 
@@ -366,6 +367,20 @@ def test_event_larger_than_its_bound_is_refused() -> None:
         list(parser.feed(b"data: 1234567890\n" * 20))
     with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
         list(EventParser(limit=100).feed(b"x" * 101))
+    with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
+        list(EventParser(limit=100).feed(b"data\n" * 101))
+
+
+def test_no_service_has_a_source_wait_for_ever() -> None:
+    parser = EventParser()
+    assert list(parser.feed(b"retry: 250\nretry: " + b"9" * 5000 + b"\nretry: 1234567890\n\n")) == []
+    assert parser.retry_ms == 250
+    source = SseSource("http://x", wait_max=1)
+    assert source._after(HttpError("http://x", 503, "busy", retryable=True, retry_after="1e70"), 1) == 3600
+
+
+async def later(*_: Any) -> dict[str, str]:
+    return {}
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -385,3 +400,7 @@ def test_wrong_arguments_are_refused() -> None:
         RestSource("http://x", attempts=0)
     with pytest.raises(PipelineError, match="headers: expected a mapping"):
         SseSource("http://x", headers=["a"])  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="headers: expected a plain function"):
+        SseSource("http://x", headers=later)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="items: expected a plain function"):
+        RestSource("http://x", items=later)
