@@ -200,12 +200,29 @@ class ConnectedSource(Source[T]):
             headers={"Accept-Encoding": ENCODINGS},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
+            trace_configs=[self._staying()],
         )
         self._waiting: deque[Arrival] = deque()
         self._error: SourceError | None = None
         self._has_ended = False
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+
+    def _staying(self) -> aiohttp.TraceConfig:
+        """Has redirects end where the headers would go to another origin: those of sockets are followed."""
+
+        async def check(session: object, context: object, asked: aiohttp.TraceRequestRedirectParams) -> None:
+            headers = asked.response.headers
+            try:
+                target = asked.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
+            except ValueError:
+                return  # which is an error of the client's
+            if _origin(target) != _origin(self._url):
+                raise SourceError(f"{shown(self._url)} redirects to another origin: {shown(target)}")
+
+        config = aiohttp.TraceConfig()
+        config.on_request_redirect.append(check)
+        return config
 
     async def read(self) -> SourceBatch[T] | None:
         if self._session is None:
@@ -322,6 +339,11 @@ class ConnectedSource(Source[T]):
         if not self.rejects:
             raise SourceError(f"{shown(self._url)}: {reason}") from error
         return RejectedMessage(shown(self._url), data, reason)
+
+
+def _origin(url: URL) -> tuple[bool, str | None, int | None]:
+    """Where it leads to; a socket's scheme is another name for that of its handshake."""
+    return url.scheme in ("https", "wss"), url.host, url.port
 
 
 def decoder(decode: Decode) -> Callable[[Any], Any]:

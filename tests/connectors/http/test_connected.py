@@ -26,7 +26,7 @@ from asyncstream.connectors.http import (
 from asyncstream.connectors.http.sse import EventParser
 from asyncstream.errors import HttpError
 from asyncstream.testing import source_contract
-from tests.connectors.http.services import serve
+from tests.connectors.http.services import serve, status
 
 NUMBERS = list(range(40))
 QUICK: dict[str, Any] = {"wait_initial": 0.001, "wait_max": 0.01}
@@ -254,6 +254,35 @@ async def test_next_page_elsewhere_is_refused() -> None:
     async with serve(page) as url:
         with pytest.raises(SourceError, match=r"names a page of another origin: http://elsewhere\.example/x"):
             await read_all(RestSource(url, items="data", cursor="next", headers={"Authorization": "k"}))
+
+
+@pytest.mark.parametrize("make", [sse, RestSource, WebSocketSource])
+async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., Source[Any]]) -> None:
+    given: list[str | None] = []
+
+    async def elsewhere(request: web.Request) -> web.StreamResponse:
+        given.append(request.headers.get("X-Key"))
+        return web.json_response([])
+
+    async with serve(elsewhere) as other, serve(status(302, Location=f"{other}/x")) as url:
+        with pytest.raises(SourceError):
+            await read_all(make(url, headers={"X-Key": "secret"}))
+    assert given == []
+
+
+async def test_a_socket_may_be_elsewhere_at_its_service() -> None:
+    async def service(request: web.Request) -> web.StreamResponse:
+        if request.path == "/":
+            return web.Response(status=307, headers={"Location": "/socket"})
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_json(1)
+        await socket.close()
+        return socket
+
+    async with serve(service) as url:
+        for address in (url, url.replace("http", "ws", 1)):
+            assert await read_all(WebSocketSource(address, on_end="end")) == [1]
 
 
 async def test_last_page_is_polled_for_what_comes_behind() -> None:
