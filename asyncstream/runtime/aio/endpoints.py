@@ -36,10 +36,7 @@ SINK_LIMIT = 1024
 """Elements that may wait for a sink before the pipeline is held."""
 
 
-@contextmanager
-def naming(
-    step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
-) -> Iterator[None]:
+class naming:
     """
     What a source or a sink raises in this block comes out as ours, and names the step.
 
@@ -51,20 +48,35 @@ def naming(
         kind: of the error.
         is_awaiting: the block awaits, so that a cancellation may be one of the task.
     """
-    try:
-        yield
-    except UserFunctionError as error:  # of a function that serves as a sink, which knows no step
-        cause = error.__cause__ or error
-        raise UserFunctionError(step, error.element, cause) from cause
-    except (KeyboardInterrupt, SystemExit):  # go up through the loop, to its caller
-        raise
-    except asyncio.CancelledError as error:
-        if is_awaiting and _is_cancelled():
-            raise
-        raise kind(f"step {step!r}: it was cancelled from inside") from error
-    except BaseException as error:
-        if isinstance(error, GeneratorExit) and is_awaiting and _is_abandoned():
-            raise
+
+    # for each write: what `contextmanager` makes costs three calls more
+    __slots__ = ("_is_awaiting", "_kind", "_step")
+
+    def __init__(
+        self, step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
+    ) -> None:
+        self._step = step
+        self._kind = kind
+        self._is_awaiting = is_awaiting
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        step, kind = self._step, self._kind
+        if isinstance(error, UserFunctionError):  # of a function that serves as a sink, which knows no step
+            cause = error.__cause__ or error
+            raise UserFunctionError(step, error.element, cause) from cause
+        if isinstance(error, KeyboardInterrupt | SystemExit):  # go up through the loop, to its caller
+            return
+        if isinstance(error, asyncio.CancelledError):
+            if self._is_awaiting and _is_cancelled():
+                return
+            raise kind(f"step {step!r}: it was cancelled from inside") from error
+        if isinstance(error, GeneratorExit) and self._is_awaiting and _is_abandoned():
+            return
         text = str(error) if isinstance(error, kind) else describe_error(error)
         raised = SinkBroken if isinstance(error, SinkBroken) else kind
         raise raised(f"step {step!r}: {text}") from error
@@ -411,7 +423,10 @@ class SinkOperator(Intake):
         self._changed.set()
 
     def waiting(self) -> int:
-        return len(self._values) + sum(len(cut.batch[0]) for cut in self._cuts)
+        waiting = len(self._values)
+        for cut in self._cuts:
+            waiting += len(cut.batch[0])
+        return waiting
 
     def is_at_rest(self) -> bool:
         """Whether nothing waits and no write is under way."""
