@@ -1,7 +1,7 @@
 """
 The calls of elements that are taken in blocks: the loop that runs per element in most pipelines.
 
-Each worker takes the next call of the block that is open; when there is none left, it opens another one with
+Each worker takes the next call of the block that is open; when there is none left, another one is opened with
 what waits in the inbox. A call that has not suspended costs little more than the call; one that has finds
 another stamp than it left, for the turn has run meanwhile, and by this it is told. What is not simply to be
 called (a control element, one that is followed) ends a block, and is left to the pool.
@@ -9,8 +9,10 @@ called (a control element, one that is followed) ends a block, and is left to th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncstream.async_wait.blocks import Block, Call
@@ -34,12 +36,9 @@ class BlockCalls:
         pool: whose inbox, workers and queue these are.
         add: takes blocks up into the queue.
         ended: told of each call that has suspended and ended; None: nobody has to be told.
-
-    Attributes:
-        calls: gives the calls of the open block that have not begun.
     """
 
-    __slots__ = ("_add", "_began", "_ended", "_note", "_note_ended", "_open", "_pool", "calls")
+    __slots__ = ("_add", "_began", "_calls", "_ended", "_note", "_note_ended", "_open", "_pool")
 
     def __init__(
         self, pool: WorkerPool, add: Callable[[Block], None], ended: Callable[[Call], None] | None
@@ -53,7 +52,7 @@ class BlockCalls:
         self._note_ended = None if pool.journaled is None else pool.journaled.calls.append
         self._open: Block | None = None
         self._began: list[Block] = []  # blocks with calls that may have begun since the last turn
-        self.calls: Iterator[Call] = iter(())
+        self._calls: Iterator[Call] = iter(())  # those that have not begun, block after block
 
     def unbegun(self) -> int:
         """How many elements were taken from the inbox, and their calls have not begun."""
@@ -75,8 +74,12 @@ class BlockCalls:
         emitter.promised += wanted
         self._add(block)
         self._began.append(block)
-        self.calls = block.calls
+        pool.schedule_turn()
         return True
+
+    def _by_block(self) -> Iterator[Iterator[Call]]:
+        while self.open() and self._open is not None:
+            yield self._open.calls
 
     def close(self) -> None:
         """Give the elements whose calls have not begun back to the inbox."""
@@ -84,19 +87,11 @@ class BlockCalls:
             self._pool.emitter.promised -= self._open.unbegun()
             self._pool.inbox.give_back(*self._open.give_back())
         self._open = None
-        self.calls = iter(())
 
-    def take_begun(self) -> list[tuple[Block, int, int]]:
-        """The calls that have begun since this was asked and not ended: block, from and to which place."""
-        if not self._began:
-            return []
-        began = [
-            (block, start, end)
-            for block in self._began
-            for start, end in (block.begun_since(),)
-            if block.is_pending(start, end)
-        ]
-        self._began[:] = () if self._open is None or not self._open.unbegun() else (self._open,)
+    def take_begun(self) -> list[Block]:
+        """The blocks with calls that may have begun since this was asked."""
+        began = self._began
+        self._began = began[-1:] if self.unbegun() else []  # the last one is the open one
         return began
 
     def give_up(self, worker: Worker, call: Call, promise: Promise) -> None:
@@ -115,6 +110,7 @@ class BlockCalls:
         """What a worker does, in its task and this context of its own."""
         # The one loop that runs per element: what can be a local is one.
         pool, base, task = self._pool, worker.base, worker.task
+        cancelling = asyncio.Task.cancelling  # not of the task: that would be looked for each time
         ended, note, note_ended = self._ended, self._note, self._note_ended
         copies, tells = pool.copies, pool.promises.tells
         is_plain = copies is None and not tells
@@ -122,55 +118,56 @@ class BlockCalls:
         pool.schedule_turn()
         try:
             while True:
-                worker.call = call = next(self.calls, None)
-                if call is None:
-                    if not self.open():
-                        if not pool.inbox.values:
-                            await pool.park(worker)
-                        elif not await pool.promises.make_calls(worker, context):
+                for call in self._calls:
+                    worker.call = call
+                    block, place, value = call
+                    try:
+                        if not is_plain:
+                            if tells:
+                                CURRENT.set(block.origins[place] or NOWHERE)
+                                base = copy_context()  # the next call sets its own
+                            if copies is not None and value.__class__ not in IMMUTABLE:
+                                value = copies.of(value)
+                        function = pool.function  # the interpreter would look for a method of the pool
+                        outcome = await function(value)
+                    except BaseException as error:
+                        outcome = pool.failed(worker, error)
+                        if outcome is PENDING:  # its timeout has completed it, or the job fails
+                            worker.call = worker.promise = None
                             return
-                    stamp = pool.stamp
-                    pool.schedule_turn()
-                    continue
-                block, place, value = call
-                try:
-                    if not is_plain:
-                        if tells:
-                            CURRENT.set(block.origins[place] or NOWHERE)
-                            base = copy_context()  # the next call sets its own
-                        if copies is not None and value.__class__ not in IMMUTABLE:
-                            value = copies.of(value)
-                    outcome = await pool.function(value)
-                except BaseException as error:
-                    outcome = pool.failed(worker, error)
-                    if outcome is PENDING:  # its timeout has completed it, or the job fails
-                        worker.call = worker.promise = None
+                        block.is_special = True
+                        if pool.stamp is not stamp:
+                            stamp = UNTIMED  # or it would be taken for one that ended well
+                    if pool.stamp is not stamp:  # it has suspended
+                        if worker.doomed:
+                            worker.call = worker.promise = None
+                            return
+                        block.outcomes[place] = outcome
+                        if ended is not None:
+                            ended(call)
+                        note(stamp)
+                        stamp = pool.stamp
+                        if not pool.turning:
+                            pool.schedule_turn()
+                    else:
+                        block.outcomes[place] = outcome
+                    if note_ended is not None:
+                        note_ended(call)
+                    try:
+                        if context == base and not cancelling(task):
+                            continue
+                    except Exception:  # to compare contexts is to compare the user's values
+                        pass
+                    pool.soil(worker)
+                    return
+                worker.call = None
+                if not self.open():
+                    if not pool.inbox.values:
+                        await pool.park(worker)
+                    elif not await pool.promises.make_calls(worker, context):
                         return
-                    block.is_special = True
-                    if pool.stamp is not stamp:
-                        stamp = UNTIMED  # or it would be taken for one that ended well
-                if pool.stamp is not stamp:  # it has suspended
-                    if worker.doomed:
-                        worker.call = worker.promise = None
-                        return
-                    block.outcomes[place] = outcome
-                    if ended is not None:
-                        ended(call)
-                    note(stamp)
-                    stamp = pool.stamp
-                    if not pool.turning:
-                        pool.schedule_turn()
-                else:
-                    block.outcomes[place] = outcome
-                if note_ended is not None:
-                    note_ended(call)
-                try:
-                    if context == base and not task.cancelling():
-                        continue
-                except Exception:  # to compare contexts is to compare the user's values
-                    pass
-                pool.soil(worker)
-                return
+                self._calls = chain.from_iterable(self._by_block())
+                stamp = pool.stamp
         except BaseException as error:
             pool.end_with(worker, error)
         finally:

@@ -54,7 +54,6 @@ class Block(Part):
     Attributes:
         calls: gives, for each element in order, this block, its place in it, and the element.
         left: how many have not left it.
-        looked_at: calls of the elements before this place have been looked at by a turn.
     """
 
     __slots__ = (
@@ -64,11 +63,11 @@ class Block(Part):
         "_head",
         "_pending",
         "_rest",
+        "_stamped",
         "_stamps",
         "_taken",
         "calls",
         "left",
-        "looked_at",
     )
 
     def __init__(self, values: list[Any], timestamps: list[int | None], origins: list[Origin | None]) -> None:
@@ -77,9 +76,9 @@ class Block(Part):
         self.outcomes: list[Any] = [PENDING] * len(values)
         self.is_special = False
         self.left = len(values)
-        self.looked_at = 0
         self._rest: Any = iter(values)  # of a list: tells how many are left
         self.calls: Iterator[Call] = zip(repeat(self), count(), self._rest, strict=False)
+        self._stamped = 0  # calls of the elements before this place have been looked at by a turn
         self._stamps: list[Stamp] = []
         self._ends: list[int] = []  # behind the last place that has the stamp
         self._first = 0  # what was before this place has left
@@ -106,15 +105,19 @@ class Block(Part):
         head = self.head()
         return head < end and (head >= start or any(map(is_, self.outcomes[start:end], repeat(PENDING))))
 
-    def begun_since(self) -> tuple[int, int]:
-        """From which place to which calls have begun since this was asked the last time."""
-        start, self.looked_at = self.looked_at, len(self.values) - self.unbegun()
-        return start, self.looked_at
+    def stamp_begun(self, stamp: Stamp) -> tuple[int, int] | None:
+        """
+        The calls that have begun since the last time have this stamp.
 
-    def mark(self, end: int, stamp: Stamp) -> None:
-        """The calls before this place that have no stamp yet have this one."""
+        Returns:
+            From which place to which these are; None if they have all ended, and took no time.
+        """
+        start, self._stamped = self._stamped, len(self.values) - self.unbegun()
+        if not self.is_pending(start, self._stamped):
+            return None
         self._stamps.append(stamp)
-        self._ends.append(end)
+        self._ends.append(self._stamped)
+        return start, self._stamped
 
     def promise_of(self, place: int) -> Promise:
         """What is known of one element."""
@@ -164,9 +167,10 @@ class Block(Part):
 
     def take_from(self, places: list[int], gone: object) -> Part:
         """Remove the elements in these places; `gone` takes the place of each."""
-        self._has_holes = self._has_holes or max(places) >= self._taken
-        start, end = places[0], places[-1] + 1
-        if end - start == len(places) and places == list(range(start, end)):  # as replies come, as a rule
+        in_order = sorted(places)
+        start, end = in_order[0], in_order[-1] + 1
+        self._has_holes = self._has_holes or end > self._taken
+        if end - start == len(places) and places == in_order:  # as replies come, as a rule
             return self._take_run(start, end, gone)
         values = [self.values[place] for place in places] if self.is_special else []
         origins = [self.origins[place] for place in places] if self.origins else []

@@ -149,7 +149,8 @@ class Emitter:
                 self._emit_part(promise)
             else:
                 alone.append(promise)
-        self._emit(alone)
+        if alone:
+            self._emit(alone)
 
     def _emit(self, ready: list[Promise]) -> None:
         if not ready:

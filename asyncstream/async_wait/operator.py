@@ -276,10 +276,10 @@ class AsyncWaitOperator(Intake):
         if pool.halted:
             return
         try:
-            times = pool.outcomes.times
+            now, times = asyncio.get_running_loop().time(), pool.outcomes.times
             if times.began:
-                times.settle(asyncio.get_running_loop().time())
-            pool.stamp_calls()
+                times.settle(now)
+            pool.stamp_calls(now)
             self._write()
             if self.emitting.is_open():
                 if emitter.emit_passed() and pool.journaled is not None:

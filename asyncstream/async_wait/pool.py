@@ -212,27 +212,24 @@ class WorkerPool:
             self.turning = True
             self._loop.call_soon(self._turn)
 
-    def stamp_calls(self) -> None:
+    def stamp_calls(self, now: float) -> None:
         """Note since when the calls run that have suspended since the last turn."""
         began = [] if self.blocks is None else self.blocks.take_begun()
-        unstamped = self.promises.unstamped
+        unstamped, deadlines = self.promises.unstamped, self._deadlines
         if not unstamped and not began:
             return
         self.promises.make_last_promise()
-        workers = unstamped.copy()
-        unstamped.clear()
-        is_any_busy = any(worker.promise is not None for worker in workers)
-        if not is_any_busy and not began:
-            return
         stamp, self.stamp = self.stamp, Stamp()
-        stamp.time = now = self._loop.time()
-        for block, _, end in began:
-            block.mark(end, stamp)
-        if self._deadlines is not None:
-            if is_any_busy:
-                self._deadlines.add(Began(workers, stamp), now)
-            for block, start, end in began:
-                self._deadlines.add(BegunInBlock(self.workers, block, start, end), now)
+        stamp.time = now
+        if unstamped:
+            workers = unstamped.copy()
+            unstamped.clear()
+            if deadlines is not None and any(worker.promise is not None for worker in workers):
+                deadlines.add(Began(workers, stamp), now)
+        for block in began:
+            running = block.stamp_begun(stamp)
+            if running is not None and deadlines is not None:
+                deadlines.add(BegunInBlock(self.workers, block, *running), now)
 
     def promote(self) -> None:
         """If elements wait without a worker, wake more workers, and look again in the next pass."""

@@ -177,7 +177,7 @@ class UnorderedQueue:
         """What may leave blocks."""
         calls, begun = self._calls.copy(), self._begun.copy()
         self._calls.clear()
-        self._begun[:] = (block for block in begun if block.unbegun())
+        self._begun[:] = begun[-1:] if begun and begun[-1].unbegun() else ()
         for block, some in groupby(calls, itemgetter(0)):
             yield self._left(block, block.take_from(list(map(itemgetter(1), some)), GONE))
         for block in begun:
