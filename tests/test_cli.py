@@ -212,6 +212,8 @@ def test_describe_shows_steps_and_guarantees(
     [
         ("work", "module:name"),
         ("nowhere_at_all:x", "no module"),
+        ("work.py:made", "there is no module 'work.py'; if that is a file: work:made"),
+        ("./work:made", "module:name, with the module as it is imported, got './work:made'"),
         ("work:absent", "'absent'"),
         ("work:nothing", "no Pipeline but a int"),
         ("work:slowly", "work:slowly is to make a Pipeline without arguments: missing"),

@@ -48,6 +48,8 @@ class DirectoryStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise refuse("path", "the path of a directory", path)
+        if os.path.isfile(path):
+            raise refuse("path", "the path of a directory", path, "there is a file")
         self._path = Path(path)
 
     def __str__(self) -> str:

@@ -119,15 +119,16 @@ def _add_pipeline(parser: argparse.ArgumentParser) -> None:
 
 def _pipeline(target: str) -> Pipeline:
     module, _, name = target.partition(":")
-    if not module or not name:
-        raise PipelineError(f"expected module:name, got {target!r}")
+    if not module or not name or module.startswith(".") or "/" in module:
+        raise PipelineError(f"expected module:name, with the module as it is imported, got {target!r}")
     sys.path.insert(0, "")  # as `python -m` does
     try:
         found: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, but misses something
-        raise PipelineError(f"there is no module {module!r}") from error
+        hint = f"; if that is a file: {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
+        raise PipelineError(f"there is no module {module!r}{hint}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise PipelineError(f"module {module!r} has no {name!r}")

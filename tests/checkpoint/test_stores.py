@@ -358,6 +358,7 @@ async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
     "make",
     [
         lambda: DirectoryStore(""),
+        lambda: DirectoryStore(__file__),
         lambda: SqliteStore(3),  # type: ignore[arg-type]
         lambda: SqliteStore("x", table="a b"),
     ],

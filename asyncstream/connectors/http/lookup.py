@@ -10,7 +10,7 @@ hold neither headers nor the values of a query.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import aiohttp
 import orjson
@@ -305,18 +305,21 @@ class HttpLookup(AsyncFunction[Any, Any]):
         raise refusal(response, url)
 
 
+_UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)
+"""What is raised about a URL that cannot be asked; InvalidURL is a ValueError."""
+
+
 def _broken(url: URL, error: Exception) -> HttpError:
     """The error for a request that had no whole answer."""
     known = _harmless(error)
     reason = type(error).__name__ if known is None else describe_error(known)
     # what is no URL or no header will not become one
-    return HttpError(shown(url), None, reason, retryable=not isinstance(error, ValueError))
+    return HttpError(shown(url), None, reason, retryable=not isinstance(error, _UNFIT_URL))
 
 
 def _harmless(error: Exception) -> Exception | None:
     """`error`, unless its text may quote the URL or the headers."""
-    quotes = isinstance(error, ValueError | aiohttp.ClientResponseError)  # InvalidURL is a ValueError
-    return None if quotes else error
+    return None if isinstance(error, (*_UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 
 def _body_of(data: Any) -> bytes:

@@ -132,14 +132,16 @@ def test_service_that_is_not_there_is_a_retryable_error() -> None:
     assert caught.value.retryable
 
 
-def test_url_that_is_none_is_not_retried() -> None:
+@pytest.mark.parametrize("url", ["http://", "ftp://host/flights?key=secret"])
+def test_url_that_is_none_of_http_is_not_retried(url: str) -> None:
     async def main() -> None:
         async with HttpLookup(str) as lookup:
-            await lookup.invoke("http://")
+            await lookup.invoke(url)
 
     with pytest.raises(HttpError) as caught:
         run(main())
     assert not caught.value.retryable
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
