@@ -74,7 +74,6 @@ class BlockCalls:
         emitter.promised += wanted
         self._add(block)
         self._began.append(block)
-        pool.schedule_turn()
         return True
 
     def _by_block(self) -> Iterator[Iterator[Call]]:
@@ -168,6 +167,7 @@ class BlockCalls:
                         return
                 self._calls = chain.from_iterable(self._by_block())
                 stamp = pool.stamp
+                pool.schedule_turn()  # the calls that begin now may be those of a block that has had its turn
         except BaseException as error:
             pool.end_with(worker, error)
         finally:
