@@ -51,7 +51,13 @@ class Database:
         )
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` in a thread. It goes on to its end there if the caller is cancelled."""
+        """
+        Do `work` in a thread. It goes on to its end there if the caller is cancelled.
+
+        Args:
+            work: what to do. It gives no cursor: one that ends resets its statement, which another thread may
+                have begun to run by then, and SQLite refuses what it gets in the middle of that.
+        """
         return await asyncio.to_thread(self._do, work)
 
     async def commit(self, work: Callable[[sqlite3.Connection], T], safe: bool) -> tuple[T, bool]:
@@ -113,7 +119,9 @@ class Database:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
-            return work(self._connection)
+            result = work(self._connection)
+            assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
+            return result
 
     async def close(self) -> None:
         await self.do(lambda connection: connection.close())

@@ -139,14 +139,14 @@ class SqliteSink(TransactionalSink[Any]):
             insert, table = "INSERT", self._staging.table
         places = ", ".join("?" * len(self._columns))
         statement = f"{insert} INTO {table} ({self._names()}) VALUES ({places})"
+
+        def add(connection: sqlite3.Connection) -> None:
+            connection.executemany(statement, rows)
+
         # staged rows need not reach the disk before they are prepared
         self._taken = 0
         try:
-            await self._transaction(
-                lambda connection: connection.executemany(statement, rows),
-                safe=not self._has_epochs,
-                taken=len(rows),
-            )
+            await self._transaction(add, safe=not self._has_epochs, taken=len(rows))
         except OverflowError as error:  # SQLite's integers have 64 bits
             widest = max(zip(map(_widest, rows), values, strict=True), key=itemgetter(0))[1]
             raise SinkError(why_unwritten(widest, f"table {self._table!r}", error)) from error

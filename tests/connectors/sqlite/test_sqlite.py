@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -612,6 +614,43 @@ def test_two_sinks_share_a_database(path: Path) -> None:
     asyncio.run(pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), every=0.01)))
     for name in ("a", "b"):
         assert rows(path, f"SELECT n FROM {name} ORDER BY rowid") == [(n,) for n in range(3000)]
+
+
+class WatchedCursor(sqlite3.Cursor):
+    """Tells where it ends."""
+
+    ends: ClassVar[list[int]] = []
+
+    def __del__(self) -> None:
+        self.ends.append(threading.get_ident())
+
+
+class WatchedConnection(sqlite3.Connection):
+    def execute(self, *arguments: Any) -> Any:
+        return self.cursor(WatchedCursor).execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        return self.cursor(WatchedCursor).executemany(*arguments)
+
+
+async def test_no_cursor_ends_where_another_thread_may_use_its_statement(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WatchedCursor, "ends", [])
+    with monkeypatch.context() as watched:
+        watched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WatchedConnection))
+        at_once, by_epochs, source = sink(path), sink(path), SqliteSource[Any](path, "t")
+        await at_once.open()
+        await write(at_once, 1, 2)
+        await at_once.close()
+        await by_epochs.recover(None)
+        await epochs(by_epochs, [value(3)], [value(4)])
+        await by_epochs.close()
+        await source.open()
+        assert await source.read()
+        await source.close()
+    assert WatchedCursor.ends
+    assert threading.get_ident() not in WatchedCursor.ends
 
 
 @pytest.mark.parametrize("columns", ["n", [], ["n", "n"], [1]])
