@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -96,6 +97,16 @@ class ServerProcess:
             yield self
         finally:
             self.stop()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """It gets no time, as on a machine that is busy."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def _has_come_up(self, process: subprocess.Popen[bytes]) -> bool:
         until = time.monotonic() + _START

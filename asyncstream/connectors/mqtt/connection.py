@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
+    from paho.mqtt.subscribeoptions import SubscribeOptions
 
 __all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls")
 
@@ -120,6 +122,8 @@ class Connection:
         self._broken = ""
         self._room = Condition()
         self._subscribed = False
+        self._subscriptions: list[tuple[str, SubscribeOptions]] = []
+        self._unheard = False  # acknowledgements that the broker may not have read
         self._closed = False
         self._changed = asyncio.Event()
         self.arrived: deque[MQTTMessage] = deque()
@@ -220,9 +224,8 @@ class Connection:
 
     async def _answered(self, mid: int | None) -> None:
         """The broker has answered the packet of this number."""
-        if self._broken:
-            raise MqttError(self._broken)
-        assert mid is not None
+        if self._broken or mid is None:
+            raise MqttError(self._broken or "the connection is broken")
         failure = self._early.pop(mid, None)
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
@@ -235,9 +238,9 @@ class Connection:
         """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
-        client = self._connected()
         options = SubscribeOptions(qos=1, retainAsPublished=True, retainHandling=1)
-        _, mid = client.subscribe([(topic, options) for topic in topics])
+        self._subscriptions = [(topic, options) for topic in topics]
+        _, mid = self._connected().subscribe(self._subscriptions)
         await self._answered(mid)
         self._subscribed = True
 
@@ -274,6 +277,7 @@ class Connection:
         client = self._connected()
         for mid in mids:
             client.ack(mid, 1)
+            self._unheard = True
 
     def _connected(self) -> Client:
         if self._client is None or self._broken:
@@ -281,11 +285,18 @@ class Connection:
         return self._client
 
     async def close(self) -> None:
-        """Leave in an orderly way; what was not acknowledged is sent again."""
-        client, self._client = self._client, None
+        """Leave in an orderly way; what was not acknowledged is sent again, and nothing else is."""
         with self._room:
             self._closed = True
             self._room.notify()
+        if self._unheard:
+            self._unheard = False
+            # the broker reads each connection for itself, so one that is behind could take up the next
+            # connection of this client before it has read what this one said; an answer comes after that
+            with suppress(MqttError, TimeoutError):
+                _, mid = self._connected().subscribe(self._subscriptions)
+                await self._answered(mid)
+        client, self._client = self._client, None
         if client is not None:
 
             def leave() -> None:

@@ -87,6 +87,31 @@ async def test_what_is_published_comes_and_is_acknowledged(mqtt_server: MqttServ
     assert await left(mqtt_server.url, name) == []
 
 
+async def test_broker_that_is_behind_has_read_what_is_acknowledged_before_the_next_connection(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(500)), name)
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name)
+    seen: list[Any] = []
+    async with asyncio.timeout(60):
+        await source.open()
+        while len(seen) < 500:
+            batch = await source.read()
+            assert batch is not None
+            seen += batch.values
+
+        async def come_back() -> list[Any]:
+            await source.close()
+            return await left(mqtt_server.url, name)
+
+        with mqtt_server.held():
+            await source.acknowledge(source.position())
+            back = asyncio.ensure_future(come_back())
+            await asyncio.wait({back}, timeout=0.3)
+        assert await back == []
+
+
 async def test_what_no_checkpoint_holds_comes_again(mqtt_server: MqttServer, name: str) -> None:
     stuck, store = asyncio.Event(), MemoryStore()
     first, second = list[Any](), list[Any]()
