@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from traceback import clear_frames
 from typing import TypeVar
 
 from asyncstream.sqlite_files import is_busy
@@ -119,7 +120,12 @@ class Database:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
-            result = work(self._connection)
+            try:
+                result = work(self._connection)
+            except sqlite3.Error as error:
+                # a cursor that failed over a row holds a lock on the database as long as the error is kept
+                clear_frames(error.__traceback__)
+                raise
             assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
             return result
 

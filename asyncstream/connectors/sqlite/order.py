@@ -94,6 +94,29 @@ class RowOrder(ABC):
                 "them apart; read the table that it is of"
             )
 
+    def _columns(self, connection: sqlite3.Connection) -> list[Any]:
+        """What `PRAGMA table_xinfo` says of each column; nothing if there is no such table."""
+        return connection.execute(f"PRAGMA table_xinfo({self._table})").fetchall()
+
+    def _rowid(self, connection: sqlite3.Connection, names: Container[str]) -> str | None:
+        """
+        A name for the `rowid`; None if the table was made without.
+
+        Args:
+            connection: to the database.
+            names: of the columns, in small letters, any of which would hide it.
+        """
+        for name in ("rowid", "_rowid_", "oid"):
+            if name not in names:
+                try:
+                    connection.execute(f"SELECT r.{name} FROM {self._table} AS r LIMIT 0")
+                except sqlite3.OperationalError as error:
+                    if "no such column" not in str(error):
+                        raise
+                    return None
+                return name
+        raise SourceError(f"cannot read {self.what}: its columns rowid, _rowid_ and oid hide its rowid")
+
     def _none_behind(self, place: str, known: str) -> SourceError:
         return SourceError(
             f"cannot go on behind {place} of {self.what}: it has {known}. "
@@ -106,13 +129,25 @@ class ByRowid(RowOrder):
 
     width = 1
     _row = 0
+    _key = "rowid"
 
     def open(self, connection: sqlite3.Connection) -> None:
         self._refuse_view(connection)
+        self._key = self._find_key(connection)
         self._row = _BEFORE_ALL
 
+    def _find_key(self, connection: sqlite3.Connection) -> str:
+        key = self._rowid(connection, {row[1].lower() for row in self._columns(connection)})
+        if key is None:
+            raise SourceError(
+                f"cannot read {self.what}: it was made WITHOUT ROWID, so its rows have no order to go on in; "
+                "say by= which column gives them one"
+            )
+        return key
+
     def select(self, connection: sqlite3.Connection, most: int) -> tuple[list[str], list[Any]]:
-        query = f"SELECT rowid, * FROM {self._table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        key = self._key
+        query = f"SELECT {key}, * FROM {self._table} WHERE {key} > ? ORDER BY {key} LIMIT ?"
         cursor = connection.execute(query, (self._row, most))
         return [column[0] for column in cursor.description[1:]], cursor.fetchall()
 
@@ -126,8 +161,8 @@ class ByRowid(RowOrder):
         return self._row
 
     def check(self, connection: sqlite3.Connection, position: Any) -> None:
-        if isinstance(position, dict):
-            was = f"in the order of column {position.get('by')!r}"
+        if not isinstance(position, int):
+            was = f"in the order of column {position.get('by') if isinstance(position, dict) else 'rowid'!r}"
             raise SourceError(
                 f"cannot go on in the order of rowid in {self.what}: it was read {was}. "
                 f"Read it in that order again, or {_ELSEWHERE}"
@@ -139,10 +174,10 @@ class ByRowid(RowOrder):
 
     def _largest(self, connection: sqlite3.Connection) -> int:
         """The largest `rowid` that the table is known to have had."""
-        rows = connection.execute(f"SELECT max(rowid) FROM {self._table}").fetchall()
+        rows = connection.execute(f"SELECT max({self._find_key(connection)}) FROM {self._table}").fetchall()
         counts = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"
         if connection.execute(counts).fetchone() is not None:
-            query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+            query = "SELECT seq FROM sqlite_sequence WHERE name = ? COLLATE NOCASE"
             rows += connection.execute(query, (self._name,)).fetchall()
         return max((row[0] for row in rows if row[0] is not None), default=_BEFORE_ALL)
 
@@ -202,7 +237,7 @@ class ByColumn(RowOrder):
 
     def _look(self, connection: sqlite3.Connection) -> _Shape:
         self._refuse_view(connection)
-        columns = connection.execute(f"PRAGMA table_xinfo({self._table})").fetchall()
+        columns = self._columns(connection)
         names = {row[1].lower(): row[1] for row in columns if row[6] != 1}
         by = names.get(self._by.lower())
         if not names:
@@ -228,19 +263,6 @@ class ByColumn(RowOrder):
             [f"r.{key if key == rowid else quoted(key)}" for key in keys if key != by or len(keys) == 1],
             is_indexed,
         )
-
-    def _rowid(self, connection: sqlite3.Connection, names: Container[str]) -> str | None:
-        """A name for the `rowid` that is not one of a column; None if the table was made without."""
-        for name in ("rowid", "_rowid_", "oid"):
-            if name not in names:
-                try:
-                    connection.execute(f"SELECT r.{name} FROM {self._table} AS r LIMIT 0")
-                except sqlite3.OperationalError as error:
-                    if "no such column" not in str(error):
-                        raise
-                    return None
-                return name
-        raise SourceError(f"cannot read {self.what}: its columns rowid, _rowid_ and oid hide its rowid")
 
     def _first(self, connection: sqlite3.Connection, index: str) -> tuple[str, str]:
         """The first column of an index, and its collation."""

@@ -85,7 +85,10 @@ class SqliteSource(Source[T]):
 
     async def open(self) -> None:
         self._check_is_there()
-        self._database = Database(self._path)
+        try:
+            self._database = Database(self._path)
+        except sqlite3.Error as error:  # of what is no file
+            raise self._unreadable(error) from error
         try:
             await self._do(self._order.open)
         except BaseException:
@@ -142,13 +145,7 @@ class SqliteSource(Source[T]):
             raise SourceError(f"cannot read {self._path}: there is no such file")
 
     def _unreadable(self, error: sqlite3.Error) -> SourceError:
-        text = describe_error(error)
-        if "no such column: rowid" in text:
-            text = (
-                "it was made WITHOUT ROWID, so its rows have no order to go on in; say by= which column "
-                "gives them one"
-            )
-        return SourceError(f"cannot read {self._order.what}: {text}")
+        return SourceError(f"cannot read {self._order.what}: {describe_error(error)}")
 
     async def close(self) -> None:
         database, self._database = self._database, None

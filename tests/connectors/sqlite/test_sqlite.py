@@ -135,6 +135,53 @@ def test_source_says_what_is_missing(path: Path) -> None:
         asyncio.run(main("other"))
 
 
+def test_place_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    for position in (None, 1):
+        with pytest.raises(SourceError, match=r"cannot read .*unable to open"):
+            asyncio.run(opened_at(tmp_path, position))
+
+
+async def opened_at(path: Path, position: int | None) -> None:
+    source = SqliteSource(path, "t")
+    if position is not None:
+        await source.can_seek(position)
+    await source.open()
+
+
+@pytest.mark.parametrize("columns", ["rowid, n", "n, RowID, _rowid_"])
+async def test_columns_may_have_the_names_of_the_rowid(path: Path, columns: str) -> None:
+    same = ", ".join("7" for _ in columns.split())
+    execute(path, f"CREATE TABLE t ({columns})", *[f"INSERT INTO t VALUES ({same})"] * 5)
+    source = SqliteSource(path, "t", batch=2)
+    await source.open()
+    await source.read()
+    position = source.position()
+    await source.close()
+    assert position == 2
+    assert await seek(path, position) == [7] * 3
+    with pytest.raises(SourceError, match="read in the order of column 'rowid'"):
+        await source.can_seek("7")  # as it was before
+
+
+def test_table_that_counts_on_may_be_called_by_another_case(path: Path) -> None:
+    execute(path, "CREATE TABLE T (id INTEGER PRIMARY KEY AUTOINCREMENT, n)", "INSERT INTO T (n) VALUES (1)")
+    execute(path, "DELETE FROM T")
+    assert asyncio.run(seek(path, 1)) == []
+
+
+@pytest.mark.parametrize("by", [None, "n"])
+async def test_row_that_cannot_be_read_leaves_no_lock(path: Path, by: str | None) -> None:
+    execute(path, "CREATE TABLE t (n, text)", "INSERT INTO t VALUES (1, CAST(x'ff' AS TEXT))")
+    source = SqliteSource(path, "t", by=by)
+    await source.open()
+    with pytest.raises(SourceError, match="Could not decode to UTF-8") as kept:
+        await source.read()
+    await source.close()
+    with closing(sqlite3.connect(path, timeout=0)) as database, database:
+        database.execute("DELETE FROM t")
+    assert kept.value is not None
+
+
 # ---------------------------------------------------------------------- sink
 
 
