@@ -3,7 +3,8 @@ Parquet and Arrow IPC as sources: one file, or a folder of them. Needs the extra
 
 Rows are read one batch after the other, so memory is bounded by one row group, or record batch, of the file,
 whatever its size. A position is a file and a row in it, with a fingerprint of the file; a folder to which
-files were added meanwhile, with names behind the others, is read on.
+files were added meanwhile, with names behind the others, is read on. Of those that were added before the
+file of the position nothing would be read, so that is refused.
 
 A folder that is divided by columns, as in `out/day=2026-11-22/part-000001.parquet`, has these columns: their
 values are whole numbers if all of them look like that, and otherwise text.
@@ -118,11 +119,37 @@ class _ColumnarSource(FileSource[T]):
         self._partitions = _typed([partition_of(name) for name in self._files])
         self._sizes = []
         if not self._storage.is_remote:  # or opening would ask for each
-            self._sizes = [self._size(self._path_of(name)) for name in self._files]
+            self._sizes = [self._in_file(name, self._size) for name in self._files]
         elif not self._storage.exists(self._path):
             raise SourceError(f"cannot read {self._path}: it is not there")
+        self._check_columns()
         self._is_open = True
         self._go_to(0, 0)
+
+    def _check_columns(self) -> None:
+        """Refuse columns that no file has; those that a file lacks are not in its rows."""
+        missing = list(self._columns or ())
+        there: dict[str, None] = {}
+        for name in self._files:
+            if not missing:
+                return
+            there |= dict.fromkeys([*self._in_file(name, self._names), *partition_of(name)])
+            # Parquet takes the path of a field inside a column as well
+            missing = [
+                column for column in missing if column not in there and column.split(".")[0] not in there
+            ]
+        if missing and self._files:
+            raise SourceError(f"{self._path}: no column {missing[0]!r} for columns=, there are {list(there)}")
+
+    def _in_file(self, name: str, work: Callable[[str], U]) -> U:
+        """What work on the path of a file gives; what fails names this file."""
+        path = self._path_of(name)
+        try:
+            return work(path)
+        except SourceError:
+            raise
+        except self._errors as error:
+            raise self._unreadable(path, error) from error
 
     def column_names(self) -> list[str]:
         """
@@ -135,7 +162,7 @@ class _ColumnarSource(FileSource[T]):
 
     def _first_names(self) -> list[str]:
         files = self._listed()
-        return [*self._names(self._path_of(files[0])), *partition_of(files[0])] if files else []
+        return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
 
     # ------------------------------------------------------------------ reading
 
@@ -151,8 +178,8 @@ class _ColumnarSource(FileSource[T]):
         if close is not None:
             close()
 
-    def _open_file(self, name: str) -> None:
-        path, row, partition = self._path_of(name), self._rows.row, self._partitions[self._at]
+    def _open_file(self, path: str) -> None:
+        row, partition = self._rows.row, self._partitions[self._at]
         columns = self._columns
         if columns is not None and partition:
             columns = [column for column in columns if column not in partition]
@@ -170,19 +197,18 @@ class _ColumnarSource(FileSource[T]):
         if not self._is_open:
             raise SourceError(f"the source of {self._path} is not open")
         while self._at < len(self._files):
-            name = self._files[self._at]
-            try:
-                if self._close_table is None:
-                    self._open_file(name)
-                batch = self._rows.read()
-            except self._errors as error:
-                raise error if isinstance(error, SourceError) else self._unreadable(name, error) from error
+            batch = self._in_file(self._files[self._at], self._read_file)
             if batch is not None:
                 return batch
             if self._at == len(self._files) - 1:
                 return None  # and its end is the position: there may be more files another day
             self._go_to(self._at + 1, 0)
         return None
+
+    def _read_file(self, path: str) -> SourceBatch[T] | None:
+        if self._close_table is None:
+            self._open_file(path)
+        return self._rows.read()
 
     def progress(self) -> float | None:
         if not self._is_open or not self._sizes:
@@ -201,11 +227,8 @@ class _ColumnarSource(FileSource[T]):
         if not self._files:
             return {"file": None, "row": 0}
         name = self._files[self._at]
-        try:
-            known = self._known = self._known or self._identity(self._path_of(name))
-        except self._errors as error:
-            raise self._unreadable(self._path_of(name), error) from error
-        return {"file": self._called(name), "row": self._rows.row, **known}
+        known = self._known = self._known or self._in_file(name, self._identity)
+        return {"file": self._called(name), "row": self._rows.row, "before": self._at, **known}
 
     def _called(self, name: str) -> str:
         return name or os.path.basename(self._path)
@@ -222,17 +245,21 @@ class _ColumnarSource(FileSource[T]):
         if name is None:
             return 0
         found: str | None = "it is not there"
+        wish = "Put the file back that was read"
         for at, file_name in enumerate(files):
             if self._called(file_name) == name:
                 with self._storage.read(self._path_of(file_name)) as file:
                     found = difference(file, position["size"], position)
                     if found is None and size_of(file) != position["size"]:
                         found = "it has grown"
+                if found is None and at > position.get("before", at):
+                    found = "files were added whose names come before its own, and would never be read"
+                    wish = "Give them names that come behind it"
                 if found is None:
                     return at
         raise SourceError(
-            f"cannot go on at row {position['row']} of {name} of {self._path}: {found}. Put the file back "
-            "that was read, or begin at the start by another name for the source or restore='none'"
+            f"cannot go on at row {position['row']} of {name} of {self._path}: {found}. {wish}, or begin at "
+            "the start by another name for the source or restore='none'"
         )
 
     def _close(self) -> None:
@@ -299,7 +326,8 @@ class ParquetSource(_ColumnarSource[T]):
         super().__init__(path, model, columns, on_malformed, batch)
 
     def _size(self, path: str) -> int:
-        return int(self._parquet.read_metadata(path).num_rows)
+        with self._storage.read(path) as file:
+            return int(self._parquet.read_metadata(file).num_rows)
 
     def _names(self, path: str) -> list[str]:
         with self._storage.read(path) as file:
@@ -307,7 +335,8 @@ class ParquetSource(_ColumnarSource[T]):
 
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
         source: Any = self._storage.read(path) if self._storage.is_remote else path
-        file = self._parquet.ParquetFile(source)
+        # what Spark writes by default has no unit: of nanoseconds, years after 2262 would be others
+        file = self._parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
         metadata, before, group = file.metadata, 0, 0
         while group < metadata.num_row_groups:
             size = metadata.row_group(group).num_rows
@@ -375,7 +404,8 @@ class ArrowIpcSource(_ColumnarSource[T]):
         if columns is not None:
             names = opened(file).schema.names
             file.seek(0)
-            options["options"] = self._ipc.IpcReadOptions(included_fields=[names.index(c) for c in columns])
+            fields = [names.index(column) for column in columns if column in names]
+            options["options"] = self._ipc.IpcReadOptions(included_fields=fields)
         return opened(file, **options)
 
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:

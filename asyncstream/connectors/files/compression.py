@@ -123,6 +123,7 @@ class Decompressing(io.RawIOBase):
     def _begin(self) -> None:
         self._file.seek(0)
         self._piece: Any = None
+        self._padding = b""  # what may be between two pieces, and behind the last
         self._ends = [(0, 0)]  # bytes that came of so many bytes of the file
         self._chunks: deque[tuple[int, bytes]] = deque()
 
@@ -189,8 +190,13 @@ class Decompressing(io.RawIOBase):
     def _unpacked(self, block: bytes) -> Any:
         while block:
             if self._piece is None:
+                block = block.lstrip(self._padding)
+                if not block:
+                    return
                 self._piece = self._make()
             yield self._piece.decompress(block)
             if not self._piece.eof:
                 return
             block, self._piece = self._piece.unused_data, None
+            if self._compression == "gzip":  # tapes and other blocks are filled up with zeros
+                self._padding = b"\0"

@@ -4,6 +4,7 @@ Rows of Arrow's record batches as elements, batch by batch: what sources of file
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -132,13 +133,16 @@ class RowReader(Generic[T]):
 
     def _rows(self, batch: Any) -> list[dict[str, Any]]:
         names = batch.schema.names
+        if len(set(names)) < len(names):
+            twice = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
+            raise SourceError(f"cannot read {self._path}: it has several columns {twice}")
         self._has_unreadable = False
         try:
             if not names:
                 rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
             else:
                 # by columns: half of what the batch's own to_pylist() takes
-                columns = [column.to_pylist() for column in batch.columns]
+                columns = [_as_python_has_it(column).to_pylist() for column in batch.columns]
                 rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
         except _ERRORS:
             self._has_unreadable = True
@@ -147,6 +151,26 @@ class RowReader(Generic[T]):
             for row in rows:
                 row.update(self._more)
         return rows
+
+
+def _as_python_has_it(column: Any) -> Any:
+    """
+    Nanoseconds as microseconds, where nothing is lost by that: of nanoseconds Arrow makes what pandas has in
+    place of `datetime` and `timedelta`, if that is installed.
+    """
+    import pyarrow
+
+    kind = column.type
+    if pyarrow.types.is_timestamp(kind) and kind.unit == "ns":
+        wanted = pyarrow.timestamp("us", kind.tz)
+    elif pyarrow.types.is_duration(kind) and kind.unit == "ns":
+        wanted = pyarrow.duration("us")
+    else:
+        return column
+    try:
+        return column.cast(wanted)
+    except pyarrow.ArrowInvalid:
+        return column
 
 
 def _one_by_one(batch: Any, place: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ leaves between the two is there under both names.
 from __future__ import annotations
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
@@ -108,6 +109,9 @@ class _Disk(Storage):
         return list(_below(folder, ""))
 
     def read(self, path: str) -> BinaryIO:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # to open a pipe waits for who writes to it
+            raise OSError("it is a pipe or a device, where nothing can be read a second time")
         return open_file(path, "rb")
 
     def create(self, path: str) -> BinaryIO:

@@ -106,6 +106,23 @@ async def test_damage_is_told_and_not_taken_for_the_end(tmp_path: Path, ending: 
         await read_on(JsonLinesSource(path))
 
 
+async def test_zeros_behind_pieces_of_gzip_are_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl.gz"
+    middle = len(LINES) // 2
+    # more of them than are decompressed in one go
+    path.write_bytes(pack(LINES[:middle], "gz") + bytes(40_000) + pack(LINES[middle:], "gz") + bytes(512))
+    source = JsonLinesSource(path, batch=4000)
+    await source.open()
+    first = await source.read()
+    assert first is not None
+    position = source.position()
+    await source.close()
+    assert [*first.values, *await read_on(JsonLinesSource(path), position)] == ROWS
+    path.write_bytes(bytes(512) + pack(LINES, "gz"))
+    with pytest.raises(SourceError, match="damaged gzip data"):
+        await read_on(JsonLinesSource(path))
+
+
 async def test_malformed_line_costs_itself_also_far_back(tmp_path: Path) -> None:
     path = tmp_path / "in.csv.gz"
     wrong = 'x,"' + "y" * 3_000_000  # a quote that is never closed: it is read to the end, and then gone back

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,10 @@ from asyncstream.connectors import (
     CsvSource,
     JsonLinesSink,
     JsonLinesSource,
+    ParquetSource,
     RejectedLine,
     Sink,
+    Source,
 )
 from asyncstream.errors import PipelineError, SinkError, SourceError
 from asyncstream.testing.loop import run_virtual
@@ -276,6 +279,16 @@ def test_missing_file_is_told_on_opening(tmp_path: Path) -> None:
         JsonLinesSource(tmp_path),
     ):
         with pytest.raises(SourceError, match=r"cannot read .*(FileNotFoundError|IsADirectoryError)"):
+            read_all(source)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    os.mkfifo(path)
+    sources: list[Source[Any]] = [JsonLinesSource(path), CsvSource(path), ParquetSource(path)]
+    for source in sources:
+        with pytest.raises(SourceError, match="a pipe or a device"):
             read_all(source)
 
 

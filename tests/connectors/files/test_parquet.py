@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ import numpy
 import pytest
 
 from asyncstream import (
+    ArrowIpcSource,
     Checkpoints,
     DirectoryStore,
     ParquetSink,
@@ -26,8 +28,10 @@ from asyncstream import (
     SourceError,
     WindowResult,
 )
+from asyncstream.codec import JsonCodec
 
 pyarrow = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
@@ -271,6 +275,98 @@ def test_directory_is_read_in_the_order_of_names_and_on_when_files_come(tmp_path
         assert await read_on(ParquetSource(tmp_path), position) == [{"n": 3}]
 
     asyncio.run(main())
+
+
+def test_folder_is_not_read_on_where_files_were_added_before_the_position(tmp_path: Path) -> None:
+    for name in "bcd":
+        parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / f"{name}.parquet")
+
+    async def main() -> None:
+        source = ParquetSource(tmp_path)
+        await source.open()
+        await source.read()
+        await source.read()
+        position = source.position()
+        await source.close()
+        (tmp_path / "b.parquet").unlink()  # what was read may go
+        assert await read_on(ParquetSource(tmp_path), position) == [{"n": 1}, {"n": 2}]
+        for name in ("a.parquet", "bb.parquet"):
+            parquet.write_table(pyarrow.table({"n": [3]}), tmp_path / name)
+        with pytest.raises(SourceError, match="files were added whose names come before its own"):
+            await ParquetSource(tmp_path).can_seek(position)
+
+    asyncio.run(main())
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"n": [1]}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match=r"cannot read .*b\.parquet: "):
+        asyncio.run(read_on(ParquetSource(tmp_path)))
+    damaged = bytearray((tmp_path / "a.parquet").read_bytes())
+    damaged[4:20] = bytes(16)
+    (tmp_path / "a.parquet").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"cannot read .*a\.parquet: "):
+        asyncio.run(read_on(ParquetSource(tmp_path / "a.parquet")))
+
+
+SOURCES = pytest.mark.parametrize(
+    ("source", "write", "ending"),
+    [
+        (ParquetSource, parquet.write_table, "parquet"),
+        (ArrowIpcSource, partial(feather.write_feather, compression="uncompressed"), "feather"),
+    ],
+    ids=["parquet", "ipc"],
+)
+
+
+@SOURCES
+def test_column_that_no_file_has_is_refused(tmp_path: Path, source: Any, write: Any, ending: str) -> None:
+    write(pyarrow.table({"n": [1], "s": [{"x": 1}]}), tmp_path / f"a.{ending}")
+    write(pyarrow.table({"n": [2], "more": [3]}), tmp_path / f"b.{ending}")
+    with pytest.raises(SourceError, match=r"no column 'nn' for columns=, there are \['n', 's', 'more'\]"):
+        asyncio.run(read_on(source(tmp_path, columns=["n", "nn"])))
+    found = asyncio.run(read_on(source(tmp_path, columns=["n", "more"])))
+    assert found == [{"n": 1}, {"n": 2, "more": 3}]
+
+
+def test_field_inside_a_column_may_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    parquet.write_table(pyarrow.table({"n": [1], "s": [{"x": 1, "y": 2}]}), path)
+    assert asyncio.run(read_on(ParquetSource(path, columns=["s.x"]))) == [{"s": {"x": 1}}]
+
+
+@SOURCES
+def test_columns_of_one_name_are_refused(tmp_path: Path, source: Any, write: Any, ending: str) -> None:
+    write(pyarrow.table([[1], [2], [3]], names=["x", "y", "x"]), tmp_path / f"in.{ending}")
+    with pytest.raises(SourceError, match=r"in\..*: it has several columns 'x'"):
+        asyncio.run(read_on(source(tmp_path / f"in.{ending}")))
+
+
+@dataclass
+class Flight:
+    at: datetime
+    took: timedelta
+
+
+def test_nanoseconds_are_read_as_what_python_has(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    at, took = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC), timedelta(microseconds=7)
+    types = {"at": pyarrow.timestamp("ns", "UTC"), "took": pyarrow.duration("ns")}
+    rows = [{"at": at, "took": took}, {"at": None, "took": None}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(types)), path)
+    found = asyncio.run(read_on(ParquetSource(path)))
+    assert found == rows
+    assert [type(value) for value in found[0].values()] == [datetime, timedelta]
+    codec = JsonCodec()
+    assert codec.decode(codec.encode(found)) == rows
+
+
+def test_years_that_nanoseconds_do_not_reach_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    row = {"at": datetime(9999, 12, 31, 23, 59, 59, 999999)}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), path, use_deprecated_int96_timestamps=True)
+    assert asyncio.run(read_on(ParquetSource(path))) == [row]
 
 
 def test_file_that_is_another_one_is_refused(tmp_path: Path) -> None:
