@@ -16,6 +16,7 @@ import orjson
 
 from asyncstream.connectors.files.compression import Compressing, Decompressing, compression_of
 from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.line_sinks import TOGETHER
 from asyncstream.connectors.files.partitions import parted
 from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
 from asyncstream.connectors.lines import AnyPath
@@ -34,15 +35,34 @@ class _Lines:
     Args:
         partition_by: columns that are in the names of folders.
         encode: makes a line of an element.
+        encode_many: makes those of several, where that is quicker; else gives None.
     """
 
-    def __init__(self, partition_by: Sequence[str], encode: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self,
+        partition_by: Sequence[str],
+        encode: Callable[[Any], bytes],
+        encode_many: Callable[[Sequence[Any]], bytes | None],
+    ) -> None:
         self._partition_by = partition_by
         self._encode = encode
+        self._encode_many = encode_many
         self._lines: dict[str, list[bytes]] = {}
         self.rows = 0
 
     def add(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
+        for start in range(0, len(values), TOGETHER):
+            part = values[start : start + TOGETHER]
+            if not self._partition_by and (lines := self._encode_many(part)) is not None:
+                self._lines.setdefault("", []).append(lines)
+                self.rows += len(part)
+                continue
+            taken, error = self._add_each(part)
+            if error is not None:
+                return start + taken, error
+        return len(values), None
+
+    def _add_each(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
         for place, value in enumerate(values):
             folder, row = "", value
             try:
@@ -93,11 +113,15 @@ class _LineFolderSink(PartsSink):
         name = ending + _ENDINGS[self._compression]
         super().__init__(path, existing, partition_by, row_group, name, is_file=False)
 
+    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
+        """The lines of elements, if that is quicker than one by one; None: each is to be encoded."""
+        return None
+
     def _head(self) -> bytes:
         return b""
 
     def _collecting(self, part: str | None) -> Collected:
-        return _Lines(self._partition_by, self._encode)
+        return _Lines(self._partition_by, self._encode, self._encode_many)
 
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
         return _LineWriter(file, self._compression, self._head())
@@ -171,6 +195,9 @@ class CsvFolderSink(_LineFolderSink):
         if not self._csv.is_known:
             self._csv.find(value)
         return self._csv.line(value)
+
+    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
+        return self._csv.lines(values) if self._csv.is_known else None
 
     def _head(self) -> bytes:
         return self._csv.head()

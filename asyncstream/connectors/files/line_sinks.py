@@ -37,11 +37,11 @@ from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.validation import choice, refuse
 
-__all__ = ("JsonLinesSink", "LineSink")
+__all__ = ("TOGETHER", "JsonLinesSink", "LineSink")
 
 T = TypeVar("T")
 
-_TOGETHER: Final = 128
+TOGETHER: Final = 128
 """Elements that are encoded at once; where one of them cannot be, it was for nothing."""
 
 
@@ -253,9 +253,9 @@ class LineSink(TransactionalSink[T]):
         try:
             if values:
                 self._write_head()
-            for start in range(0, len(values), _TOGETHER):
+            for start in range(0, len(values), TOGETHER):
                 self._taken = start  # which counts if it fails; it is never cut short
-                part = values[start : start + _TOGETHER]
+                part = values[start : start + TOGETHER]
                 if (lines := self._encode_many(part)) is not None:
                     into.write(lines)
                     continue

@@ -21,6 +21,7 @@ from asyncstream import (
     ArrowIpcSource,
     Checkpoints,
     CsvFolderSink,
+    CsvSink,
     DirectoryStore,
     Items,
     JsonLinesFolderSink,
@@ -148,6 +149,27 @@ def test_lines_are_written_in_whole_files_and_gone_on_with(tmp_path: Path, compr
         assert sum(len(text.splitlines()) - 1 for text in texts) == 300
     query = f"select n from read_csv('{out}/*') order by n"
     assert duckdb.execute(query).fetchall() == [(n,) for n in range(300)]
+
+
+@pytest.mark.parametrize("columns", [None, ["a", "b"]])
+@pytest.mark.parametrize("at", [0, 1, 127, 128, 200, 299])
+async def test_folder_of_csv_has_the_lines_of_a_file_up_to_what_cannot_be_written(
+    tmp_path: Path, columns: Any, at: int
+) -> None:
+    values: list[Any] = [{"a": n, "b": "x,\n\r"[n % 4 :]} for n in range(300)]
+    values[at] = {"a": 1, "b": "\ud800"}
+    folder = CsvFolderSink(tmp_path / "o", columns=columns)
+    for sink in (CsvSink(tmp_path / "file.csv", columns=columns), folder):
+        await sink.open()
+        with pytest.raises(SinkError, match="cannot write"):
+            await sink.write(values, None)
+        assert sink.taken() == at
+        await sink.write(values[at + 1 :] or values[:1], None)
+        await sink.flush()
+        await sink.close()
+    texts = [path.read_bytes() for path in (tmp_path / "file.csv", *(tmp_path / "o").iterdir())]
+    assert len(texts) == 2
+    assert texts[0] == texts[1]
 
 
 def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_path: Path) -> None:
