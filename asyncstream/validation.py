@@ -120,6 +120,8 @@ def count(name: str, value: object, *, least: int = 1) -> int:
     """`value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise refuse(name, f"an integer of at least {least}", value)
+    if value >= _TOO_MANY:
+        raise refuse(name, "an integer below 2**63", value)
     return value
 
 
@@ -258,5 +260,7 @@ def _runs(value: object, test: Callable[[Any], bool]) -> bool:
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+_TOO_MANY = 2**63  # more than can be counted where a count has 64 bits, or is a float
 
 _LONGEST = 2**63 / 1000  # seconds: what is left of the milliseconds after the epoch

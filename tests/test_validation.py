@@ -137,6 +137,12 @@ def test_count_takes_integers_from_the_least_on(value: Any) -> None:
         count("n", value)
 
 
+def test_count_that_a_float_cannot_hold_is_refused() -> None:
+    assert count("n", 2**63 - 1) == 2**63 - 1
+    with pytest.raises(PipelineError, match=r"n: expected an integer below 2\*\*63, got"):
+        count("n", 10**400)
+
+
 @pytest.mark.parametrize("value", ["", None, 5, b"x"])
 def test_text_is_text(value: Any) -> None:
     assert text("name", "x") == "x"

@@ -18,6 +18,7 @@ from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.operators.results import NotAValue, is_deferred, not_a_value
 from asyncstream.operators.whereabouts import RecentFailures
 
 __all__ = ("Outcomes",)
@@ -89,9 +90,15 @@ class Outcomes:
             return self._chosen("timed_out", on_timeout, promise, error)
         try:
             outcome = on_timeout(promise.value)
-            return self.several(outcome) if self._settings.flat else outcome
+            if self._settings.flat:
+                return self.several(outcome)
+            if is_deferred(outcome):
+                raise not_a_value([outcome], "there is no time left to wait")
+            return outcome
         except (KeyboardInterrupt, SystemExit):
             raise
+        except NotAValue as wrong:
+            return self._chosen(FAILED, "fail", promise, wrong)
         except Exception as raised:
             return self._chosen(FAILED, self._settings.on_error, promise, raised)
         except BaseException as raised:  # is not about this element either: never skipped or routed

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, usable_as_decorator
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
@@ -228,6 +228,8 @@ class AdaptiveConcurrency(Guard[In, Out]):
         super().__init__(fn)
         if limit is not None and not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
+        if limit is not None:
+            check_not_inside("limit", limit, fn)
         if scope is not None:
             if limit is not None or method != "aimd":
                 raise refuse("scope", "no limit=, and method='aimd'", scope)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
-from asyncstream.guards.guard import Call, Guard, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_decorator
 from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
@@ -95,6 +95,7 @@ class CircuitBreaker(Guard[In, Out]):
             )
         if not isinstance(breaker, Breaker):
             raise refuse("breaker", "a Breaker", breaker)
+        check_not_inside("breaker", breaker, fn)
         self.breaker = breaker
         if isinstance(breaker, SharedBreaker):
             self.shares = breaker

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from asyncstream.guards.adaptive import AdaptiveLimit
-from asyncstream.guards.guard import Call, Guard, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
 from asyncstream.operators.whereabouts import LIMITED
@@ -58,6 +58,7 @@ class ConcurrencyLimit(Guard[In, Out]):
             )
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
+        check_not_inside("limit", limit, fn)
         self.limit = limit
         if isinstance(limit, SharedConcurrency):
             self.shares = limit

@@ -30,6 +30,7 @@ __all__ = (
     "Guard",
     "GuardMaker",
     "chain",
+    "check_not_inside",
     "delivery",
     "end",
     "fail",
@@ -164,6 +165,23 @@ def chain(function: object) -> Iterator[object]:
         yield function
         function = function.inner
     yield function
+
+
+def check_not_inside(name: str, shared: object, fn: object) -> None:
+    """
+    See that no guard inside has what a call takes a place in while it goes on inwards.
+
+    Args:
+        name: of the argument, and of the attribute of guards.
+        shared: what was given.
+        fn: the function that is to be wrapped.
+
+    Raises:
+        PipelineError: if one has: a call would wait for the place that it has itself.
+    """
+    if any(isinstance(guard, Guard) and getattr(guard, name, None) is shared for guard in chain(fn)):
+        advice = "a call would wait for the place that it has itself"
+        raise refuse(name, "one that no guard inside of this one has", shared, advice)
 
 
 def _metrics_of(function: object) -> dict[str, int]:

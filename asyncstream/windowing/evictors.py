@@ -83,7 +83,7 @@ class TimeEvictor(Evictor):
         self.size_ms = duration_ms("size", size)
 
     def kept(self, elements: Elements, window: Window) -> Elements:
-        if not elements or elements[0][1] is None:
+        if all(timestamp is None for _, timestamp in elements):
             return elements
         oldest = max(map(_timestamp, elements)) - self.size_ms
         return [element for element in elements if _timestamp(element) > oldest]

@@ -217,6 +217,17 @@ async def test_hook_that_raises_no_exception_ends_the_job(
         assert [entry[:2] for entry in rig.operator.snapshot()] == [["call", 1], ["call", 2]]
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_hook_that_gives_what_is_to_be_awaited_ends_the_job(on_error: str) -> None:
+    async with Rig(never, timeout=1, on_timeout=lambda value: never(value), on_error=on_error) as rig:
+        rig.feed(1)
+        await asyncio.sleep(5)
+        (failure,) = rig.errors
+        assert isinstance(failure, UserFunctionError)
+        assert "must return its result, got <coroutine" in str(failure)
+        assert (rig.counts["skipped"], rig.log.values) == (0, [])
+
+
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
 async def test_routed_element_says_what_happened_and_when(order: str) -> None:
     async with Rig(never, timeout=2, on_timeout="route", order=order) as rig:

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.errors import CallTimeout
+from asyncstream.errors import CallTimeout, PipelineError
 from asyncstream.guards import (
+    AdaptiveLimit,
+    Breaker,
     Guard,
     adaptive_concurrency,
     batched,
     cached,
     circuit_breaker,
+    concurrency_limit,
     rate_limit,
     retry,
     single_flight,
@@ -186,6 +189,21 @@ def test_lookup_counts_its_requests_and_what_its_guards_count() -> None:
     lookup = HttpLookup(str, rate=5, attempts=3)
     assert set(lookup.counter_names()) == {"requests", "rate_limited", *retry(Plain()).counter_names()}
     assert set(lookup.counter_names()) <= lookup.metrics().keys()
+
+
+def test_what_a_guard_inside_has_is_refused() -> None:
+    """A call would wait for the place that it has itself."""
+    limit, breaker = AdaptiveLimit(most=1), Breaker()
+    for guard in (concurrency_limit(limit=limit), adaptive_concurrency(limit=limit)):
+        inside = retry(guard(Plain()), attempts=2)
+        for outside in (concurrency_limit, adaptive_concurrency):
+            with pytest.raises(
+                PipelineError, match="limit: expected one that no guard inside of this one has"
+            ):
+                outside(inside, limit=limit)
+    with pytest.raises(PipelineError, match="breaker: expected one that no guard inside"):
+        circuit_breaker(retry(circuit_breaker(Plain(), breaker=breaker)), breaker=breaker)
+    concurrency_limit(concurrency_limit(Plain(), limit=limit), limit=AdaptiveLimit(most=1))
 
 
 def test_limiter_of_others_and_a_guard_that_declares_nothing_have_no_counters() -> None:

@@ -90,6 +90,8 @@ def test_evictors_keep_what_they_say() -> None:
     assert TimeEvictor(ms(5)).kept(without, window) == without
     with pytest.raises(ValueError, match="without a timestamp"):
         TimeEvictor(ms(5)).kept([(1, 3), (2, None)], window)
+    with pytest.raises(ValueError, match="without a timestamp"):
+        TimeEvictor(ms(5)).kept([(1, None), (2, 3)], window)
 
 
 def test_windows_that_touch_at_exactly_the_gap_merge() -> None:

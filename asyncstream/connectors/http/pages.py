@@ -21,7 +21,7 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.models import Unfit, reader
-from asyncstream.errors import HttpError, SourceError
+from asyncstream.errors import HttpError, SourceError, safe_repr
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("RestSource",)
@@ -44,8 +44,8 @@ class RestSource(ConnectedSource[Any]):
         items: where a page has its items: the name of a field, names joined by dots, or a function of the
             answer; None: the answer is the list.
         cursor: where a page says what the next one is, in the same way: a URL, relative or not, of the same
-            origin, or with `param` a value. None there, or "", ends the input. If neither this nor `page` is
-            given, the header `Link` says it.
+            origin, or with `param` a value. Nothing, false or "" there ends the input. If neither this nor
+            `page` is given, the header `Link` says it.
         param: the parameter of the query that takes the cursor.
         page: the parameter of the query that takes the number of a page. A page without items ends the input.
         first: the number of the first page.
@@ -143,8 +143,14 @@ class RestSource(ConnectedSource[Any]):
             return (self._first if at is None else at) + 1 if items else None
         if self._cursor is not None:
             found = self._cursor(page)
-            if found is None or found == "" or self._param is not None:
-                return found if found != "" else None
+            if found is None or found is False or found == "":
+                return None
+            if isinstance(found, bool) or not isinstance(found, str | int | float):
+                raise SourceError(
+                    f"{shown(url)}: expected a cursor, got {safe_repr(found, 60)}; say where it is"
+                )
+            if self._param is not None:
+                return found
         else:
             link: Any = response.links.get("next", {})
             found = link.get("url")

@@ -247,6 +247,21 @@ async def test_pages_by_link_and_by_number() -> None:
         assert await read_all(source, {"page": 3, "items": 2}) == NUMBERS[16:]
 
 
+@pytest.mark.parametrize("param", [None, "after"])
+async def test_cursor_of_false_is_the_end_and_what_is_none_is_refused(param: str | None) -> None:
+    following: list[Any] = [False]
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [1], "next": following[0]})
+
+    async with serve(page) as url:
+        source = RestSource(url, items="data", cursor="next", param=param)
+        assert await read_all(source) == [1]
+        for following[0] in (True, ["x"], {"x": 1}):
+            with pytest.raises(SourceError, match="expected a cursor, got"):
+                await read_all(source)
+
+
 async def test_next_page_elsewhere_is_refused() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": [1], "next": "http://elsewhere.example/x?key=1"})
