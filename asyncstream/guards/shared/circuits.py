@@ -232,8 +232,7 @@ def _probed(record: dict[str, Any], now: float, request: CircuitRequest) -> dict
             case "succeeded":
                 record["succeeded"] += 1
         prober = None  # a process that knows of no probe was given one by an answer that was lost
-    if prober is not None and not now < prober[1] <= now + LEASE:
-        prober = None
-    if prober is None and request.wants and now >= record["open_until"] - EARLY:
+    is_free = prober is None or not now < prober[1] <= now + LEASE
+    if is_free and request.wants and now >= record["open_until"] - EARLY:
         prober = [request.process, now + LEASE]
     return record | {"prober": prober}

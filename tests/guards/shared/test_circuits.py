@@ -163,6 +163,17 @@ def test_a_probe_that_was_lost_is_not_heard() -> None:
     assert not answer.is_open
 
 
+def test_a_probe_that_is_late_is_heard_where_nobody_else_wants_it() -> None:
+    record, answer = ask(opened(), 102.0, "a", wants=True)
+    assert answer.probes
+    record, _ = ask(record, 103.0, "b")
+    record, answer = ask(record, 103.1, "a", probe="running")
+    assert answer.probes
+    record, _ = ask(record, 104.0, "b")
+    record, answer = ask(record, 104.1, "a", probe="succeeded")
+    assert not answer.is_open
+
+
 def test_stragglers_of_the_period_before_do_not_count() -> None:
     record, _ = ask(opened(), 102.0, "a", wants=True)
     record, answer = ask(record, 102.1, "a", probe="succeeded")
