@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from asyncstream import Checkpoints, JobStopped, MemoryStore, Pipeline, PipelineError, UserFunctionError
+from asyncstream.runtime.aio import from_thread
 from asyncstream.runtime.aio.from_thread import FromThread
 from tests.runtime.parts import boom, sleeping
 
@@ -320,3 +322,46 @@ def test_thread_that_waits_for_an_answer_hears_of_the_end_of_the_job() -> None:
         job.stop(0)
         asking.join(20)
     assert len(told) == 1
+
+
+def test_answer_that_comes_in_the_moment_of_a_look_at_the_loop_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = Future.result
+
+    def late(self: Future[Any], timeout: float | None = None) -> Any:
+        try:
+            return result(self, timeout)
+        except TimeoutError:
+            result(self, 60)  # it is done before who has waited goes on
+            raise
+
+    monkeypatch.setattr(from_thread, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(Future, "result", late)
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(sleeping(0.02)).answers(lambda value: value)
+    with pipeline.start_in_thread() as job:
+        assert job.ask(1) == 1
+
+
+class Ended:
+    """Of an event loop that ends before it comes to what another thread asks of it, what that thread sees."""
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return True
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> None:
+        """It takes it, and does nothing any more."""
+
+
+def test_what_the_loop_did_not_come_to_before_its_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_thread, "LOOK_AGAIN", 0.001)
+    pipeline = Pipeline()
+    pipeline.submissions().discard()
+    job, loop = pipeline.start(), cast(asyncio.AbstractEventLoop, Ended())
+    with pytest.raises(JobStopped, match="the job has ended"):
+        FromThread(job, lambda: loop).wait()
+    gc.collect()  # a coroutine that was not awaited would be told of

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asyncstream.checkpoint import CheckpointInfo
@@ -179,16 +179,16 @@ class FromThread:
         except RuntimeError:
             work.close()
             raise self._ended() from self.error
-        while True:
-            try:
-                return doing.result(LOOK_AGAIN)
-            except CancelledError:  # by the end of the loop
+        # not by a time limit of result(): it may be done in the moment in which that is over, and what it has
+        # raised may be a TimeoutError of its own
+        while not futures.wait({doing}, LOOK_AGAIN).done:
+            if loop.is_closed() and not doing.done():  # the loop was closed before it came to this
+                work.close()
                 raise self._ended() from self.error
-            except TimeoutError:
-                if doing.done():  # it is what the work has raised
-                    raise
-                if loop.is_closed():
-                    raise self._ended() from self.error
+        try:
+            return doing.result()
+        except futures.CancelledError:  # by the end of the loop
+            raise self._ended() from self.error
 
     def _ended(self) -> JobStopped:
         return JobStopped(f"the job has ended; its state is {self.state!r}")
