@@ -16,6 +16,7 @@ import pytest
 from asyncstream import Checkpoints, DirectoryStore, Pipeline, SqliteStore
 from asyncstream.cli import main
 from asyncstream.codec import JsonCodec
+from tests.said import besides_slowness
 
 MODULE = """
 import asyncio
@@ -58,8 +59,8 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, errors = process.communicate(timeout=30)
-    return process.returncode, out, errors
+    out, errors = process.communicate(timeout=60)
+    return process.returncode, out, besides_slowness(errors)
 
 
 def written(folder: Path) -> list[int]:
@@ -67,7 +68,7 @@ def written(folder: Path) -> list[int]:
 
 
 def wait_until_it_runs(folder: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if (folder / "kept" / "00000002.checkpoint").exists():
             return

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from asyncstream.cli import main
+from tests.said import besides_slowness
 
 
 class Service(ThreadingHTTPServer):
@@ -105,7 +106,7 @@ def enrich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
-        return main(["enrich", *arguments]), capsys.readouterr().err
+        return main(["enrich", *arguments]), besides_slowness(capsys.readouterr().err)
 
     return run
 
@@ -232,7 +233,7 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         assert time.monotonic() < until
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     status, said = enrich(*resume)
     assert status == 0, said

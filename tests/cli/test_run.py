@@ -11,6 +11,7 @@ import pytest
 
 import asyncstream
 from asyncstream.cli import main
+from tests.said import besides_slowness
 
 WORK = """
 import logging
@@ -44,7 +45,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         text=True,
         timeout=60,
     )
-    return done.returncode, done.stderr
+    return done.returncode, besides_slowness(done.stderr)
 
 
 def test_run_says_from_which_checkpoint_it_goes_on(folder: Path) -> None:

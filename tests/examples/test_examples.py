@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples import joins, policy_windows, sessions, timers, windows
+from tests.said import besides_slowness
 
 EXAMPLES = Path(windows.__file__).parent
 
@@ -87,9 +88,9 @@ def test_each_is_a_short_program_of_its_own(name: str) -> None:
     path = EXAMPLES / f"{name}.py"
     program = re.sub(r"\n# /// script\n(?:#.*\n)+", "", path.read_text())
     assert len(program.splitlines()) < 40
-    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=30, check=True)
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout
-    assert not run.stderr
+    assert not besides_slowness(run.stderr)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
