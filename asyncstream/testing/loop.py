@@ -24,9 +24,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 PATIENCE = 10.0
-"""
-Real seconds to wait for a thread; and for a socket when no timer is set, which then is called a deadlock.
-"""
+"""Real seconds to wait for a socket when no timer is set, which then is called a deadlock."""
+
+PATIENCE_WITH_THREADS = 60.0
+"""The same while threads work: disks of busy machines are slow, and time must not jump over what they do."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
@@ -39,11 +40,11 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:  # no timer to jump to: only a socket or a thread can go on from here
-            ready = self._real.select(PATIENCE)
+            ready = self._real.select(PATIENCE_WITH_THREADS if self.threads else PATIENCE)
             if not ready:
                 raise InternalError("virtual time stands still: every task waits and no timer is set")
             return ready
-        ready = self._real.select(PATIENCE if self.threads and timeout > 0 else 0)
+        ready = self._real.select(PATIENCE_WITH_THREADS if self.threads and timeout > 0 else 0)
         if not ready and timeout > 0:
             self.now += timeout
         return ready
