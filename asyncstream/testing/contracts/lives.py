@@ -32,7 +32,7 @@ HOPS = (0, 1, 2, 3, 5, 8)
 CUTS = (1, 0.001)
 """When a call that has begun is cut off: after passes of the event loop (int), or seconds (float)."""
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a life in a process of its own may take."""
 
 LOOK = 0.002

@@ -471,3 +471,15 @@ async def test_what_never_answers_is_told_of(tmp_path: Path, virtual_time: Any) 
 
     checks = source_contract(lambda folder: Hangs(), NUMBERS)
     assert "takes for ever" in await broken(checks, "every_element_comes_once_and_in_order", tmp_path)
+
+
+async def test_what_is_slow_but_gets_on_has_the_time_that_it_needs(tmp_path: Path, virtual_time: Any) -> None:
+    class Slow(Counting):
+        async def open(self) -> None:
+            await asyncio.sleep(40)
+            await super().open()
+
+    checks = source_contract(lambda folder: Slow(), NUMBERS)
+    (check,) = (check for check in checks if check.name == "each_position_leads_to_what_had_not_been_read")
+    await check(tmp_path)
+    assert virtual_time.time() > 100
