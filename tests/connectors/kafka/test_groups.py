@@ -23,16 +23,18 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PARTITIONS = 3
 QUICK = {"session_timeout_ms": 2500, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 10_000}
+"""For a broker that waits for a session to end when members come and go. One may be taken for dead."""
+
+PATIENT = QUICK | {"session_timeout_ms": 6000}
+"""Where nobody may be taken for dead on a busy machine, as what is read twice then is the member's fault."""
 
 
 def numbers(count: int) -> list[bytes | None]:
     return [b"%d" % number for number in range(count)]
 
 
-def member(kafka: Kafka, topic: str, **options: Any) -> KafkaSource:
-    return KafkaSource(
-        topic, bootstrap_servers=kafka.address, group=f"g-{topic}", client=QUICK, batch=50, **options
-    )
+def member(kafka: Kafka, topic: str, client: dict[str, int]) -> KafkaSource:
+    return KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", client=client, batch=50)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
@@ -53,7 +55,7 @@ async def test_nothing_is_committed_behind_a_call_that_hangs(kafka_groups: Kafka
         return number
 
     pipeline = Pipeline("stuck")
-    calls = pipeline.source(member(kafka_groups, topic), name="numbers").async_map(
+    calls = pipeline.source(member(kafka_groups, topic, QUICK), name="numbers").async_map(
         call, order="unordered", concurrency=20
     )
     calls.to(done)
@@ -63,7 +65,7 @@ async def test_nothing_is_committed_behind_a_call_that_hangs(kafka_groups: Kafka
 
     async def all_but_one() -> bool:
         await asyncio.sleep(0.05)  # of a real server
-        return len(done) == 2999
+        return len(set(done)) == 2999  # who was taken for dead reads again what is not committed
 
     async with pipeline.start() as job:
         await until(all_but_one)
@@ -88,7 +90,7 @@ async def test_a_partition_is_handed_over_when_what_was_read_of_it_is_done(kafka
             return number
 
         pipeline = Pipeline(name)
-        calls = pipeline.source(member(kafka_groups, topic), name="numbers").async_map(
+        calls = pipeline.source(member(kafka_groups, topic, PATIENT), name="numbers").async_map(
             call, name="calls", concurrency=4
         )
         calls.to(seen[name].append, name="seen")
@@ -155,7 +157,7 @@ async def test_of_three_members_one_is_killed_and_nothing_is_lost(
         async def all_are_there() -> bool:
             return len({one["n"] for one in await found()}) == count
 
-        await until(all_are_there, 40)
+        await until(all_are_there, 100)
     finally:
         for process in members:
             process.kill()
