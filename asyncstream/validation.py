@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
-from typing import Any, TypeAlias, TypeVar
+from operator import itemgetter
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
 
@@ -25,6 +27,7 @@ __all__ = (
     "duration_ms",
     "duration_seconds",
     "element_type",
+    "fields_of",
     "flag",
     "function",
     "instant_ms",
@@ -222,8 +225,7 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
     if isinstance(value, tuple):
         if not value:
             raise refuse(name, "a function, or at least one name of a field", value)
-        readers = [_field(text(name, field)) for field in value]
-        return lambda element: tuple([read(element) for read in readers])
+        return _several([_field(text(name, field)) for field in value])
     if not callable(value):
         raise refuse(name, "a function", value, "or the name of a field")
     return function(name, value, yields=yields)
@@ -246,6 +248,36 @@ def _field(name: str) -> Callable[[Any], Any]:
     return read
 
 
+def _several(readers: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    return lambda element: tuple([read(element) for read in readers])
+
+
+def fields_of(fn: Callable[[Any], Any]) -> Fields | None:
+    """
+    The fields of a dict of which `fn` gives the value, or several as a tuple; None: it may do something else.
+
+    Known are what `selector` makes of names, an `itemgetter`, and functions that are nothing but
+    `lambda element: element["name"]`.
+    """
+    if type(fn) is itemgetter:
+        items = fn.__reduce__()[1]
+        if not all(type(item) is str for item in items):
+            return None
+        return items[0] if len(items) == 1 else items
+    if type(fn) is not FunctionType:
+        return None
+    code = fn.__code__
+    if code in (_READS_ONE, _READS_SEVERAL):
+        (caught,) = fn.__closure__ or ()
+        of = caught.cell_contents
+        return of if isinstance(of, str) else tuple(str(fields_of(read)) for read in of)
+    for known in (_ITEM, _ITEM_TOLD_OF):
+        if (code.co_code, code.co_argcount, code.co_kwonlyargcount) == (known.co_code, 1, 0):
+            item = code.co_consts[known.co_consts.index("name")]
+            return item if type(item) is str else None
+    return None
+
+
 def is_async_function(value: object) -> bool:
     """Whether `value` is known to give a coroutine: `async def`, a partial of one, an async `__call__`."""
     return _runs(value, inspect.iscoroutinefunction)
@@ -264,3 +296,14 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _TOO_MANY = 2**63  # more than can be counted where a count has 64 bits, or is a float
 
 _LONGEST = 2**63 / 1000  # seconds: what is left of the milliseconds after the epoch
+
+
+def _item(element: Any) -> Any:
+    """A docstring is a constant of its function."""
+    return element["name"]
+
+
+_READS_ONE: Final[CodeType] = _field("").__code__
+_READS_SEVERAL: Final[CodeType] = _several([]).__code__
+_ITEM: Final[CodeType] = (lambda element: element["name"]).__code__
+_ITEM_TOLD_OF: Final[CodeType] = _item.__code__

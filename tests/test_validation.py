@@ -5,6 +5,7 @@ import math
 from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -30,10 +31,12 @@ from asyncstream.validation import (
     count,
     duration_ms,
     duration_seconds,
+    fields_of,
     function,
     instant_ms,
     is_async_function,
     refuse,
+    selector,
     text,
 )
 
@@ -225,3 +228,55 @@ def test_what_fits_nowhere_is_refused_by_the_name_of_the_argument(taker: str, wr
 def test_half_a_character_cannot_stand_between_fields() -> None:
     with pytest.raises(PipelineError, match="delimiter: expected one character"):
         CsvSource("in.csv", delimiter="\udc00")
+
+
+def item(row: Any) -> Any:
+    """Written out."""
+    return row["a"]
+
+
+def with_default(row: Any, name: str = "b") -> Any:
+    return row["a"]
+
+
+NAME = "a"
+
+
+@pytest.mark.parametrize(
+    ("fn", "fields"),
+    [
+        (selector("by", "a"), "a"),
+        (selector("by", ("a", "b")), ("a", "b")),
+        (selector("by", ("a",)), ("a",)),
+        (itemgetter("a"), "a"),
+        (itemgetter("a", "b"), ("a", "b")),
+        (lambda row: row["a"], "a"),
+        (item, "a"),
+        (with_default, None),
+        (itemgetter(0), None),
+        (itemgetter("a", 0), None),
+        (lambda row: row[0], None),
+        (lambda row: row["a"]["b"], None),
+        (lambda row: row["a"] + 1, None),
+        (lambda row: row[NAME], None),
+        (lambda row: row.a, None),
+        (lambda *row: row["a"], None),
+        (lambda row: (yield row["a"]), None),
+        (lambda: {"a": 1}["a"], None),
+        (dict, None),
+        (functools.partial(item), None),
+    ],
+)
+def test_fields_that_a_function_reads_and_nothing_else(fn: Any, fields: Any) -> None:
+    assert fields_of(fn) == fields
+
+
+def test_fields_are_not_found_where_a_function_reads_by_what_it_has_caught() -> None:
+    name = "a"
+
+    def later(row: Any) -> Any:
+        return row[caught]
+
+    assert [fields_of(fn) for fn in (lambda row: row[name], later)] == [None, None]
+    caught = "b"
+    assert later({"b": 1}) == 1

@@ -116,7 +116,7 @@ def run_column(
 
     def columns(leaving: list[Leaving], _: int) -> Iterator[pa.Array]:
         for item in leaving:
-            yield array_of(item.values, kind, name)
+            yield array_of(list(item.values), kind, name)
 
     with telling_the_cause():
         try:

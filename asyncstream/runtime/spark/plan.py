@@ -31,6 +31,7 @@ from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
 from asyncstream.runtime.spark.state_transfer import divided, save, transfer_from, united
 from asyncstream.runtime.spark.stopped import next_watermark_ms, states_of
 from asyncstream.runtime.spark.wire.batches import States
+from asyncstream.runtime.spark.wire.columns import picks_of
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
@@ -371,7 +372,9 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
         asked = (self._identity, name) if name in self._tracking else None
-        task = self._first_task(number=number, source=tuple(sorted(routes)), columns=columns, asked=asked)
+        entered = tuple(sorted(routes))
+        picks = None if asked or self._terms.replays else picks_of(stage, entered, self._terms.wanted)
+        task = self._first_task(number=number, source=entered, columns=columns, picks=picks, asked=asked)
         return self._map(frame, task)
 
     def _first_task(self, **more: Any) -> StageTask:

@@ -4,6 +4,7 @@ What crosses the border of a stage: elements that leave one, and what enters the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
@@ -31,8 +32,8 @@ class Leaving(NamedTuple):
     route: Route
     watermark: int
     group: int
-    values: list[Any]
-    timestamps: list[int | None]
+    values: Sequence[Any]
+    timestamps: Sequence[int | None]
     watermarks: list[int] | None = None
 
     def part(self, start: int, end: int) -> Leaving:

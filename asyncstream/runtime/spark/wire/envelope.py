@@ -28,6 +28,7 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.clocks import to_spark
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
+from asyncstream.runtime.spark.wire.columns import Columns
 from asyncstream.runtime.spark.wire.keys import label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads_each
 
@@ -95,7 +96,7 @@ def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
 def pack(leaving: Leaving) -> bytes:
     """The payload for some elements."""
     values = leaving.values
-    if FailedCall in set(map(type, values)):
+    if not isinstance(values, Columns) and FailedCall in set(map(type, values)):
         values = [_portable(value) if type(value) is FailedCall else value for value in values]
     try:
         return dumps((values, leaving.timestamps, *([] if (w := leaving.watermarks) is None else [w])))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("ROWS", "RowWriter", "array_of", "elements_of")
+__all__ = ("ROWS", "RowWriter", "array_of", "elements_of", "values_of")
 
 ValuesOf = Callable[[str, Sequence[Any]], list[Any]]
 
@@ -42,7 +42,7 @@ def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> li
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
-    values = [_values_of(column) for column in batch.columns]
+    values = [values_of(column) for column in batch.columns]
     if originals is not None:
         originals.add(batch, values)
     return _dict_maker(tuple(names))(*values)
@@ -62,7 +62,7 @@ def _dict_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
     return cast("Callable[..., list[dict[str, Any]]]", eval(f"lambda *columns: {rows}"))
 
 
-def _values_of(column: pa.Array) -> list[Any]:
+def values_of(column: pa.Array) -> list[Any]:
     """As `to_pylist`, which is slow for times: a microsecond and more each, three with a time zone."""
     import pyarrow as pa
 

@@ -228,7 +228,7 @@ class StageOperators:
     def __init__(self, stage: Stage, terms: Terms, lend: Lend | None, spread: int, watermark: int) -> None:
         self.stage = stage
         self._terms = terms
-        self._followers: list[tuple[_Follower, int]] = []
+        self._followers: dict[str, tuple[_Follower, int]] = {}
         self.operators = {step.name: self._made(step, lend) for step in stage.steps}
         groups = key_groups(terms.key_groups)
         make_exit = MarkingExit if terms.replays else Exit
@@ -262,7 +262,7 @@ class StageOperators:
             follower = _Follower()
             delay = delay_ms(spec.event_time.strategy)
             if delay is not None and step.name in self._terms.clocks:
-                self._followers.append((follower, delay))
+                self._followers[step.name] = (follower, delay)
             spec = spec.with_watermarks(follower)
         # the first result of a task is not waited for; one slow call must not hold back the others
         return spec.with_calls(lend, HELD).build()
@@ -319,13 +319,21 @@ class StageOperators:
         """What has reached the exits since the last time."""
         return [leaving for exit_ in self.exits for leaving in exit_.take()]
 
+    def follow(self, step: str, latest_ms: int) -> None:
+        """Elements of which the latest has this timestamp have gone by the step that gives event time."""
+        if step in self._followers:
+            follower, _ = self._followers[step]
+            if latest_ms >= follower.threshold:
+                follower.on_element(None, latest_ms)
+
     def event_time_ms(self) -> int:
         """
         How far event time has come here, less the delay that was asked for; `MIN_TIMESTAMP`: not known.
 
         Of several steps that give event time, the one counts that is behind the others.
         """
-        reached = [follower.largest_ms - delay for follower, delay in self._followers if follower.has_begun]
+        followers = self._followers.values()
+        reached = [follower.largest_ms - delay for follower, delay in followers if follower.has_begun]
         return min(reached, default=MIN_TIMESTAMP)
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Iterable
 
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.observe import grown, tally
 from asyncstream.runtime.spark.state_transfer import take_up
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving, States
+from asyncstream.runtime.spark.wire.columns import Picked
 from asyncstream.runtime.spark.worker.loop import Resident
 from asyncstream.runtime.spark.worker.operators import MarkingExit, StageOperators, Terms, opening
 
@@ -61,6 +63,7 @@ class StageRun:
         self._reached = MIN_TIMESTAMP
         self._sources = sources
         self._begun = False
+        self._has_passed = False
         self._enough = enough
         self._clock = SystemClock()
         self._opened: list[Operator] = []
@@ -136,6 +139,14 @@ class StageRun:
         await self._until(self._gate.is_open)
         ready = enough or sum(exit_.count for exit_ in self._parts.exits) >= self._enough
         return self._parts.take() if ready else [], self._parts.event_time_ms()
+
+    async def pass_by(self, elements: Picked) -> int:
+        """These need none of the steps; gives how far event time has come."""
+        if elements.first is not None and not self._has_passed:
+            warn_of_unit(elements.step, elements.first)
+        self._has_passed = True
+        self._parts.follow(elements.step, elements.latest_ms)
+        return self._parts.event_time_ms()
 
     async def finish(self) -> tuple[list[Leaving], int]:
         """Nothing follows: wait for all that was accepted. Gives what `feed` does."""

@@ -15,6 +15,7 @@ from asyncstream.guards.rate_limit import share_rates
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
+from asyncstream.runtime.spark.wire.columns import Picks, picked
 from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpack, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import ROWS, RowWriter, elements_of
@@ -75,6 +76,7 @@ class StageTask:
         event_time: envelopes say how far event time has come.
         known_ms: the watermark that the checkpoint had reached, with `transfer`.
         columns: of the source, if Spark is shown others.
+        picks: what the stage does with rows of the source, if it only looks at fields.
         pipeline: its name.
         asked: what tells the plan and the source from others, if a step asks where rows come from.
         at_once: how many tasks like this one run at once and share every rate; None: that is not known.
@@ -91,6 +93,7 @@ class StageTask:
     known_ms: int = MIN_TIMESTAMP
     at_once: int | None = None
     columns: tuple[str, ...] | None = None
+    picks: Picks | None = None
     pipeline: str = ""
     asked: tuple[str, str] | None = None
 
@@ -129,7 +132,13 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             if task.transfer is not None:
                 yield from writer.write(task.transfer.leaving(), 0)
             entered = 0
-            for batch in batches:
+            for batch in batches if task.picks is None else _together(task, batches):
+                by_column = None if task.picks is None else picked(task.picks, batch, task.terms.key_groups)
+                if by_column is not None:
+                    yield from writer.write(*loop.call(run.feed((), enough=True)))
+                    event_time_ms = loop.call(run.pass_by(by_column))
+                    yield from writer.write(by_column.leaving, event_time_ms)
+                    continue
                 for block in _blocks(task, batch):
                     items, others = reader.entering(block)
                     if others:
@@ -159,6 +168,23 @@ def _enough(terms: Terms) -> int:
     if terms.replays:  # marks the first elements with the watermark that follows them
         return PACKED
     return min(max(BLOCK, TOGETHER * terms.key_groups), PACKED)
+
+
+def _together(task: StageTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows in batches of so many as are packed together."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch if task.columns is None else batch.rename_columns(list(task.columns)))
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= PACKED or size >= PACKED_BYTES:
+            yield pa.concat_batches(held)
+            held.clear()
+            rows = size = 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _blocks(task: StageTask, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

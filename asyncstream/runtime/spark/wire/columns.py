@@ -1,0 +1,227 @@
+"""
+Rows on their way to key groups in the columns in which they came from Spark.
+
+Often all that a pipeline does with a row before its key has it is to look at two fields:
+`rows.event_time("at_ms", ...).key_by("user")`. Then the rows of a task are put in the order of their key
+groups as Arrow arrays, and are made dicts where they are taken in: nothing is done for a row in Python, and
+no dict is pickled. A function that is but `lambda row: row["user"]` is as good as the name.
+
+Rows among which one has no point in time, or what cannot be a key, go the way of all others, which says what
+is wrong with it. So does a micro-batch of few rows for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+
+from asyncstream.operators.timestamps import EventTimeSpec
+from asyncstream.plan import Output
+from asyncstream.runtime.spark.stages import Route, Stage
+from asyncstream.runtime.spark.wire.batches import NOW, Leaving
+from asyncstream.runtime.spark.wire.keys import key_groups
+from asyncstream.runtime.spark.wire.rows import elements_of, values_of
+from asyncstream.validation import Fields, fields_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ("Columns", "Picked", "Picks", "picked", "picks_of")
+
+PART: Final = 1_000
+"""Rows that are made dicts, and taken in, at a time: so many are in the processor's cache yet."""
+
+FEW: Final = 64
+"""Rows for each key group, of which an Arrow batch costs as much as so many dicts."""
+
+DAY_US: Final = timedelta(days=1) // timedelta(microseconds=1)
+FIRST_US, LAST_US = -719_000 * DAY_US, 2_932_000 * DAY_US
+"""Times between which all are Python's too, whatever the time zone: from the year 1 to 9997."""
+
+
+class Columns(Sequence[Any]):
+    """Rows that are pickled as an Arrow batch, of which unpickling makes a list of dicts."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Columns: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            start, end, _ = place.indices(len(self))
+            return Columns(self._batch.slice(start, max(end - start, 0)))
+        return elements_of(self._batch.slice(range(len(self))[place], 1))[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import pyarrow as pa
+
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self._batch.schema) as stream:
+            stream.write_batch(self._batch)
+        return _rows, (buffer.getvalue().to_pybytes(),)
+
+
+class _Stamps(Sequence[int]):
+    """Numbers that are pickled as their bytes, of which unpickling makes a list."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> _Stamps: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        return _Stamps(self._numbers[place]) if isinstance(place, slice) else int(self._numbers[place])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _numbers, (self._numbers.tobytes(),)
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    return elements_of(pa.ipc.open_stream(data).read_next_batch())
+
+
+def _numbers(data: bytes) -> list[int]:
+    import numpy as np
+
+    numbers: list[int] = np.frombuffer(data, np.int64).tolist()
+    return numbers
+
+
+@dataclass(frozen=True)
+class Picks:
+    """
+    What a pipeline asks of the rows of a source before they go to their key groups: fields, and no more.
+
+    Attributes:
+        step: that gives them event time.
+        time: the field that it has it from.
+        keys: the fields of the key on each route that they leave on.
+    """
+
+    step: str
+    time: str
+    keys: tuple[tuple[Route, Fields], ...]
+
+
+class Picked(NamedTuple):
+    """
+    Rows that leave.
+
+    Attributes:
+        step: that gave them event time.
+        first: what that had of the first of them, if it is a number.
+        latest_ms: the largest of their timestamps.
+    """
+
+    leaving: Iterator[Leaving]
+    step: str
+    first: int | None
+    latest_ms: int
+
+
+def picks_of(stage: Stage, source: tuple[int, ...], wanted: frozenset[int]) -> Picks | None:
+    """
+    What the first stage does with the rows of a source, if that is no more than looking at fields.
+
+    Args:
+        source: the routes on which the rows enter.
+        wanted: the routes whose elements are needed.
+    """
+    entries = [route for route in stage.entries if route.number in source]
+    if len(source) != 1 or len(entries) != 1:
+        return None
+    steps = {step.name: step.spec for step in stage.steps}
+    name = entries[0].reader
+    spec, output = steps[name], Output(name)
+    if not isinstance(spec, EventTimeSpec) or any(
+        one.output.step == name for step in stage.steps for one in step.inputs
+    ):
+        return None
+    time = fields_of(spec.timestamp)
+    exits = [route for route in stage.exits if route.output.step == name and route.number in wanted]
+    keys = [(route, None if route.key_by is None else fields_of(route.key_by)) for route in exits]
+    known = tuple((route, fields) for route, fields in keys if fields is not None and route.output == output)
+    return Picks(name, time, known) if isinstance(time, str) and len(known) == len(exits) else None
+
+
+def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
+    """
+    The rows by key group; None: they are to go the way of other rows.
+
+    Args:
+        groups: how many key groups there are.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    stamps = _milliseconds(batch, picks.time) if batch.num_rows > FEW * groups else None
+    if stamps is None:
+        return None
+    try:
+        places = [(route, _groups(batch, fields, key_groups(groups).of)) for route, fields in picks.keys]
+    except Exception:  # the other way names the element
+        return None
+
+    def leaving() -> Iterator[Leaving]:
+        for route, group_of_row in places:
+            order = np.argsort(group_of_row, kind="stable")
+            rows, times = batch.take(pa.array(order)), stamps[order]
+            ends = np.cumsum(np.bincount(group_of_row, minlength=groups)).tolist()
+            for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+                for start in range(first, end, PART):
+                    size = min(PART, end - start)
+                    of_part = _Stamps(times[start : start + size])
+                    yield Leaving(route, NOW, group, Columns(rows.slice(start, size)), of_part)
+
+    first = batch.column(picks.time)[0].as_py()
+    return Picked(leaving(), picks.step, first if type(first) is int else None, int(stamps.max()))
+
+
+def _milliseconds(batch: pa.RecordBatch, name: str) -> Numbers | None:
+    """The event time of each row; None: that of one of them is to be looked at by itself."""
+    import numpy as np
+    import pyarrow as pa
+
+    place = batch.schema.get_field_index(name)  # -1: there is none, or more than one
+    column = batch.column(place) if place >= 0 else None
+    if column is None or column.null_count:
+        return None
+    if pa.types.is_signed_integer(column.type):
+        numbers: Numbers = column.to_numpy().astype(np.int64)
+        return numbers
+    if pa.types.is_timestamp(column.type) and column.type.unit == "us" and column.type.tz is not None:
+        times: Numbers = column.cast(pa.int64()).to_numpy()
+        if times.min() >= FIRST_US and times.max() < LAST_US:
+            return times // 1000
+    return None
+
+
+def _groups(batch: pa.RecordBatch, fields: Fields, group_of: Callable[[Any], int]) -> Numbers:
+    """The key group of each row."""
+    import numpy as np
+
+    if isinstance(fields, str):
+        coded = batch.column(fields).dictionary_encode(null_encoding="encode")
+        groups = np.fromiter(map(group_of, values_of(coded.dictionary)), np.int64)
+        of_rows: Numbers = groups[coded.indices.to_numpy()]
+        return of_rows
+    keys = zip(*(values_of(batch.column(name)) for name in fields), strict=True)
+    return np.fromiter(map(group_of, keys), np.int64)
