@@ -10,6 +10,7 @@ A service that knows nothing of a row (404) leaves it as it is.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Formatter
@@ -184,10 +185,19 @@ def _check_new(options: argparse.Namespace) -> None:
     for path in (options.out, options.failed):
         if path is None:
             continue
-        if Path(path).absolute() == Path(options.input).absolute():
+        if _is_same(path, options.input):
             raise PipelineError(f"{path} is the file to read, and cannot be written at the same time")
         if not (goes_on or options.overwrite) and Path(path).exists():
             raise PipelineError(f"{path} exists: --overwrite replaces it")
+    if options.failed is not None and _is_same(options.failed, options.out):
+        raise PipelineError(f"--out and --failed are one file, {options.out}")
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two paths lead to one file, by whatever links."""
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _headers(given: list[str]) -> dict[str, str]:

@@ -253,6 +253,9 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         (("in.csv", "--url", "http://x/{id", "--out", "o.jsonl"), "--url: expected '}'"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.xls"), "--out-format: csv, tsv, jsonl, parquet"),
         (("in.csv", "--url", "http://x/{id}", "--out", "in.csv"), "is the file to read"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "symlink.csv", "--overwrite"), "is the file to read"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "hardlink.csv", "--overwrite"), "is the file to read"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--failed", "./o.jsonl"), "are one file"),
         (("in.csv", "--url", "http://x/{id}", "--out", "there.jsonl"), "--overwrite replaces it"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--header", "a"), "expected 'Name: value'"),
         (
@@ -272,7 +275,10 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(
 ) -> None:
     (tmp_path / "in.csv").write_text("id,color\n1,red\n")
     (tmp_path / "there.jsonl").write_text("")
+    (tmp_path / "symlink.csv").symlink_to("in.csv")
+    (tmp_path / "hardlink.csv").hardlink_to(tmp_path / "in.csv")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
     status, said = enrich(*arguments)
     assert status == 1
     assert text in said
-    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "there.jsonl"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
