@@ -42,6 +42,14 @@ def database_path(path: object) -> str:
     return str(os.fspath(path))
 
 
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class Database:
     """A connection that any thread may use, one at a time."""
 
@@ -50,6 +58,12 @@ class Database:
         self._connection = sqlite3.connect(
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
+        self._path = os.path.abspath(path)
+        self._file = _file_at(self._path)
+
+    def is_moved(self) -> bool:
+        """Whether the file that is open is no more the one of its name: what is written to it is lost."""
+        return _file_at(self._path) != self._file
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """

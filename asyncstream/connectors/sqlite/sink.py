@@ -184,13 +184,17 @@ class SqliteSink(TransactionalSink[Any]):
         if self._database is None:
             raise SinkError(f"the sink of {self._path} is not open")
 
+        database = self._database
+
         def whole(connection: sqlite3.Connection) -> T:
+            if database.is_moved():
+                raise SinkBroken(f"{self._path} was moved or replaced by another file while it was written")
             if self._has_epochs:
                 self._staging.check_ours(connection)
             return work(connection)
 
         try:
-            result, was_cancelled = await self._database.commit(whole, safe)
+            result, was_cancelled = await database.commit(whole, safe)
         except sqlite3.Error as error:
             # what the disk did not take may be gone, and with it what was written since without being synced
             is_io = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR

@@ -237,6 +237,24 @@ async def write(to: SqliteSink, *numbers: int) -> None:
     await to.write([value(number) for number in numbers], None)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("has_epochs", [False, True])
+async def test_database_that_is_moved_away_while_it_is_written_ends_the_job(
+    path: Path, replaced: bool, has_epochs: bool
+) -> None:
+    to = sink(path)
+    await (to.recover(None) if has_epochs else to.open())
+    await write(to, 1)
+    if has_epochs:
+        await to.prepare(1)
+    path.rename(path.with_suffix(".1"))  # noqa: ASYNC240
+    if replaced:
+        path.write_bytes(b"")  # noqa: ASYNC240
+    with pytest.raises(SinkBroken, match="moved or replaced"):
+        await (to.commit(1) if has_epochs else write(to, 2))
+    await to.close()
+
+
 async def test_results_show_when_they_are_committed(path: Path) -> None:
     to = sink(path)
     await to.recover(None)
