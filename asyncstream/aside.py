@@ -63,6 +63,7 @@ class DiskThread:
     def _run(self) -> None:
         while (work := self._works.get()) is not None:
             work()
+            del work  # with what it gave, which would stay until there is something else to do
 
 
 def _handed_over(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:

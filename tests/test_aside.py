@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
-from asyncstream.aside import wait_at_most
+from asyncstream.aside import DiskThread, wait_at_most
 from asyncstream.testing.loop import run_virtual
 
 
@@ -36,3 +37,14 @@ def test_a_deadline_of_the_caller_is_not_taken_for_its_own() -> None:
 
     with pytest.raises(TimeoutError):
         run_virtual(main())
+
+
+async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done() -> None:
+    thread = DiskThread()
+    found = await thread.do(lambda: {1, 2, 3})
+    held = weakref.ref(found)
+    del found
+    async with asyncio.timeout(60):
+        while held() is not None:  # noqa: ASYNC110 - a real thread
+            await asyncio.sleep(0.001)
+    thread.end()

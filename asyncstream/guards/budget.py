@@ -15,6 +15,7 @@ import secrets
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from asyncstream.aside import wait_at_most
@@ -147,8 +148,9 @@ class Budget:
                 raise refuse("raise_to", f"one of {', '.join(self._own)}", unit)
             self._raised[unit] = max(_amount(unit, limit), self._raised.get(unit, 0.0))
             self._limits = {**self._limits, unit: max(self._raised[unit], self._limits[unit])}
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._serve)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it is closed, and may have been since any look at it
+                self._loop.call_soon_threadsafe(self._serve)
 
     def waiting(self) -> int:
         """How many calls wait now."""

@@ -221,3 +221,22 @@ def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLim
 def test_wrong_arguments_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(PipelineError):
         wrong()
+
+
+def test_a_limit_may_be_raised_in_the_moment_in_which_the_loop_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = Budget(usd=1)
+
+    async def main() -> asyncio.AbstractEventLoop:
+        waiting = asyncio.ensure_future(budget.reserve({"usd": 2.0}))
+        await asyncio.wait({waiting}, timeout=1)
+        waiting.cancel()
+        await budget.close()
+        return asyncio.get_running_loop()
+
+    loop = asyncio.run(main())
+    with monkeypatch.context() as before:
+        before.setattr(loop, "is_closed", lambda: False)
+        budget.raise_to(usd=4)
+    assert budget.limits == {"usd": 4}

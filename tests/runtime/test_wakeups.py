@@ -133,3 +133,18 @@ def test_nobody_is_woken_early_or_late_or_left_asleep(requests: list[tuple[int, 
                 assert any(when_ms <= round(seconds * 1000) <= due_ms for _, seconds in sleeper.woken)
 
     run(main())
+
+
+def test_clock_may_be_moved_in_the_moment_in_which_the_loop_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+
+    async def main() -> tuple[asyncio.AbstractEventLoop, Wakeups]:
+        return asyncio.get_running_loop(), Wakeups(clock, no_failure)
+
+    loop, wakeups = asyncio.run(main())
+    with monkeypatch.context() as before:
+        before.setattr(loop, "is_closed", lambda: False)
+        clock.set_ms(1)
+    wakeups.cancel()

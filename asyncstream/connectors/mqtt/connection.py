@@ -132,7 +132,7 @@ class Connection:
     # ------------------------------------------------------------------ the client's thread
 
     def _tell(self, what: Callable[..., None], *arguments: Any) -> None:
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed, and may have been since any look at it
             self._loop.call_soon_threadsafe(what, *arguments)
 
     def _on_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:

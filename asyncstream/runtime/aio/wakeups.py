@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from asyncstream.clock import Clock, MovableClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.jobclock import JobClock
+from asyncstream.runtime.aio.tickets import running_loop
 
 __all__ = ("Wakeups",)
 
@@ -84,15 +86,10 @@ class Wakeups:
 
     def _moved(self) -> None:
         """The clock has been moved, perhaps by another thread."""
-        if self._loop.is_closed():
-            return
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if here:
+        if running_loop() is self._loop:
             self._set()
-        else:
+            return
+        with suppress(RuntimeError):  # the loop is closed, and may have been since any look at it
             self._loop.call_soon_threadsafe(self._set)
 
     def _set(self) -> None:

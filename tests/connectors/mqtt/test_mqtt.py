@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
+from asyncstream.connectors.mqtt.connection import Connection, address_of
 from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.mqtt import MqttServer, running_mqtt
@@ -283,3 +284,15 @@ def test_the_plan_says_at_least_once() -> None:
     pipeline = Pipeline("plan")
     pipeline.source(MqttSource("mqtt://localhost", "t", client_id="me"), name="in").to([], name="out")
     assert [way.level for way in pipeline.guarantees()] == ["at least once"]
+
+
+def test_the_client_may_hear_of_something_in_the_moment_in_which_the_loop_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> tuple[asyncio.AbstractEventLoop, Connection]:
+        return asyncio.get_running_loop(), Connection(address_of("mqtt://localhost"), None)
+
+    loop, connection = asyncio.run(main())
+    with monkeypatch.context() as before:
+        before.setattr(loop, "is_closed", lambda: False)
+        connection._on_disconnect(cast(Any, None), None, None, "the broker has gone", None)
