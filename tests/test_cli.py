@@ -149,7 +149,7 @@ def test_failures_are_followed_by_so_many_restarts(folder: Path) -> None:
 def test_signal_ends_the_pause_before_a_restart(folder: Path) -> None:
     (folder / "work.py").write_text(FAILING.format(times=1000))
     process = start(folder, "run", "work:pipeline", "--checkpoints", "kept", "--max-restarts", "1000")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not (folder / "attempts").exists() or len((folder / "attempts").read_text()) < 3:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -183,7 +183,7 @@ def test_restarts_that_cannot_be_are_refused(
 
 def test_without_checkpoints_a_signal_drains(folder: Path) -> None:
     process = start(folder, "run", "work:build")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not (folder / "out.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.1)

@@ -60,7 +60,7 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(
             "GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()}
@@ -83,7 +83,7 @@ def test_page_and_status_are_served_and_a_signal_ends_it_in_time_with_somebody_w
         assert get(port, "/nowhere")[0] == 404
         assert get(port, "/status", Host="rebound.example.com")[0] == 403
         assert get(port, "/status", Host=f"localhost:{port + 1}")[0] == 200
-        watching = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        watching = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         watching.request("GET", "/status/events")
         events = watching.getresponse()
         assert events.getheader("Content-Type", "").startswith("text/event-stream")
@@ -92,7 +92,7 @@ def test_page_and_status_are_served_and_a_signal_ends_it_in_time_with_somebody_w
         while b'"state":"running"' not in seen:
             seen = events.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
         assert b'"state":"stopped"' in events.read()
         watching.close()
 

@@ -15,7 +15,7 @@ from asyncstream import Pipeline, Sink, SinkError, Source, SourceError
 
 __all__ = ("check_cannot_be_read", "check_cannot_be_written")
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until one of them must have failed."""
 
 

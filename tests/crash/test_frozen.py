@@ -35,7 +35,7 @@ from asyncstream.checkpoint import CheckpointStore
 from asyncstream.errors import AsyncStreamError
 
 EVENTS = 60
-PATIENCE = 30.0
+PATIENCE = 60.0
 STRIDE = 8
 """Every so many-th call is tried, others in each variant; 1 tries all, which takes minutes."""
 

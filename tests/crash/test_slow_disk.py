@@ -35,7 +35,7 @@ class Disk:
         def fsync(file: int) -> None:
             self.threads.append(threading.get_ident())
             self.asked.set()
-            if not self.answers.wait(20):
+            if not self.answers.wait(60):
                 raise OSError("the test is over")
             real(file)
 

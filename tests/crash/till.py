@@ -42,12 +42,12 @@ class Till:
 
     def __enter__(self) -> Till:
         self._thread.start()
-        assert self._is_up.wait(10)
+        assert self._is_up.wait(60)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -10,7 +10,7 @@ from examples import enrich_http
 
 
 def test_every_flight_is_enriched_although_the_service_misbehaves(capsys: pytest.CaptureFixture[str]) -> None:
-    enriched = asyncio.run(asyncio.wait_for(enrich_http.main(), 20))
+    enriched = asyncio.run(asyncio.wait_for(enrich_http.main(), 60))
     assert [flight["flight"] for flight in enriched] == [one["flight"] for one in enrich_http.FLIGHTS]
     for flight in enriched:
         known = not flight["tailnum"].endswith("9")

@@ -31,7 +31,7 @@ CLIENTS = 500
 ENDS = 10
 """How often the service is ended; by SIGTERM and SIGKILL in turns."""
 
-PATIENCE = 12.0
+PATIENCE = 30.0
 """Seconds within which the service ends when it is told to."""
 
 NOON_MS = 1_748_779_200_000

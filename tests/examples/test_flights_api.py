@@ -55,7 +55,7 @@ def ask(of: Manners, *paths: str, tables: dict[str, Any] = TABLES) -> list[Any]:
                     seen.append(type(error))
         return seen
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_tables_are_served() -> None:
@@ -100,7 +100,7 @@ def test_reset_connection_breaks_off_without_a_word() -> None:
                 await reader.read()
             writer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_throttled_client_is_told_when_to_come_back() -> None:
@@ -155,7 +155,7 @@ def test_hanging_request_can_be_given_up_and_stats_tell() -> None:
                 _, stats = await get(session, "/stats")
             return stats
 
-    assert asyncio.run(asyncio.wait_for(main(), 5)) == {
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == {
         "requests": 2,
         "paths": 1,
         "most_asked": 2,
@@ -175,12 +175,12 @@ def test_process_prints_its_port_and_stops_when_told() -> None:
         )
         try:
             assert process.stdout is not None
-            port = int(await asyncio.wait_for(process.stdout.readline(), 30))
+            port = int(await asyncio.wait_for(process.stdout.readline(), 60))
             async with session_to(port) as session:
                 status, plane = await get(session, "/planes/N14228")
                 assert (status, plane["manufacturer"]) == (200, "BOEING")
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             if process.returncode is None:
                 process.kill()

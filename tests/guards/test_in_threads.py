@@ -15,7 +15,7 @@ import pytest
 from asyncstream.errors import PipelineError
 from asyncstream.guards import InThreads, cached, current_attempt, in_threads, retry, single_flight
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds until a test that hangs is given up."""
 
 

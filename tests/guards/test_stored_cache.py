@@ -322,7 +322,7 @@ async def test_the_lease_of_a_process_that_was_killed_is_free_at_once(file: Path
     await store.open()
     assert not await store.lease(b"k" * 16, 1000)
     holder.send_signal(signal.SIGKILL)
-    holder.wait(10)
+    holder.wait(60)
     holder.stdout.close()
     assert await store.lease(b"k" * 16, 1000)
     assert not await store.lease(b"k" * 16, 1000)

@@ -14,7 +14,7 @@ import pytest
 from asyncstream import Pipeline, PipelineError, UserFunctionError
 from asyncstream.guards import in_threads
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds until a test that hangs is given up."""
 
 

@@ -288,7 +288,7 @@ def test_who_is_cancelled_is_accepted_if_the_commit_has_begun(
 
     def accept(self: InboxFile, elements: Any) -> list[bool]:
         begun.set()
-        assert release.wait(20)
+        assert release.wait(60)
         return real(self, elements)
 
     monkeypatch.setattr(InboxFile, "accept", accept)

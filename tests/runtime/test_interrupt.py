@@ -49,7 +49,7 @@ def test_interrupted_program_closes_what_is_open(way: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "calling\n"
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=60)
     assert out == "closed\n"
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -49,7 +49,7 @@ def test_many_threads_at_once_with_little_room() -> None:
 
             def submit(thread: int) -> None:
                 for number in range(EACH):
-                    job.submit_threadsafe((thread, number), timeout=30)
+                    job.submit_threadsafe((thread, number), timeout=60)
 
             with ThreadPoolExecutor(THREADS) as pool:
                 loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ def test_what_was_not_accepted_in_time_never_is() -> None:
 
     def hold(value: int) -> None:
         seen.append(value)
-        gate.wait(20)
+        gate.wait(60)
 
     pipeline = Pipeline()
     pipeline.submissions(limit=1).map(hold).discard()
@@ -119,7 +119,7 @@ def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
                 threading.Timer(0.1, release.set).start()
                 job.stop(grace=0.01)
             for thread in threads:
-                thread.join(20)
+                thread.join(60)
             assert not any(thread.is_alive() for thread in threads)
 
     if end == "failure":
@@ -139,7 +139,7 @@ def app_around(job: Any) -> Callable[[dict[str, Any], Callable[..., Any]], Itera
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
-            job.submit(environ["PATH_INFO"], timeout=30)
+            job.submit(environ["PATH_INFO"], timeout=60)
         except JobStopped:
             start_response("503 Service Unavailable", [])
             return [b"stopped"]
@@ -174,7 +174,7 @@ def test_requests_of_a_threaded_web_server() -> None:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(client, range(THREADS)))
         job.drain()
-        taking.join(30)
+        taking.join(60)
         assert job.state == "finished"
         list(app({"PATH_INFO": "/late"}, answer))
     assert statuses == ["202 Accepted"] * THREADS * EACH + ["503 Service Unavailable"]
@@ -188,7 +188,7 @@ def test_failure_in_the_thread_is_seen_from_outside() -> None:
         job.submit(1)
         with pytest.raises((UserFunctionError, JobStopped)):
             list(job.results())
-        job._thread.join(20)
+        job._thread.join(60)
         assert job.state == "failed"
         assert isinstance(job.error, UserFunctionError)
         with pytest.raises(JobStopped, match="has failed"):
@@ -230,9 +230,9 @@ def test_thread_keeps_checkpoints_and_goes_on() -> None:
         assert job.checkpoint().pipeline == "pipeline"
     assert seen == []
     with pipeline.start_in_thread(checkpoints=checkpoints) as job:
-        job.drain(timeout=20)
+        job.drain(timeout=60)
         assert job.metrics()["out"]["written"] == 1
-        job.wait(timeout=1)
+        job.wait(timeout=60)
     assert seen == [1]
 
 
@@ -261,18 +261,18 @@ def test_job_in_a_loop_serves_threads_by_from_thread(tmp_path: Path) -> None:
                 ready = threading.Event()
                 listening = threading.Thread(target=listen, args=(ready,))
                 listening.start()
-                assert ready.wait(20)
+                assert ready.wait(60)
                 assert threads.submit({"id": 1}, durable=True, id="a") is True
                 assert threads.submit({"id": 1}, durable=True, id="a") is False
-                assert threads.ask({"id": 2}, timeout=20) == {"id": 2, "n": 4}
+                assert threads.ask({"id": 2}, timeout=60) == {"id": 2, "n": 4}
                 assert next(threads.results()) == {"id": 1, "n": 2}
                 assert threads.checkpoint().pipeline == "pipeline"
                 assert threads.metrics()["in"]["read"] == 2
                 assert (threads.state, threads.error) == ("running", None)
                 assert threads.status().state == "running"
                 threads.drain(20)
-                threads.wait(20)
-                listening.join(20)
+                threads.wait(60)
+                listening.join(60)
                 assert not listening.is_alive()
 
             await asyncio.to_thread(work)
@@ -318,9 +318,9 @@ def test_thread_that_waits_for_an_answer_hears_of_the_end_of_the_job() -> None:
     with pipeline.start_in_thread() as job:
         asking = threading.Thread(target=ask, args=(job,))
         asking.start()
-        assert called.wait(20)
+        assert called.wait(60)
         job.stop(0)
-        asking.join(20)
+        asking.join(60)
     assert len(told) == 1
 
 

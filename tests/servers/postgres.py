@@ -46,7 +46,7 @@ class PostgresServer(ServerProcess):
 
     def start(self) -> None:
         super().start()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:  # it takes connections before it serves them
             try:
                 self.execute("SELECT 1")

@@ -24,7 +24,7 @@ __all__ = ("HOST", "ServerProcess", "do_without", "program")
 
 HOST: Final = "127.0.0.1"
 
-_START: Final = 20.0
+_START: Final = 60.0
 """Seconds in which a server must take a connection."""
 
 _TRIES: Final = 3
@@ -127,7 +127,7 @@ class ServerProcess:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(10)
+                self._process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill()
 

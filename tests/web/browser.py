@@ -30,7 +30,7 @@ ARGUMENTS = (
     "disable-component-update disable-sync disable-dev-shm-usage hide-scrollbars"
 )
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds that something may take to appear."""
 
 

@@ -160,9 +160,9 @@ def serving(make: Callable[[Shop], Pipeline] = Shop.pipeline, **options: Any) ->
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert opened.wait(20)
+        assert opened.wait(60)
         yield shop
     finally:
         shop.do(leaves.set)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()

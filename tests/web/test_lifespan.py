@@ -208,7 +208,7 @@ def test_service_with_clients_that_listen_ends_in_time(tmp_path: Path, number: i
                 pass
             process.send_signal(number)
             states = [[state async for state in each] for each in heard]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 _, errors = await process.communicate()
             assert b"Traceback" not in errors, errors.decode()
             return [each[-1] for each in states]

@@ -89,7 +89,7 @@ async def read_all(source: Source[Any], position: Any = None) -> list[Any]:
         await source.seek(position)
     values: list[Any] = []
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (batch := await source.read()) is not None:
                 values += batch.values
     finally:
@@ -310,7 +310,7 @@ async def test_last_page_is_polled_for_what_comes_behind() -> None:
         source = RestSource(url, items="data", poll=0.01)
         await source.open()
         found: list[int] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found) < 4:
                 batch = await source.read()
                 assert batch is not None

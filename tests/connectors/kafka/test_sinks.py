@@ -121,7 +121,7 @@ async def test_an_epoch_is_seen_as_a_whole(kafka: Kafka) -> None:
     pipeline.source(numbers, name="numbers").to(sink, name="written")
     async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=None)) as job:
         await arrived.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(await kafka.values(topic, "read_uncommitted")) < 10:
                 pass
         assert await kafka.values(topic) == []

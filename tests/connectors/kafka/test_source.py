@@ -207,7 +207,7 @@ async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
     )
     calls.to(note)
     async with pipeline.start() as job:
-        await asyncio.wait_for(everybody.wait(), 30)
+        await asyncio.wait_for(everybody.wait(), 60)
         assert 0 not in done
         release.set()
         await job.wait()

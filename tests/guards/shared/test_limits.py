@@ -263,7 +263,7 @@ async def test_while_the_store_is_away_the_last_lease_is_used_and_then_calls_wai
     caplog.set_level(logging.WARNING, "asyncstream.limits")
     limiter = SharedRateLimiter(1000, per=10, scope=SharedLimit(server.url))
     guard = rate_limit(Flaky(0), limiter=limiter)
-    async with asyncio.timeout(20), guard:
+    async with asyncio.timeout(60), guard:
         await asyncio.gather(*(guard(number) for number in range(50)))
         calls = [asyncio.create_task(guard(number)) for number in range(2)]
         await asyncio.wait(calls)  # of these the lease has more than is used
