@@ -95,6 +95,8 @@ def policy_window(
             longer than the length leaves holes; what falls into one goes to the output `skipped`.
         function: makes a result of each window; without it the `PolicyWindow` is the result.
         tumbling: the slide is the length, so that each element is in one window; then `slide` is not given.
+            Of counts in event time that holds for elements in order: of others those leave that arrived
+            first, and one that no window has shown goes to `skipped`.
         time: "event": the elements' timestamps; "processing": the clock at which they arrive.
         key_by: one sequence of windows for each key; without it one for the whole stream.
         lag: how far the elements of one stream may be out of order. Event time only, as are all below.
