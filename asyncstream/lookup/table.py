@@ -18,6 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from asyncstream.connectors.files.arrow import parquet
+from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
@@ -165,18 +166,35 @@ def _in_thread(read: Callable[[], Rows]) -> Callable[[], Awaitable[Rows]]:
 
 def _csv_rows(path: Path) -> Rows:
     with path.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines)
+        reader = csv.DictReader(lines, strict=True)  # or a quote that is never closed takes all behind it
         rows = []
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"{path}: line {reader.line_num} has not as many values as the first")
-            rows.append(row)
+        try:
+            names = reader.fieldnames or []
+            if len(set(names)) < len(names):
+                raise ValueError(f"{path}: the header names a column more than once: {', '.join(names)}")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise ValueError(f"{path}: line {reader.line_num} has not as many values as the first")
+                rows.append(row)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}: line {reader.line_num + 1}: {error}"
+            ) from error  # where the record begins
         return rows
 
 
 def _json_rows(path: Path) -> Rows:
+    rows = []
     with path.open("rb") as lines:
-        return [orjson.loads(line) for line in lines if line.strip()]
+        for number, line in enumerate(lines, start=1):
+            if number == 1:
+                line = line.removeprefix(BOM)
+            if line.strip():
+                try:
+                    rows.append(orjson.loads(line))
+                except orjson.JSONDecodeError as error:
+                    raise ValueError(f"{path}: line {number}: {error}") from error
+    return rows
 
 
 def _parquet_rows(path: Path) -> Rows:

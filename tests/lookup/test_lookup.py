@@ -115,6 +115,30 @@ async def test_what_cannot_be_read_at_the_start_fails_the_job(
         await run(["1"], table(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", 'id,maker\n1,"Airbus\n2,Boeing\n3,Cessna\n', r"t\.csv: line 2: unexpected end of data"),
+        ("t.csv", "id,maker,maker\n1,Airbus,Boeing\n", r"t\.csv: the header names a column more than once"),
+        ("t.jsonl", '{"id": "1"}\n\n{"id": \n', r"t\.jsonl: line 3: "),
+    ],
+)
+async def test_file_that_is_damaged_is_named_with_the_line(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(AsyncStreamError, match=message):
+        await run(["1"], LookupTable.from_file(tmp_path / name, "id"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("t.csv", "id,maker\n1,Airbus\n"), ("t.jsonl", '{"id": "1", "maker": "Airbus"}\n')]
+)
+async def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert await run(["1"], LookupTable.from_file(tmp_path / name, "id")) == [("1", "Airbus")]
+
+
 def _short_csv(folder: Path) -> Path:
     path = folder / "short.csv"
     path.write_text("id,maker\n1,Airbus\n2\n")
