@@ -30,6 +30,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
+from asyncstream.state.resting import RestingRows
 from asyncstream.state.rows import MISSING, SLICE, OldRows, plain_namespace
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.stored import StateBackend, Stored
@@ -69,6 +70,7 @@ __all__ = (
     "OldRows",
     "ReducingDescriptor",
     "ReducingState",
+    "RestingRows",
     "Schema",
     "State",
     "StateBackend",

@@ -50,8 +50,9 @@ class DiskState(StateBackend):
 
     Args:
         directory: where; made if it is not there.
-        young_rows: about how many rows of a step are gathered in memory before they are brought to disk, and
-            about how many of those that were read lately stay there, up to twice as many.
+        young_rows: about how many rows of a step are gathered in memory before those that have not been
+            touched for longest are brought to disk; and about how many of those that were only read lately
+            stay there, up to twice as many.
         cache_bytes: memory for what is read from disk, as it is there.
 
     Raises:

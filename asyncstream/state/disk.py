@@ -43,7 +43,7 @@ from asyncstream.state.row_names import (
     behind,
     int_in,
 )
-from asyncstream.state.rows import MISSING, SLICE, Entry, Rows
+from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows
 from asyncstream.state.stored import Stored
 
 __all__ = ("DiskRows",)
@@ -169,6 +169,10 @@ class DiskRows:
         Args:
             places: of those that are new; None: they come last.
         """
+        self._write(entries, places)
+
+    def _write(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> dict[bytes, Any]:
+        """What `put` does; gives what stands there then, by name."""
         stored = self._stored
         prefix_of, pack = self._prefix_of, HASH.pack
         try:
@@ -192,6 +196,15 @@ class DiskRows:
                 self._high = max(self._high, number)
                 if number <= self._low:
                     self._low, self._low_is_exact = number, True
+        return changed
+
+    def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
+        while some := list(islice(entries, AWAY)):
+            self.put(some)
+            yield
+
+    def waiting(self) -> int:
+        return 0
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
         """Whether it can be told without looking that there is none of these rows."""

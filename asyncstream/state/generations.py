@@ -27,20 +27,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
 from asyncstream.state.delta import Delta
-from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, OldRows, RemoteRows, Rows
+from asyncstream.state.rows import (
+    MISSING,
+    NO_ROWS,
+    SLICE,
+    Entry,
+    MemoryRows,
+    OldRows,
+    RemoteRows,
+    Rows,
+    about,
+)
 
-__all__ = ("AWAY", "Generations")
-
-AWAY: Final = 500
-"""Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
-
-SAMPLE: Final = 500
-"""Namespaces that are counted to estimate the rows of all."""
+__all__ = ("Generations",)
 
 
 class Generations:
@@ -109,10 +113,10 @@ class Generations:
 
     def cut(self) -> Delta:
         """
-        What has changed since the last cut. It stays as it is until all of `merging` has been run through.
+        What has changed since the last cut. It stays as it is until `merging` begins.
 
         Raises:
-            InternalError: if that has not been done for the last cut.
+            InternalError: if that has not been run through for the last cut.
         """
         if self._frozen is not None:
             raise InternalError(f"table {self.name!r} was cut again before the last cut was merged")
@@ -138,7 +142,7 @@ class Generations:
         if self._remote is None:
             yield from self._merging_here(frozen)
         else:
-            yield from self._merging_away(frozen, self._remote)
+            yield from self._remote.merging(self._handed_over(frozen))
         self._frozen = None
         self.merges += 1
 
@@ -169,16 +173,13 @@ class Generations:
                 done = 0
                 yield
 
-    def _merging_away(self, frozen: Mapping[Any, Rows], remote: RemoteRows) -> Iterator[None]:
-        rest = ((namespace, key, value) for namespace, rows in frozen.items() for key, value in rows.items())
-        while some := list(islice(rest, AWAY)):
-            dropped, gone = self._dropped, self._gone
-            if dropped:
-                some = [entry for entry in some if entry[0] not in dropped]
-            if gone:
-                some = [entry for entry in some if entry[1] not in gone.get(entry[0], ())]
-            remote.put(some)
-            yield
+    def _handed_over(self, frozen: Mapping[Any, Rows]) -> Iterator[Entry]:
+        """What was cut and is not removed, row by row; each leaves `frozen` with this."""
+        for namespace, rows in frozen.items():
+            for key in list(rows):
+                value = rows.pop(key)
+                if namespace not in self._dropped and key not in self._gone.get(namespace, ()):
+                    yield namespace, key, value
 
     def merge(self) -> None:
         """Run through all of `merging`."""
@@ -252,11 +253,9 @@ class Generations:
 
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
-        young = self.young
-        sample = list(islice(young.values(), SAMPLE))
-        rows = sum(map(len, sample)) * len(young) // max(len(sample), 1)
-        gone = sum(map(len, islice(self._gone.values(), SAMPLE))) + len(self._gone)
-        return rows + gone + len(self._dropped)
+        removed = about(self._gone) + len(self._gone) + len(self._dropped)
+        waiting = 0 if self._remote is None else self._remote.waiting()
+        return about(self.young) + removed + waiting // 2
 
     def here(self) -> list[Any]:
         """The namespaces of rows that are in memory for certain: those that are young or frozen."""

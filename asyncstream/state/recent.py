@@ -49,13 +49,20 @@ class Recent:
             self._older, self._newer = newer, {}
 
     def renew(self, changed: Mapping[bytes, Any]) -> None:
-        """This stands there now; of other names than those that are known it is of no interest."""
+        """
+        This stands there now.
+
+        Of no interest is what was not known, and what is new there: that something was looked for before it
+        was put does not say that it is wanted again.
+        """
         newer, older = self._newer, self._older
         for name, held in changed.items():
-            if name in newer:
-                newer[name] = held
-            elif name in older:
-                older[name] = held
+            rows = newer if name in newer else older
+            if rows.get(name):
+                rows[name] = held
+            else:
+                newer.pop(name, None)
+                older.pop(name, None)
 
     def forget(self, names: Iterable[bytes]) -> None:
         """Nothing is known of these names any more."""

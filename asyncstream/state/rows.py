@@ -4,11 +4,12 @@ The oldest generation of a table: what any keeper of it does, and the one in mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain, islice
 from typing import Any, Final, Protocol, TypeAlias
 
 __all__ = (
+    "AWAY",
     "MISSING",
     "NO_ROWS",
     "SLICE",
@@ -17,6 +18,7 @@ __all__ = (
     "OldRows",
     "RemoteRows",
     "Rows",
+    "about",
     "plain_namespace",
     "same",
 )
@@ -27,6 +29,12 @@ MISSING: Final[Any] = object()
 SLICE: Final = 2_000
 """Rows that are merged or decoded in one go: about a millisecond."""
 
+AWAY: Final = 500
+"""Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
+
+SAMPLE: Final = 500
+"""Namespaces that are counted to estimate the rows of all."""
+
 Rows: TypeAlias = dict[Any, Any]
 """Values by key, of one namespace."""
 
@@ -35,6 +43,12 @@ NO_ROWS: Final[Rows] = {}
 
 Entry: TypeAlias = tuple[Any, Any, Any]
 """Namespace, key and value of a row."""
+
+
+def about(rows: Mapping[Any, Sized]) -> int:
+    """About how many there are in all namespaces."""
+    sample = list(islice(rows.values(), SAMPLE))
+    return sum(map(len, sample)) * len(rows) // max(len(sample), 1)
 
 
 def same(value: Any) -> Any:
@@ -105,8 +119,14 @@ class RemoteRows(OldRows, Protocol):
     def put(self, entries: Sequence[Entry]) -> None:
         """Put rows of any namespaces."""
 
+    def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
+        """Put rows that were cut, in slices; what was put before may be let go."""
+
+    def waiting(self) -> int:
+        """About how many of the rows are still in memory, to be brought away when others are merged."""
+
     def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
-        """For each of these keys the value, or `MISSING`."""
+        """For each of these keys the value, to be changed and put again, or `MISSING`."""
 
     def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         """Keys and values of a namespace, in order; they need not be in memory all at once."""

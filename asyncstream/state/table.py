@@ -18,9 +18,10 @@ from typing import Any
 
 from asyncstream.state.capture import IMMUTABLE, detached
 from asyncstream.state.delta import Delta, SavedRows
-from asyncstream.state.generations import AWAY, Generations
+from asyncstream.state.generations import Generations
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
+    AWAY,
     MISSING,
     NO_ROWS,
     SLICE,
@@ -137,8 +138,8 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             return
         young = self.young.get(namespace, NO_ROWS)
-        wanted = [key for key in dict.fromkeys(keys) if key not in young]
-        if self._frozen is not None:
+        wanted = list(set(keys).difference(young))
+        if self._frozen is not None and self._frozen.get(namespace):
             wanted = [key for key in wanted if self.take_frozen(namespace, key) is MISSING]
         if wanted:
             found = zip(wanted, self._remote.get_many(namespace, wanted), strict=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asyncstream.state import MISSING, Database, DiskRows, DiskState, Table
+from asyncstream.state import MISSING, Database, DiskRows, DiskState, RestingRows, Table
 from asyncstream.state.recent import NOTHING, Recent
+from asyncstream.state.rows import Entry
 from tests.on_disk import database
 from tests.tiers import examples
 
@@ -39,21 +40,27 @@ class RowsOnDisk(RuleBasedStateMachine):
     def begin(self, limit: int) -> None:
         self.stored = database()
         self.stored.recent = Recent(limit)
-        self.rows = DiskRows(self.stored)
+        self.rows = self.new_rows()
         self.model: dict[Any, dict[Any, int]] = {}
         self.number = 0
+
+    def new_rows(self) -> DiskRows:
+        return DiskRows(self.stored)
 
     def teardown(self) -> None:
         database().recent = Recent(100_000)
 
     @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True))
     def put(self, places: list[Any]) -> None:
+        self.rows.put(self.numbered(places))
+
+    def numbered(self, places: Iterable[Any]) -> list[Entry]:
         entries = []
         for space, key in places:
             self.number += 1
             entries.append((space, key, self.number))
             self.model.setdefault(space, {})[key] = self.number
-        self.rows.put(entries)
+        return entries
 
     @rule(space=SPACES, key=KEYS)
     def get(self, space: Any, key: Any) -> None:
@@ -103,35 +110,119 @@ TestRowsOnDisk = RowsOnDisk.TestCase
 TestRowsOnDisk.settings = settings(max_examples=examples(25), deadline=None)
 
 
+class RowsThatRest(RowsOnDisk):
+    """The same, of rows that stay in memory for a while; what is taken is put again."""
+
+    @initialize(limit=st.integers(1, 6))
+    def begin(self, limit: int) -> None:
+        super().begin(limit)
+        self.patch = pytest.MonkeyPatch()
+        for module in ("disk", "resting"):
+            self.patch.setattr(f"asyncstream.state.{module}.AWAY", 1)
+
+    def new_rows(self) -> DiskRows:
+        return RestingRows(self.stored)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+    @rule(space=SPACES, keys=st.lists(KEYS, max_size=4, unique=True), changes=st.booleans())
+    def get_many(self, space: Any, keys: list[Any], changes: bool = False) -> None:
+        super().get_many(space, keys)
+        taken = [(space, key) for key in keys if key in self.model.get(space, {})]
+        self.rows.put(
+            self.numbered(taken) if changes else [(*place, self.model[space][place[1]]) for place in taken]
+        )
+
+    @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True), slices=st.integers(0, 5))
+    def merge(self, places: list[Any], slices: int) -> None:
+        rest = iter(self.numbered(places))
+        given_up = self.rows.merging(rest)
+        for _ in range(slices):
+            next(given_up, None)
+        for _ in self.rows.merging(rest):
+            pass
+
+    @rule()
+    def is_kept(self) -> None:
+        assert isinstance(self.rows, RestingRows)
+        self.rows = RestingRows.reopened(self.stored, self.rows.kept())
+        assert not self.rows.waiting()
+
+
+TestRowsThatRest = RowsThatRest.TestCase
+TestRowsThatRest.settings = settings(max_examples=examples(60), deadline=None)
+
+
+@dataclass
+class Counted:
+    """A database; `asked` and `written` have how many names it was asked for, and given, each time."""
+
+    stored: Database
+    asked: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+
+
 @pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Database, list[int]]]:
-    """A database, and how many names each reading has asked for."""
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     stored = Database(DiskState(tmp_path, young_rows=1_000))
-    asked: list[int] = []
-    get_many = stored.get_many
+    found = Counted(stored)
+    get_many, write = stored.get_many, stored.write
 
     def counting(names: list[bytes]) -> list[bytes | None]:
-        asked.append(len(names))
+        found.asked.append(len(names))
         return get_many(names)
 
+    def writing(puts: list[tuple[bytes, bytes]]) -> None:
+        found.written.append(len(puts))
+        write(puts)
+
     monkeypatch.setattr(stored, "get_many", counting)
-    yield stored, asked
+    monkeypatch.setattr(stored, "write", writing)
+    yield found
     stored.close()
 
 
-def test_what_is_touched_again_and_again_is_read_once(counted: tuple[Database, list[int]]) -> None:
-    stored, asked = counted
-    table = Table("t", old=DiskRows(stored))
+@pytest.mark.parametrize("kind", [DiskRows, RestingRows])
+def test_what_is_touched_again_and_again_is_read_once(counted: Counted, kind: type[DiskRows]) -> None:
+    table = Table("t", old=kind(counted.stored))
     for _ in range(5):
-        table.fetch(None, range(100))
-        for key in range(100):
-            held = table.get(None, key)
-            table.put(None, key, [1] if held is MISSING else [*held, 1])
-        table.cut()
-        table.merge()
+        touch(table, range(100))
         assert len(table) == 100
-    assert sum(asked) == 100  # in the second round: before, there was nothing to be read
+    assert sum(counted.asked) == 100  # in the second round: before, there was nothing to be read
     assert all(held == [1] * 5 for held in table.whole().values())
+
+
+def touch(table: Table, keys: range) -> None:
+    """Add to each of these keys, and let what has changed grow old."""
+    table.fetch(None, keys)
+    for key in keys:
+        held = table.get(None, key)
+        table.put(None, key, [1] if held is MISSING else [*held, 1])
+    table.cut()
+    table.merge()
+
+
+def test_what_is_touched_between_two_cuts_is_not_written(counted: Counted) -> None:
+    table = Table("t", old=RestingRows(counted.stored))
+    touch(table, range(100))
+    touch(table, range(100))
+    assert sum(counted.written) == 100  # when they were new
+    del counted.written[:]
+    for _ in range(5):
+        touch(table, range(50))
+    assert sum(counted.written) == 50  # the others, once
+    assert list(table.whole().values()) == [[1] * 7] * 50 + [[1] * 2] * 50
+
+
+def test_rows_that_rest_count_half_of_those_that_are_young(counted: Counted) -> None:
+    table = Table("t", old=RestingRows(counted.stored))
+    for _ in range(2):
+        touch(table, range(100))
+    assert table.weight() == 50
+    table.fetch(None, range(40))
+    assert table.weight() == 40 + 30
 
 
 def test_as_much_stays_as_was_said() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncstream.errors import InternalError
-from asyncstream.state import MISSING, Delta, DiskRows, Table, Tables
+from asyncstream.state import MISSING, Delta, DiskRows, RestingRows, Stored, Table, Tables
 from asyncstream.state.key_table import KeyTable
 from tests.on_disk import database
 from tests.tiers import examples
@@ -195,7 +195,10 @@ class GenerationsOnDisk(Generations):
     """The same, with the oldest generation on disk; the earliest namespace is found alone."""
 
     def new_table(self, name: str) -> Table:
-        return Table(name, old=DiskRows(database()))
+        return Table(name, old=self.new_rows(database()))
+
+    def new_rows(self, stored: Stored) -> DiskRows:
+        return DiskRows(stored)
 
     @rule()
     def adopt_the_first(self) -> None:
@@ -207,6 +210,27 @@ class GenerationsOnDisk(Generations):
 
 TestGenerationsOnDisk = GenerationsOnDisk.TestCase
 TestGenerationsOnDisk.settings = settings(max_examples=examples(40), deadline=None)
+
+
+class GenerationsThatRest(GenerationsOnDisk):
+    """The same, of which rows that are put again stay in memory for a while."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.patch = pytest.MonkeyPatch()
+        for module in ("disk", "resting"):
+            self.patch.setattr(f"asyncstream.state.{module}.AWAY", 1)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def new_rows(self, stored: Stored) -> DiskRows:
+        return RestingRows(stored)
+
+
+TestGenerationsThatRest = GenerationsThatRest.TestCase
+TestGenerationsThatRest.settings = settings(max_examples=examples(60), deadline=None)
 
 
 def test_large_merges_come_in_slices() -> None:

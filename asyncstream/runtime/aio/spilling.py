@@ -17,7 +17,7 @@ from typing import Final
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.slices import in_slices
-from asyncstream.state import DiskRows, StateBackend, Tables
+from asyncstream.state import RestingRows, StateBackend, Tables
 
 __all__ = ("Spilling",)
 
@@ -46,9 +46,9 @@ class Spilling:
             checkpointer.tables.rows = self.rows
             checkpointer.tables.is_full = self.is_full
 
-    def rows(self) -> DiskRows:
+    def rows(self) -> RestingRows:
         """For one table."""
-        return DiskRows(self.database)
+        return RestingRows(self.database)
 
     def take(self, operator: Operator) -> None:
         """Keep on disk what this operator, which is not open yet, remembers."""
