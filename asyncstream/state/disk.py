@@ -279,13 +279,11 @@ class DiskRows:
     def namespaces(self) -> Iterable[Any]:
         begin, end = self._prefix, behind(self._prefix)
         while begin is not None:
-            found = None
-            for name, row in self._rows(begin, end):
-                found = name[: -HASH.size], row
-                break
+            found = next(self._rows(begin, end), None)
             if found is None:
                 return
-            prefix, row = found
+            name, row = found
+            prefix = name[: -HASH.size]
             yield self._namespace_of(prefix, row)
             begin = behind(prefix)
 
@@ -299,7 +297,8 @@ class DiskRows:
             except Exception as error:
                 self._stored.fail(error)
             self._low_is_exact = True
-        return None if self._low == _AFTER_ALL else self._low
+        numbered = [number for number in self._names if type(number) is int and number in self]
+        return min(numbered if self._low == _AFTER_ALL else [self._low, *numbered], default=None)
 
     def take_first(self, until: float, limit: int) -> dict[int, Rows]:
         """
@@ -311,6 +310,10 @@ class DiskRows:
         first = self.first()
         if first is None or first > until:
             return {}
+        if as_int(first) is None:
+            alone = self.of(first)
+            self.drop(first)
+            return {first: alone}
         begin, end = self._prefix + INTS + INT.pack(first + ZERO), self._prefix + PAIRS
         names: list[bytes] = []
         found: dict[int, list[Any]] = {}
@@ -418,11 +421,8 @@ class DiskRows:
             scan = self._stored.scan(begin, end)
             while scan.valid():
                 name, held = scan.key(), self._loads(scan.value())
-                if type(held) is list:
-                    for row in held:
-                        yield name, row
-                else:
-                    yield name, held
+                for row in held if type(held) is list else (held,):
+                    yield name, row
                 scan.next()
             scan.status()
         except Exception as error:

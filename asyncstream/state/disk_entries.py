@@ -2,8 +2,8 @@
 Entries of rows on disk: what stands under one name.
 
 An entry is the pickle of (key, place, value), where the places give the order in which rows were first put;
-for a pair of numbers, and for a namespace that is numbered, the namespace itself comes last. Keys that share
-a hash share a name: a list of such rows.
+for a pair of numbers, and for a namespace that is numbered, as an int of more than 64 bits is, the namespace
+itself comes last. Keys that share a hash share a name: a list of such rows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncstream.errors import StateError, describe_error, safe_repr
+from asyncstream.state.row_names import as_int
 from asyncstream.state.rows import Entry
 from asyncstream.state.stored import Stored
 
@@ -50,7 +51,7 @@ def with_row(stored: Stored, held: Any, entry: Entry, place: int) -> tuple[Any, 
     if type(key) not in _PLAIN:
         _check_key(key, stored)
     row = (key, place, value)
-    if namespace is not None and type(namespace) is not int:
+    if namespace is not None and (type(namespace) is not int or as_int(namespace) is None):
         row = (*row, namespace)
     if not held:
         return row, True

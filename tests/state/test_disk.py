@@ -85,7 +85,7 @@ def test_keys_with_one_hash_are_told_apart(opened: Stored) -> None:
 
 @settings(max_examples=examples(50), deadline=None)
 @given(
-    st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9), st.integers(1, 3)),
+    st.dictionaries(st.integers(-(2**64), 2**65) | st.integers(-9, 9), st.integers(1, 3)),
     st.integers(-9, 9) | st.just(math.inf),
     st.integers(1, 4),
 )
@@ -192,6 +192,24 @@ def test_timers_that_are_on_disk_take_no_memory(opened: Stored) -> None:
     fired: list[int] = []
     queue.advance(10_000, lambda timestamp, key, namespace: fired.append(timestamp))
     assert fired == sorted([7, *(turn + 10 * timestamp for turn in range(5) for timestamp in range(1000))])
+    queue.clear()
+
+
+def test_timers_later_than_64_bits_can_say_fire_last(opened: Stored) -> None:
+    tables = Tables()
+    tables.keep_old_in(lambda: DiskRows(opened), notes=True)
+    queue = TimerQueue(tables.declare(timer_table("timers")))
+    times = [2**63 + 5, 7, 2**63, 2**63 - 1, 2**70]
+    for timestamp in times:
+        queue.register(timestamp, "key")
+    tables.cut()
+    tables.merge()
+    fired: list[int] = []
+    queue.advance(8, lambda timestamp, key, namespace: fired.append(timestamp))
+    assert queue.earliest() == 2**63 - 1
+    queue.advance(math.inf, lambda timestamp, key, namespace: fired.append(timestamp))
+    assert fired == sorted(times)
+    assert queue.earliest() is None
     queue.clear()
 
 
