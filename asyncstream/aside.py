@@ -56,6 +56,16 @@ class DiskThread:
             self._thread.start()
         return done
 
+    async def make(self, make: Callable[[], T], unmake: Callable[[T], object]) -> T:
+        """As `do`, for what is to be let go by `unmake`, here too, if the caller is cancelled meanwhile."""
+        made: list[T] = []
+        try:
+            await self.do(lambda: made.append(make()))
+        except asyncio.CancelledError:
+            self.do(lambda: [unmake(one) for one in made])
+            raise
+        return made[0]
+
     def end(self) -> None:
         """Let the thread end when its work is done; returns at once."""
         self._works.put(None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 
 import pytest
@@ -48,3 +49,26 @@ async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done
         while held() is not None:  # noqa: ASYNC110 - a real thread
             await asyncio.sleep(0.001)
     thread.end()
+
+
+async def test_what_is_made_for_who_is_cancelled_meanwhile_is_let_go() -> None:
+    thread, begun, go_on = DiskThread(), threading.Event(), threading.Event()
+    let_go: list[str] = []
+
+    def make() -> str:
+        begun.set()
+        assert go_on.wait(60)
+        return "it"
+
+    making = asyncio.ensure_future(thread.make(make, let_go.append))
+    await asyncio.to_thread(begun.wait, 60)
+    making.cancel()
+    await asyncio.wait({making})
+    assert making.cancelled()
+    go_on.set()
+    assert await thread.make(lambda: "another", let_go.append) == "another"
+    assert let_go == ["it"]
+    with pytest.raises(ZeroDivisionError):
+        await thread.make(lambda: str(1 / 0), let_go.append)
+    thread.end()
+    assert let_go == ["it"]

@@ -91,7 +91,7 @@ class DurableSubmissions(Submissions[T]):
         self._pending, self._committing = [], 0
         self._next, self._is_due = 0.0, False
         try:
-            self._file = await self._thread.do(lambda: InboxFile(self.inbox, self.writer))
+            self._file = await self._thread.make(lambda: InboxFile(self.inbox, self.writer), InboxFile.close)
         except BaseException:
             self._thread.end()
             raise

@@ -106,10 +106,13 @@ class SqliteCache(CacheStore):
     async def connect(self) -> None:
         self._disk = DiskThread()
         try:
-            await self._disk.do(self._connect)
+            connections = await self._disk.make(self._connect, _close)
         except BaseException:
-            await self.disconnect()
+            self._disk.end()
+            self._disk = None
             raise
+        self._writer, self._reader = connections
+        self._count_at = 0
 
     async def disconnect(self) -> None:
         reader, self._reader = self._reader, None
@@ -122,9 +125,10 @@ class SqliteCache(CacheStore):
                 await disk.do(writer.close)
             disk.end()
 
-    def _connect(self) -> None:
+    def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """One to write by, and one to read by."""
         try:
-            self._open_file()
+            return self._open_file()
         except DamagedCache as damage:
             if not self._renews:
                 raise
@@ -132,9 +136,9 @@ class SqliteCache(CacheStore):
             for ending in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     os.replace(self._path + ending, f"{self._path}.damaged{ending}")
-            self._open_file()
+            return self._open_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         writer = self._connection(_PATIENCE)
         try:
             self._examine(writer)
@@ -155,7 +159,7 @@ class SqliteCache(CacheStore):
         except BaseException:
             writer.close()
             raise
-        self._writer, self._reader, self._count_at = writer, reader, 0
+        return writer, reader
 
     def _connection(self, patience: float) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
@@ -291,6 +295,11 @@ class SqliteCache(CacheStore):
             return None if found is None else Lease.from_json(found[0])
         except ValueError:  # it counts as none
             return None
+
+
+def _close(connections: tuple[sqlite3.Connection, ...]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _hash(key: bytes) -> int:

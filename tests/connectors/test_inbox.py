@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from asyncstream import ManualClock, PipelineError, SourceError
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.lease import Holder, Lease, enter, leave
 
@@ -340,3 +343,28 @@ def test_lost_rows_are_seen(path: Path) -> None:
         file._database.execute("DELETE FROM accepted WHERE number = 2")
         with pytest.raises(InboxBroken, match="has lost elements behind number 0"):
             file.rows(0, 3, 9)
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_inbox_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+    set_up, close = InboxFile._set_up, InboxFile.close
+
+    def slowly(file: InboxFile) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        set_up(file)
+
+    def close_it(file: InboxFile) -> None:
+        close(file)
+        closed.set()
+
+    monkeypatch.setattr(InboxFile, "_set_up", slowly)
+    monkeypatch.setattr(InboxFile, "close", close_it)
+    opening = asyncio.ensure_future(DurableSubmissions[Any](Inbox(tmp_path / "inbox.sqlite")).open())
+    assert await asyncio.to_thread(begun.wait, 60)
+    opening.cancel()
+    await asyncio.wait({opening})
+    go_on.set()
+    assert await asyncio.to_thread(closed.wait, 60)
