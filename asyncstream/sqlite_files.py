@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ("is_busy", "looking_at", "write_ahead")
+__all__ = ("file_at", "is_busy", "looking_at", "write_ahead")
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
@@ -54,6 +54,15 @@ def write_ahead(connection: sqlite3.Connection, *, timeout: float) -> None:
             time.sleep(_PAUSE)
         else:
             return
+
+
+def file_at(path: str) -> tuple[int, int] | None:
+    """What tells the file of this name from any other; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

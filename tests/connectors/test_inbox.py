@@ -115,6 +115,18 @@ def test_a_full_disk_refuses_elements_and_is_no_end(path: Path, pragma: str) -> 
         assert accept(inbox, file, ("big", "x")) == [True]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_goes_into_a_file_that_nobody_will_find_is_not_accepted(path: Path, replaced: bool) -> None:
+    inbox = Inbox(path)
+    with opened(inbox) as file:
+        accept(inbox, file, 1)
+        path.rename(path.with_suffix(".1"))
+        if replaced:
+            path.write_bytes(b"")
+        with pytest.raises(InboxBroken, match="moved, deleted or replaced"):
+            accept(inbox, file, 2)
+
+
 def test_what_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(SourceError, match="cannot open"):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from traceback import clear_frames
 from typing import TypeVar
 
-from asyncstream.sqlite_files import is_busy
+from asyncstream.sqlite_files import file_at, is_busy
 from asyncstream.validation import refuse
 
 __all__ = ("PATIENCE", "AnyPath", "Database", "database_path", "quoted")
@@ -42,14 +42,6 @@ def database_path(path: object) -> str:
     return str(os.fspath(path))
 
 
-def _file_at(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 class Database:
     """A connection that any thread may use, one at a time."""
 
@@ -59,11 +51,11 @@ class Database:
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         self._path = os.path.abspath(path)
-        self._file = _file_at(self._path)
+        self._file = file_at(self._path)
 
     def is_moved(self) -> bool:
         """Whether the file that is open is no more the one of its name: what is written to it is lost."""
-        return _file_at(self._path) != self._file
+        return file_at(self._path) != self._file
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
