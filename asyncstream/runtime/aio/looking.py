@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from asyncstream.runtime.aio.run import Run
@@ -18,7 +19,13 @@ __all__ = ("standing_still",)
 T = TypeVar("T")
 
 LOOP_SECONDS = 1.0
-"""Seconds that the loop gets to come to it; one that takes longer is blocked, and nothing moves either."""
+"""
+Seconds that the loop gets to come to it; one that takes longer is blocked, and nothing moves either, or the
+machine is busy.
+"""
+
+TRIES = 10
+"""How often it is tried to look while something moves, before its error is raised."""
 
 
 def standing_still(run: Run, look: Callable[[], T]) -> T:
@@ -46,4 +53,7 @@ def standing_still(run: Run, look: Callable[[], T]) -> T:
         return found.result(LOOP_SECONDS)
     except (RuntimeError, TimeoutError):  # closed since, or blocked
         found.cancel()
-        return look()
+    for _ in range(TRIES):
+        with suppress(RuntimeError):  # it was not blocked, but slow: what is looked at grows meanwhile
+            return look()
+    return look()

@@ -1,0 +1,43 @@
+"""Looking at a job from another thread, while its event loop does not come to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncstream.runtime.aio import looking
+
+
+def test_a_loop_that_is_slow_moves_what_is_looked_at_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "LOOP_SECONDS", 0.01)
+    things, going_on = {1: 1}, threading.Event()
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(threading.get_ident())
+        for number in things:
+            if len(looks) < 3:
+                things[number + len(things)] = number  # as the event loop may do in this moment
+        return len(things)
+
+    async def main() -> None:
+        run: Any = SimpleNamespace(loop=asyncio.get_running_loop())
+        found: list[int] = []
+
+        def look_from_elsewhere() -> None:
+            found.append(looking.standing_still(run, look))
+            going_on.set()
+
+        thread = threading.Thread(target=look_from_elsewhere)
+        thread.start()
+        assert going_on.wait(60)  # which holds the event loop
+        thread.join()
+        assert found == [3]
+
+    asyncio.run(main())
+    assert len(looks) == 3
+    assert threading.get_ident() not in looks
