@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import merge
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +30,7 @@ from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Chang
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import MISSING, Table, TimeToLive, ValueDescriptor
+from asyncstream.state import MISSING, SLICE, Table, TimeToLive, ValueDescriptor
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("By", "DeduplicateSpec", "EarliestOf", "FirstSeen", "Keep", "Replaced")
@@ -60,7 +62,7 @@ class FirstSeen(Operator):
         self._log = log
         self._seen = self.tables.declare(Table("seen", may_be_away=True))
         self._ages: deque[tuple[int, Any]] = deque()
-        self.tables.on_restored(self._restored)
+        self.tables.on_restored(self._rebuilding)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, seen, within_ms = self._key_by, self._seen, self._within_ms
@@ -90,12 +92,19 @@ class FirstSeen(Operator):
             self._ages += new
         self._pass_on(passed, passed_at)
 
-    def _restored(self) -> None:
+    def _rebuilding(self) -> Iterator[None]:
         self._ages.clear()
-        if self._within_ms is not None:
-            self._ages += sorted(
-                ((seen_ms, key) for _, key, seen_ms in self._seen.items()), key=itemgetter(0)
-            )
+        if self._within_ms is None:
+            return
+        rest, age = self._seen.unordered(), itemgetter(0)
+        runs: list[list[tuple[int, Any]]] = []
+        while some := sorted(((seen_ms, key) for _, key, seen_ms in islice(rest, SLICE)), key=age):
+            runs.append(some)
+            yield
+        merged = merge(*runs, key=age)
+        while some := list(islice(merged, SLICE)):
+            self._ages += some
+            yield
 
     def metrics(self) -> dict[str, int]:
         return {"state_entries": len(self._seen)}
