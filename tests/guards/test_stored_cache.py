@@ -10,9 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -585,39 +583,24 @@ async def test_it_can_be_sent_to_another_process_before_and_after_its_use(file: 
     await sent.close()
 
 
-def in_a_minute(is_so: Callable[[], bool]) -> bool:
-    """Whether it is, at last: of a real thread."""
-    until = time.monotonic() + 60
-    while not is_so() and time.monotonic() < until:
-        time.sleep(0.001)
-    return is_so()
-
-
 async def test_an_opening_that_is_cancelled_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Semaphore(0)
     store = SqliteCache(tmp_path / "cache.sqlite")
-    connect, examine = store._connection, store._examine
-    connections: list[sqlite3.Connection] = []
+    examine = store._examine
 
-    def noted(patience: float) -> sqlite3.Connection:
-        connections.append(connect(patience))
-        return connections[-1]
+    class Noted(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            closed.release()
 
     def slowly(database: sqlite3.Connection) -> None:
         begun.set()
         assert go_on.wait(60)
         examine(database)
 
-    def are_closed() -> bool:
-        for connection in connections:
-            with suppress(sqlite3.ProgrammingError):
-                connection.execute("SELECT 1")
-                return False
-        return len(connections) == 2
-
-    monkeypatch.setattr(store, "_connection", noted)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Noted))
     monkeypatch.setattr(store, "_examine", slowly)
     opening = asyncio.ensure_future(store.open())
     assert await asyncio.to_thread(begun.wait, 60)
@@ -625,4 +608,5 @@ async def test_an_opening_that_is_cancelled_leaves_no_file_open(
     await asyncio.wait({opening})
     await store.close()
     go_on.set()
-    assert await asyncio.to_thread(in_a_minute, are_closed)
+    for _ in range(2):  # to write, and to read
+        assert await asyncio.to_thread(closed.acquire, True, 60)
