@@ -30,7 +30,7 @@ class Meets:
 
 
 SPACES = st.sampled_from([None, 1, 2, (0, 10)])
-KEYS = st.sampled_from([Meets("a"), Meets("b"), Meets("c"), 7, "other"])
+KEYS = st.sampled_from([Meets("a"), Meets("b"), 7, "other", "another", 1])
 
 
 class RowsOnDisk(RuleBasedStateMachine):
@@ -126,6 +126,12 @@ class RowsThatRest(RowsOnDisk):
     def teardown(self) -> None:
         super().teardown()
         self.patch.undo()
+
+    @rule(space=SPACES, key=KEYS)
+    def is_taken_and_removed(self, space: Any, key: Any) -> None:
+        assert self.rows.get_many(space, [key]) == [self.model.get(space, {}).get(key, MISSING)]
+        self.remove(space, key)
+        self.put([(space, key)])
 
     @rule(space=SPACES, keys=st.lists(KEYS, max_size=4, unique=True), changes=st.booleans())
     def get_many(self, space: Any, keys: list[Any], changes: bool = False) -> None:
