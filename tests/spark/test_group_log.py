@@ -126,9 +126,9 @@ def test_tables_that_have_missed_entries_go_on_with_those(
             table.put("window", "key", number)
         elif number % 13 == 0:
             table.drop("window")
-        cut = operator.tables.cut()
+        entry = entry_of({"step": operator.tables.cut()})
         operator.tables.merge()
-        position = log.write(entry_of({"step": cut}), {"step": operator}, position)  # type: ignore[dict-item]
+        position = log.write(entry, {"step": operator}, position)  # type: ignore[dict-item]
         positions.append(position)
         for missed, tables in others.items():
             if number == 39 - missed:
@@ -302,9 +302,9 @@ def test_a_log_is_in_chunks_but_for_its_last_entries(
             table.put(None, key if size < 5_000 else "large", "x" * size)
         if size == 10:
             table.remove(None, "large")
-        cut = operator.tables.cut()
+        entry = entry_of({"step": operator.tables.cut()})
         operator.tables.merge()
-        position = log.write(entry_of({"step": cut}), {"step": operator}, position)  # type: ignore[dict-item]
+        position = log.write(entry, {"step": operator}, position)  # type: ignore[dict-item]
         chunks = dict(kept.values.get("chunks", ()))
         assert sorted(chunks) == [(at,) for at in position.chunks]
         assert all(len(data) <= 300 for data, _ in chunks.values())

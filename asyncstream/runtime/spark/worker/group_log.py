@@ -203,11 +203,17 @@ class Log:
                 parts.clear()
         return read[-count:]
 
-    def write(self, entry: Entry, operators: Mapping[str, Operator], position: Position) -> Position:
-        """Put an entry behind the others, or all there is in the place of all; gives the new position."""
+    def write(self, entry: bytes, operators: Mapping[str, Operator], position: Position) -> Position:
+        """
+        Put an entry behind the others, or all there is in the place of all; gives the new position.
+
+        Args:
+            entry: as `entry_of` gives it.
+            operators: whose tables have been merged since.
+        """
         if not entry:
             return position
-        data = dumps(entry)
+        data = entry
         after = position.after(len(data))
         if after.is_long:
             if position.entries:
@@ -251,13 +257,14 @@ def _unpacked(parts: Iterable[bytes], classes: Classes) -> list[Entry]:
     return list(loads_each(b"".join(parts), classes))
 
 
-def entry_of(cuts: Mapping[str, Cut]) -> Entry:
-    """What has changed; empty if nothing has."""
-    return {
+def entry_of(cuts: Mapping[str, Cut]) -> bytes:
+    """The entry of what has changed, pickled; empty if nothing has."""
+    entry = {
         step: {table.name: _saved(table, cut.deltas[table.name]) for table in cut.tables}
         for step, cut in cuts.items()
         if cut.tables
     }
+    return dumps(entry) if entry else b""
 
 
 def everything(operators: Mapping[str, Operator]) -> Entry:

@@ -241,10 +241,12 @@ class KeyGroup:
             timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
             cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
             states = {name: operator.snapshot() for name, operator in operators.items() if name not in cuts}
+            with self._blaming(operators):
+                entry = entry_of(cuts)  # before what it is of is merged
             for name in cuts:
                 operators[name].tables.merge()
             with self._blaming(operators):
-                position = self._log.write(entry_of(cuts), operators, position)
+                position = self._log.write(entry, operators, position)
                 head = Head(
                     states,
                     watermark_ms,
