@@ -48,7 +48,7 @@ class RestingRows(DiskRows):
         return about(self._resting) + about(self._leaving)
 
     def kept(self) -> tuple[Any, ...]:
-        for _ in (*self.merging(iter(())), *self._writing()):
+        for _ in self.merging(iter(())):
             pass
         return super().kept()
 

@@ -240,9 +240,12 @@ class Connection:
 
         options = SubscribeOptions(qos=1, retainAsPublished=True, retainHandling=1)
         self._subscriptions = [(topic, options) for topic in topics]
+        await self._subscribe()
+        self._subscribed = True
+
+    async def _subscribe(self) -> None:
         _, mid = self._connected().subscribe(self._subscriptions)
         await self._answered(mid)
-        self._subscribed = True
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
         """Send a message with QoS 1; gives its number, for `published`."""
@@ -294,8 +297,7 @@ class Connection:
             # the broker reads each connection for itself, so one that is behind could take up the next
             # connection of this client before it has read what this one said; an answer comes after that
             with suppress(MqttError, TimeoutError):
-                _, mid = self._connected().subscribe(self._subscriptions)
-                await self._answered(mid)
+                await self._subscribe()
         client, self._client = self._client, None
         if client is not None:
 
