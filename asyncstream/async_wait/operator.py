@@ -94,7 +94,7 @@ from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.call_context import KEEP
 from asyncstream.operators.flow import Intake
-from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.functions import AsyncFunction, figures_of
 from asyncstream.operators.origins import Placed
 from asyncstream.operators.whereabouts import LIMITED, Progress, Whereabouts
 from asyncstream.sharing import hold, release
@@ -237,7 +237,7 @@ class AsyncWaitOperator(Intake):
     def metrics(self) -> dict[str, int]:
         pool = self._pool
         return {
-            **({} if self._object is None else self._object.metrics()),
+            **({} if self._object is None else figures_of(self._object)),
             **self._counts,
             "running": len(pool.busy()),
             "most_running": pool.most_running,
@@ -255,7 +255,7 @@ class AsyncWaitOperator(Intake):
         return Progress(self._emitter.watermark, None)
 
     def whereabouts(self) -> Whereabouts:
-        known = {} if self._object is None else self._object.metrics()
+        known = {} if self._object is None else figures_of(self._object)
         unbegun, queue = self._pool.unbegun(), self._emitter.queue
         return whereabouts(
             self.settings.order,

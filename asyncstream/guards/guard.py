@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from asyncstream.clock import monotonic_seconds
-from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
+from asyncstream.operators.functions import AsyncFunction, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
 from asyncstream.validation import is_async_function, refuse
 
@@ -132,7 +132,7 @@ class Guard(AsyncFunction[In, Out]):
         """Counters and gauges by name, as they stand now, of this guard and of those inside it."""
         found: dict[str, int] = {}
         for function in chain(self):
-            own = function.counters() if isinstance(function, Guard) else _metrics_of(function)
+            own = function.counters() if isinstance(function, Guard) else figures_of(function)
             for name, number in own.items():
                 found[name] = found.get(name, 0) + number
         return found
@@ -182,11 +182,6 @@ def check_not_inside(name: str, shared: object, fn: object) -> None:
     if any(isinstance(guard, Guard) and getattr(guard, name, None) is shared for guard in chain(fn)):
         advice = "a call would wait for the place that it has itself"
         raise refuse(name, "one that no guard inside of this one has", shared, advice)
-
-
-def _metrics_of(function: object) -> dict[str, int]:
-    metrics = getattr(function, "metrics", None)
-    return metrics() if callable(metrics) else {}
 
 
 class Background:

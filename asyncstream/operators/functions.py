@@ -5,13 +5,18 @@ step hands back for a call that gave no result: a `FailedCall`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from numbers import Integral, Real
+from typing import Any, Final, Generic, Self, TypeVar
+from weakref import WeakValueDictionary
 
-from asyncstream.errors import CallTimeout
+from asyncstream.errors import CallTimeout, describe_error, safe_repr
 from asyncstream.sharing import hold, release
 
-__all__ = ("AsyncFunction", "FailedCall", "has_timeout_hook")
+__all__ = ("AsyncFunction", "FailedCall", "figures_of", "has_timeout_hook")
+
+log = logging.getLogger("asyncstream.job")
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -105,3 +110,37 @@ class FailedCall:
 def has_timeout_hook(function: AsyncFunction[Any, Any]) -> bool:
     """Whether `function` has a `timeout` of its own, by its class or, as guards have, by the instance."""
     return getattr(function.timeout, "__func__", None) is not AsyncFunction.timeout
+
+
+_told: Final[WeakValueDictionary[int, Any]] = WeakValueDictionary()
+"""By id, since not all can be hashed: functions of whose figures the log has told."""
+
+
+def figures_of(function: Any) -> dict[str, int]:
+    """
+    What `function.metrics()` gives, as far as these are names and numbers; nothing if it has no such method.
+
+    Who looks at a job is not to fail over the rest, nor over what it raises: the log tells of that once.
+    """
+    found: dict[str, Any] = {}
+    metrics = getattr(function, "metrics", None)
+    if not callable(metrics):
+        return found
+    wrong: str | None = None
+    try:
+        for name, value in metrics().items():
+            if isinstance(name, str) and name.isprintable() and isinstance(value, Real):
+                # not as it is: JSON has no numbers of numpy
+                found[name] = int(value) if isinstance(value, Integral) else float(value)
+            else:
+                wrong = f"{safe_repr(name)} with {safe_repr(value)}"
+    except Exception as error:  # of the user's function, or of what it gave
+        wrong = describe_error(error)
+    if wrong is not None and id(function) not in _told:
+        _told[id(function)] = function
+        log.warning(
+            "metrics() of %s is left out in part: expected a dict of names and numbers, got %s",
+            type(function).__name__,
+            wrong,
+        )
+    return found

@@ -4,6 +4,7 @@ The little of ASGI that everything here needs: its types, headers, and plain ans
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ __all__ = (
     "Send",
     "answer",
     "answer_json",
+    "as_json",
     "disconnected",
     "header",
     "retry_after",
@@ -57,7 +59,15 @@ async def answer(
 async def answer_json(send: Send, status: int, content: Any, headers: Iterable[Header] = ()) -> None:
     """Answer a request with JSON, which no cache is to keep."""
     headers = [(b"cache-control", b"no-store"), *headers]
-    await answer(send, status, orjson.dumps(content), "application/json", headers)
+    await answer(send, status, as_json(content), "application/json", headers)
+
+
+def as_json(content: Any) -> bytes:
+    """`content` as JSON, whatever its texts hold."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:  # half of a character, or a number of more than 64 bits: these json can say in ASCII
+        return json.dumps(content).encode("ascii")
 
 
 def retry_after(seconds: float) -> Header:

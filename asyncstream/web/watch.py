@@ -11,10 +11,9 @@ import asyncio
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
+from asyncstream.web.asgi import as_json
 from asyncstream.web.feed import Feed
 
 __all__ = ("HISTORY", "OVER", "Watches", "view")
@@ -71,7 +70,7 @@ async def _watch(job: Job, values: Shown, feed: Feed[bytes]) -> None:
     try:
         while True:
             status = view(job, values)
-            feed.put(orjson.dumps(status))
+            feed.put(as_json(status))
             if status["state"] in OVER:
                 return
             for _ in range(LOOKS):

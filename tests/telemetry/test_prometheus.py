@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -121,6 +123,52 @@ def test_what_a_function_of_the_users_counts_is_told_by_its_name() -> None:
     assert list(complaints(text)) == []
     labels = {"pipeline": "mine", "step": "ask", "name": "weird name!"}
     assert samples(text)["asyncstream_function_value", frozenset(labels.items())] == 7
+
+
+class Odd(AsyncFunction[int, int]):
+    def __init__(self, gives: Any) -> None:
+        self.gives = gives
+
+    async def invoke(self, value: int) -> int:
+        return value
+
+    def metrics(self) -> dict[str, int]:
+        if isinstance(self.gives, Exception):
+            raise self.gives
+        return self.gives  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("gives", "told"),
+    [
+        ({"good": np.int64(7)}, True),
+        ({"good": np.float32(7)}, True),
+        ({"good": 7, "bad": "many"}, True),
+        ({"good": 7, "bad": None}, True),
+        ({"good": 7, "\ud83d": 1}, True),
+        ({"good": 7, 3: 1}, True),
+        ([("good", 7)], False),
+        (None, False),
+        (OSError("the pool is closed"), False),
+    ],
+)
+def test_figures_that_are_none_are_left_out_and_told_once(
+    gives: Any, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> tuple[str, dict[str, Any]]:
+        pipeline = Pipeline("mine")
+        pipeline.source([1], name="in").async_map(retry(Odd(gives)), name="ask").discard()
+        async with pipeline.start() as job:
+            await job.wait()
+            return exposition(job)[0].decode(), job.status().to_dict()
+
+    text, status = run(main())
+    assert list(complaints(text)) == []
+    labels = frozenset({("pipeline", "mine"), ("step", "ask"), ("name", "good")})
+    assert samples(text).get(("asyncstream_function_value", labels)) == (7 if told else None)
+    assert orjson.loads(orjson.dumps(status))["steps"][1]["counts"].get("good") == (7 if told else None)
+    warned = [record for record in caplog.records if "metrics() of Odd" in record.message]
+    assert len(warned) == (set(gives) != {"good"} if isinstance(gives, dict) else 1)
 
 
 def test_registry_asks_a_job_before_while_and_after_it_runs() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pytest
 
-from asyncstream import Job, Pipeline, PipelineError, UserFunctionError
+from asyncstream import Job, Pipeline, PipelineError, SourceError, UserFunctionError
 from asyncstream.testing.loop import run_virtual
 from asyncstream.web import app
 from tests.web.client import Answer, Listening, http, request
@@ -207,6 +208,40 @@ def test_who_comes_later_sees_what_was() -> None:
                 return await second.until("-4\n")
 
     assert run_virtual(main()).count("data: ") == 4
+
+
+class Odd(str):
+    """Says of itself what is no whole text."""
+
+    def __repr__(self) -> str:
+        return "half a character: \ud83d"
+
+
+def test_status_is_told_whatever_elements_and_errors_say() -> None:
+    """Halves of characters, which are in names of files too, have no place in UTF-8."""
+
+    def price(order: str) -> str:
+        raise SourceError("no file \udcff")
+
+    async def main() -> tuple[Answer, str]:
+        pipeline = Pipeline("odd")
+        priced = pipeline.submissions(name="orders").map(price, name="price", on_error="route")
+        priced.discard()
+        priced.failed.discard()
+        async with pipeline.start() as job:
+            await job.submit(Odd())
+            await asyncio.sleep(1)
+            values = app(job, values=lambda value: value)
+            async with Listening(values, http("/status/events")) as client:
+                streamed = await client.until("half a character")
+            return await get(job, "/status", query="values=true"), streamed
+
+    answer, streamed = run_virtual(main())
+    assert answer.status == 200
+    for body in (answer.body, streamed.partition("data: ")[2].partition("\n")[0]):
+        (failure,) = json.loads(body)["steps"][1]["failures"]
+        assert failure["element"] == repr(Odd())
+    assert "no file \\udcff" in answer.body.decode()
 
 
 def test_wrong_arguments_are_refused() -> None:
