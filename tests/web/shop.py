@@ -65,8 +65,8 @@ class Shop:
         for each in (self.answers, self.writes, self.returns):
             each.set()
 
-    def pipeline(self, sink: str = EVIL) -> Pipeline:
-        """The pipeline of the shop, with one sink of this name."""
+    def pipeline(self, sink: str = EVIL, *, ledger: str = "ledger") -> Pipeline:
+        """The pipeline of the shop, with sinks of these names."""
         pipeline = Pipeline("shop orders")
         late = BoundedOutOfOrderness(1)
         orders = pipeline.source(self._orders, name="orders").event_time(_at, late, name="order time")
@@ -80,7 +80,7 @@ class Shop:
         priced.filter(lambda order: order["price"] > 40, name="expensive").to(_forget, name=sink)
         per_customer = priced.key_by(lambda order: order["customer"]).window(TumblingWindows(2))
         counted = per_customer.aggregate(orders=Count(), total=Sum("price"), name="per customer")
-        counted.to(_Slow(self.writes), name="ledger")
+        counted.to(_Slow(self.writes), name=ledger)
         return pipeline
 
     async def _orders(self) -> AsyncIterator[Order]:

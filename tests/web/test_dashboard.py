@@ -138,6 +138,17 @@ def test_step_that_is_stuck_turns_red_and_is_named(
     page.until(lambda: not page.all("#alerts > *"), "all is well again")
 
 
+def test_step_called_failed_that_is_stuck_is_not_taken_for_a_failed_job(browser: Browser) -> None:
+    browser.look()
+    with serving(lambda shop: shop.pipeline(ledger="failed")) as shop:
+        shop.do(shop.writes.clear)
+        browser.open(shop.url)
+        browser.until_text("#alerts", "failed is stuck")
+        shop.do(shop.well)
+    browser.until(lambda: browser.text("#live") != "live", "the connection is lost")
+    browser.complaints()  # of a server that is not there
+
+
 def test_keyboard_alone_is_enough(page: Browser) -> None:
     def focused() -> Any:
         return page.run("const at = document.activeElement; return at.dataset.step ?? at.id ?? at.tagName")
@@ -270,6 +281,8 @@ def test_token_is_asked_for_and_kept_to_the_page(browser: Browser) -> None:
         assert browser.text("#steps tbody") == ""
         enter(browser, "wrong")
         browser.until_text("#login-why", "not the token")
+        enter(browser, "Łódź")  # which no header can hold
+        browser.until(lambda: browser.find("#login").is_displayed(), "it is asked for again")
         enter(browser, TOKEN)
         browser.until_text("#state", "running")
         browser.forget()
@@ -277,6 +290,14 @@ def test_token_is_asked_for_and_kept_to_the_page(browser: Browser) -> None:
         browser.until_text("#state", "running")
         assert browser.driver.current_url == shop.url
         browser.complaints()  # of 401
+
+
+def test_token_in_the_address_may_have_any_character(browser: Browser) -> None:
+    browser.look()
+    with serving(token="a+b/c=&%2B") as shop:
+        browser.open(f"{shop.url}#token=a+b/c=%26%252B")
+        browser.until_text("#state", "running")
+        browser.forget()
 
 
 def enter(browser: Browser, token: str) -> None:

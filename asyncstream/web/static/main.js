@@ -52,9 +52,9 @@ function render() {
 }
 
 function alerts(status) {
-  const found = status.error ? [["failed", `The job has failed: ${status.error}`]] : [];
+  const found = status.error ? [["", `The job has failed: ${status.error}`]] : []; // no step has this name
   for (const step of status.steps) if (step.stuck) found.push([step.name, step.stuck]);
-  keep(byId("alerts"), found, ([key]) => key, ([key]) => make("p", { class: "alert" }, make("b", {}, key === "failed" ? "Failed" : `${key} is stuck`), " ", make("span")), (element, [, text]) => say(element.lastElementChild, text));
+  keep(byId("alerts"), found, ([key]) => key, ([key]) => make("p", { class: "alert" }, make("b", {}, key === "" ? "Failed" : `${key} is stuck`), " ", make("span")), (element, [, text]) => say(element.lastElementChild, text));
 }
 
 function tiles(sample) {
@@ -202,7 +202,7 @@ byId("theme").addEventListener("click", () => {
 // ---------------------------------------------------------------- the token, and the stream
 
 const KEY = `asyncstream token ${location.pathname}`;
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
+const given = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token"); // where "+" is a space
 if (given) {
   sessionStorage.setItem(KEY, given);
   window.history.replaceState(null, "", location.pathname + location.search);
@@ -217,13 +217,12 @@ function unlocked() {
   say(byId("login-why"), token() ? "This is not the token of this page." : "This page is for those who know its token.");
   sessionStorage.removeItem(KEY);
   dialog.showModal();
-  return new Promise((resolve) => {
-    byId("login-form").onsubmit = () => {
-      sessionStorage.setItem(KEY, byId("token").value);
-      byId("token").value = "";
-      resolve();
-    };
-  });
+  byId("login-form").onsubmit = () => {
+    sessionStorage.setItem(KEY, byId("token").value);
+    byId("token").value = "";
+  };
+  // not at the submit, when it is still open and could not be opened anew
+  return new Promise((resolve) => (dialog.onclose = resolve));
 }
 
 byId("login").addEventListener("cancel", (event) => event.preventDefault());

@@ -31,8 +31,8 @@ async function once(url, last, on, remember) {
   window.addEventListener("pagehide", leave);
   let timer = setTimeout(() => control.abort(), QUIET);
   try {
-    const headers = { Accept: "text/event-stream", ...authorization(on.token()) };
-    if (last !== null) headers["Last-Event-ID"] = last;
+    const headers = headersFor(on.token(), last);
+    if (headers === null) return "locked";
     const reply = await fetch(url, { headers, cache: "no-store", signal: control.signal });
     if (reply.status === 401) return "locked";
     if (reply.status === 204) return "over";
@@ -53,6 +53,17 @@ async function once(url, last, on, remember) {
   } finally {
     clearTimeout(timer);
     window.removeEventListener("pagehide", leave);
+  }
+}
+
+// null: no header can hold this token, so it is not that of the page.
+function headersFor(token, last) {
+  try {
+    const headers = new Headers({ Accept: "text/event-stream", ...authorization(token) });
+    if (last !== null) headers.set("Last-Event-ID", last);
+    return headers;
+  } catch {
+    return null;
   }
 }
 
