@@ -18,7 +18,7 @@ from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
 from asyncstream.web.asgi import Receive, Scope, Send, disconnected, header
 from asyncstream.web.feed import Feed
 
-__all__ = ("HEADERS", "event", "stream_feed")
+__all__ = ("HEADERS", "PIECE", "event", "stream_feed")
 
 T = TypeVar("T")
 
@@ -27,6 +27,9 @@ HEARTBEAT = 15.0
 
 GATHER = 0.02
 """Seconds between two sends to one client: a fast stream is sent in parts, not one by one."""
+
+PIECE = 64 * 1024
+"""Bytes, and one event more, that are made ready for a client: a slow one has no copy of all that is kept."""
 
 RETRY_MS = 2000
 """Milliseconds after which a client that was cut off is to come back."""
@@ -92,18 +95,24 @@ async def stream_feed(
             first = feed.newest - len(items) + 1
             if first > read + 1:
                 parts.append(event(b'{"events":%d}' % (first - read - 1), kind="missed"))
-            for number, item in enumerate(items, first):
+            size = 0
+            for read, item in enumerate(items, first):
                 data = render(item)
                 if data is not None:
-                    parts.append(event(data, id=feed.mark(number), kind=kind))
-            read = feed.newest
-            is_last = feed.ended
+                    parts.append(event(data, id=feed.mark(read), kind=kind))
+                    size += len(data)
+                    if size >= PIECE:
+                        break
+            is_behind = read < feed.newest
+            is_last = feed.ended and not is_behind
             body = b"".join(parts)
             if body or is_last:
                 await send({"type": "http.response.body", "body": body, "more_body": not is_last})
             if is_last:
                 return
             parts = []
+            if is_behind:
+                continue
             if body:
                 await asyncio.sleep(GATHER)
             try:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.testing.loop import run_virtual
-from asyncstream.web.asgi import Application, Receive, Scope, Send
+from asyncstream.web.asgi import Application, Message, Receive, Scope, Send
 from asyncstream.web.feed import Feed
-from asyncstream.web.sse import event, stream_feed
+from asyncstream.web.sse import PIECE, event, stream_feed
 from tests.web.client import Listening, http
 
 
@@ -99,6 +99,28 @@ def test_client_is_told_what_it_has_missed() -> None:
     assert lines(missed) == ["0", '{"events":6}', "7", "8", "9"]
     assert lines(stranger) == ['{"after":"another-1"}', "7", "8", "9"]
     assert lines(missed, "event: ") == lines(stranger, "event: ") == ["missed"]
+
+
+def test_no_client_has_a_copy_of_all_that_is_kept() -> None:
+    async def main() -> list[int]:
+        feed: Feed[int] = Feed(100)
+        for number in range(100):
+            feed.put(number)
+        feed.end()
+        sizes: list[int] = []
+
+        async def send(message: Message) -> None:
+            sizes.append(len(message.get("body", b"")))
+
+        async def receive() -> Message:
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+        await stream_feed(http("/"), receive, send, feed, lambda _: bytes(10_000), since=0)
+        return sizes
+
+    sizes = run_virtual(main())
+    assert sum(sizes) > 100 * 10_000
+    assert max(sizes) < PIECE + 11_000
 
 
 def test_quiet_stream_is_kept_alive_and_a_client_that_leaves_is_forgotten() -> None:
