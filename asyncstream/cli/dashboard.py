@@ -54,7 +54,7 @@ class Dashboard:
         """Answer a request as the ASGI application does."""
         from aiohttp import web
 
-        if URL(f"http://{request.host}").host not in NAMES:
+        if not _is_for_us(request.host):
             raise web.HTTPForbidden(text="this is for the machine itself\n")
         if self._app is None:
             raise web.HTTPServiceUnavailable(text="the job is not there yet\n", headers={"Retry-After": "1"})
@@ -74,6 +74,14 @@ class Dashboard:
 
         await self._app(_scope(request), _receiver(), send)
         return answer
+
+
+def _is_for_us(host: str) -> bool:
+    """Whether a request that names this host, and perhaps a port, is made to the machine itself."""
+    try:
+        return URL(f"http://{host}").host in NAMES
+    except ValueError:
+        return False
 
 
 def _scope(request: web.Request) -> dict[str, Any]:

@@ -82,6 +82,8 @@ def test_page_and_status_are_served_and_a_signal_ends_it_in_time_with_somebody_w
         assert [step["name"] for step in shown["steps"]] == ["in", "slow", "out"]
         assert get(port, "/nowhere")[0] == 404
         assert get(port, "/status", Host="rebound.example.com")[0] == 403
+        assert get(port, "/status", Host="[::1")[0] == 403
+        assert get(port, "/status", Host="localhost:many")[0] == 403
         assert get(port, "/status", Host=f"localhost:{port + 1}")[0] == 200
         watching = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         watching.request("GET", "/status/events")
