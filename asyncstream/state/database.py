@@ -195,6 +195,9 @@ def _options(cache_bytes: int) -> Any:
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
+    # most rows that are read are not in these: to find that out in their skip lists is a third of a read
+    options.set_memtable_prefix_bloom_ratio(0.02)
+    options.set_memtable_whole_key_filtering(True)
     options.set_max_background_jobs(2)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
     options.set_keep_log_file_num(1)
