@@ -362,6 +362,7 @@ class Pipeline:
         start_from: Checkpoints | Place | None = None,
         processing_time: bool = False,
         observe: str | Observation | None = None,
+        held_bytes: int | None = None,
     ) -> SparkPlan:
         """
         This pipeline as Spark DataFrames, bounded or streaming: `plan["sink"]` is what reaches the sink.
@@ -388,6 +389,9 @@ class Pipeline:
             observe: the name under which Spark tells, with the progress of a query, what the steps count:
                 calls, failures, retries, calls in flight, late elements, rows; `log_progress` shows it. For
                 a bounded job, an `Observation` of Spark's.
+            held_bytes: what each Python worker of a stream may hold of its state in memory; the rest is in
+                files of the executor. By default 512 MB, or a quarter of what Spark's setting
+                `spark.executor.pyspark.memory` leaves for a worker if that is less.
 
         Raises:
             PipelineError: if the plan cannot run, or does something that Spark cannot.
@@ -402,6 +406,7 @@ class Pipeline:
             start_from=None if start_from is None else checkpoints_of("start_from", start_from),
             processing_time=processing_time,
             observe=observe,
+            held_bytes=held_bytes,
         )
         return SparkPlan(self._graph, spark, settings, inputs, outputs, self.name)
 

@@ -45,6 +45,7 @@ from asyncstream.state.tables import (
     is_snapshot,
     unite_snapshots,
 )
+from asyncstream.state.weights import Scale
 
 __all__ = (
     "IMMUTABLE",
@@ -71,6 +72,7 @@ __all__ = (
     "ReducingDescriptor",
     "ReducingState",
     "RestingRows",
+    "Scale",
     "Schema",
     "State",
     "StateBackend",

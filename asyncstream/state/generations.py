@@ -43,6 +43,7 @@ from asyncstream.state.rows import (
     Rows,
     about,
 )
+from asyncstream.state.weights import Scale
 
 __all__ = ("Generations",)
 
@@ -256,6 +257,10 @@ class Generations:
         removed = about(self._gone) + len(self._gone) + len(self._dropped)
         waiting = 0 if self._remote is None else self._remote.waiting()
         return about(self.young) + removed + waiting // 2
+
+    def bytes_here(self, scale: Scale) -> int:
+        """About how many bytes the old rows take that are in memory; after a merge these are all rows."""
+        return self._old.weight(scale) if isinstance(self._old, MemoryRows) else 0
 
     def here(self) -> list[Any]:
         """The namespaces of rows that are in memory for certain: those that are young or frozen."""

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
+from sys import getsizeof
 from typing import Any, Final, Protocol, TypeAlias
+
+from asyncstream.state.weights import LEAST, ROWS, SPACES, Scale, ends
 
 __all__ = (
     "AWAY",
@@ -228,3 +231,13 @@ class MemoryRows:
     def clear(self) -> None:
         self._rows.clear()
         self._lone.clear()
+
+    def weight(self, scale: Scale) -> int:
+        """About how many bytes of memory they take."""
+        some = list(ends(self._rows.items(), SPACES))
+        several = sum(
+            scale.of(namespace) + getsizeof(rows) + scale.each(rows, max(ROWS // len(some), LEAST))
+            for namespace, rows in some
+        )
+        whole = getsizeof(self._rows) + getsizeof(self._lone) + scale.each(self._lone)
+        return whole + several * len(self._rows) // max(len(some), 1)

@@ -28,6 +28,7 @@ from asyncstream.state.capture import detached
 from asyncstream.state.delta import Delta
 from asyncstream.state.rows import OldRows, plain_namespace
 from asyncstream.state.table import Table
+from asyncstream.state.weights import Scale
 
 __all__ = (
     "Cell",
@@ -219,6 +220,10 @@ class Tables:
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
         return sum(table.weight() for table in self._all())
+
+    def bytes_here(self, scale: Scale) -> int:
+        """About how many bytes of memory all rows take that are in memory, and have just been merged."""
+        return sum(table.bytes_here(scale) for table in self._all())
 
     def forget(self, name: str) -> None:
         """If a snapshot was restored that held a table of this name, hold it no more."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Stream
-from asyncstream.runtime.spark.worker import group_log
+from asyncstream.runtime.spark.worker import group_memory
 from tests.operators.deduplicating import deduplicated
 from tests.spark.contract import embedded, key_of, on_stand_in, row
 
@@ -22,8 +22,8 @@ def test_what_came_in_an_earlier_micro_batch_is_seen(
     ttl: float | None, held_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With tables that the worker still has, and with those that are read from the log."""
-    monkeypatch.setattr(group_log, "_worker", group_log._Worker())
-    monkeypatch.setattr(group_log, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())
+    monkeypatch.setattr(group_memory, "HELD_BYTES", held_bytes)
 
     def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
         return {"first": deduplicated(timed, key_of, ttl), "all": timed.map(dict)}

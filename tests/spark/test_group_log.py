@@ -12,16 +12,10 @@ from typing import Any
 import pytest
 
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
-from asyncstream.runtime.spark.worker import group_files, group_log
+from asyncstream.runtime.spark.worker import group_files, group_log, group_memory
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
-from asyncstream.runtime.spark.worker.group_log import (
-    Log,
-    Position,
-    entry_of,
-    keep,
-    kept_tables,
-    take_back,
-)
+from asyncstream.runtime.spark.worker.group_log import Log, Position, entry_of, kept_tables
+from asyncstream.runtime.spark.worker.group_memory import hold, take_back
 from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
 from tests.spark.contract import embedded, key_of, on_stand_in, row
 from tests.spark.fake_spark import Kept, Map, Value
@@ -62,11 +56,13 @@ def batches() -> list[list[dict[str, Any]]]:
 
 @pytest.fixture(autouse=True)
 def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_log, "_worker", group_log._Worker())
+    monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())
 
 
 def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Groups are large from the first row on."""
+    monkeypatch.setattr(group_memory, "HELD_BYTES", 0)
+    monkeypatch.setattr(group_log, "SMALL", 1)
     monkeypatch.setattr(group_log, "LARGE", 1)
     monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
     monkeypatch.setattr(group_log, "TAIL_BYTES", 500)
@@ -84,22 +80,21 @@ def test_results_are_the_same_whatever_workers_still_know(
     drawn = random.Random(7)
     hits = []
 
-    others: list[Any] = [group_log._Worker() for _ in range(2)]
+    others: list[Any] = [group_memory._Worker() for _ in range(2)]
 
-    def found(place: Any, position: Position, log: Log) -> Any:
+    def found(position: Position, log: Log) -> Any:
         if worker == "takes turns":  # as Spark hands a partition to the workers that are idle
-            others.append(group_log._worker)
-            group_log._worker = others.pop(drawn.randrange(2))
+            others.append(group_memory._worker)
+            group_memory._worker = others.pop(drawn.randrange(2))
         if worker == "is new each time" or (worker == "is sometimes new" and drawn.random() < 0.5):
-            group_log._worker.tables.clear()
-            group_log._worker.size = 0
-        hits.append(take_back(place, position, log))
+            group_memory._worker = group_memory._Worker()
+        hits.append(take_back(position, log))
         return hits[-1]
 
     monkeypatch.setattr("asyncstream.runtime.spark.worker.keyed.take_back", found)
     monkeypatch.setattr(group_log, "LEAST_BYTES", least_bytes)
     if worker == "holds nothing":
-        monkeypatch.setattr(group_log, "HELD_BYTES", 0)
+        monkeypatch.setattr(group_memory, "HELD_BYTES", 0)
     rows = batches()
     assert sorted(on_stand_in(rows, define)) == embedded(rows, define) != []
     used = sum(hit is not None for hit in hits)
@@ -136,8 +131,8 @@ def test_tables_that_have_missed_entries_go_on_with_those(
                 for namespace, key, value in table.items():
                     declared.load_rows(namespace, [(key, value)])
     for missed, tables in others.items():
-        keep("place", positions[39 - missed], {"step": tables})
-        found = take_back("place", position, log)
+        hold(positions[39 - missed], {"step": tables}, 10**6)
+        found = take_back(position, log)
         if missed > group_log.RECENT:
             assert found is None
         else:
@@ -260,28 +255,6 @@ def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(
     assert max(heads) < 2_000 + tail_bytes
     if tail_bytes:  # several together
         assert len(chunks) < 60 // 3
-
-
-def test_tables_are_given_back_at_their_position_only_and_once() -> None:
-    tables = {"step": Tables()}
-    position = Position().after(100)
-    keep("place", position, tables)
-    assert take_back("place", position.after(1)) is None
-    keep("place", position, tables)
-    assert take_back("elsewhere", position) is None
-    assert take_back("place", position) is tables
-    assert take_back("place", position) is None
-    assert take_back("place", Position()) is None
-
-
-def test_what_is_held_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_log, "HELD_BYTES", 250)
-    positions = {place: Position().after(100) for place in range(4)}
-    for place, position in positions.items():
-        keep(place, position, {})
-    held = [place for place, position in positions.items() if take_back(place, position) is not None]
-    assert held == [2, 3]
-    assert group_log._worker.size == 0
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 900])

@@ -187,7 +187,8 @@ def fat(timed: Stream[Any]) -> dict[str, Stream[Any]]:
 def test_groups_of_megabytes_go_on_and_are_saved(spark: SparkSession, tmp_path: Path) -> None:
     """Their logs are in chunks, and their tables in files."""
     batches = [[row(100 * n + k, key) for k, key in enumerate("abcdefgh")] for n in range(4)]
-    plan = on_spark(spark, stream(spark, tmp_path / "in", batches[:3]), fat, key_groups=2)
+    rows = stream(spark, tmp_path / "in", batches[:3])
+    plan = on_spark(spark, rows, fat, key_groups=2, held_bytes=0)
     found = run_stream(plan, tmp_path / "checkpoint")["lines"]
     settings = Checkpoints(store=MemoryStore(), codec="pickle", allow_dropped=["event_time"])
     plan.save_checkpoint(str(tmp_path / "checkpoint"), settings)

@@ -122,6 +122,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             tuple(_unnamed(graph)),
             classes_in(self._stages) if keyed else {},
             replays(steps, streaming=self._streaming),
+            held_bytes=settings.held_bytes,
         )
         self._token = token_of(self._stages)
         self._identity = uuid4().hex  # a plan made anew is another job

@@ -37,6 +37,8 @@ class PlanSettings:
         processing_time: tell keyed steps of a stream how the clock advances.
         observe: the name under which Spark tells what is counted, or, for a bounded job, an `Observation` of
             Spark's; None: nothing is.
+        held_bytes: what each worker process may hold of state, decoded; None: 512 MB, or a quarter of what
+            `spark.executor.pyspark.memory` leaves for it if that is less.
     """
 
     key_groups: int | None = None
@@ -44,12 +46,15 @@ class PlanSettings:
     start_from: Checkpoints | None = None
     processing_time: bool = False
     observe: str | Observation | None = None
+    held_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.key_groups is not None:
             count("key_groups", self.key_groups)
         if self.partitions is not None:
             count("partitions", self.partitions)
+        if self.held_bytes is not None:
+            count("held_bytes", self.held_bytes, least=0)
         flag("processing_time", self.processing_time)
         if isinstance(self.observe, str):
             text("observe", self.observe)

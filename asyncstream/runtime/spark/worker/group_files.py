@@ -2,8 +2,9 @@
 The tables of large key groups in files, one for a group, which the workers of an executor hand to each other.
 
 Spark hands the groups of a partition now to this worker, now to that, and all of them may be more than a
-worker has memory for. A worker that does not hold the tables of a group has to read all of its log, though a
-micro-batch touches a few keys. So what is large lies in a file, of which rows are read that are touched.
+worker has memory for (`group_memory`). A worker that does not hold the tables of a group has to read all of
+its log, though a micro-batch touches a few keys. So they lie in a file, of which rows are read that are
+touched.
 
 A file goes by the token of the position in the log (`group_log`) at which its tables are. It is taken by
 giving it another name, in which of all workers one alone succeeds, and when its tables are at the next
@@ -161,7 +162,7 @@ class GroupFiles:
     def keep(self, file: GroupFile | None, position: Position, tables: Mapping[str, Tables]) -> bool:
         """
         Hand on tables that are at this position and have just been merged, unless they are few rows or cannot
-        be kept in a file. Whether this has been seen to; otherwise they are in memory, and may be kept there.
+        be kept in a file. Whether this has been seen to; otherwise they are in memory, and may be held there.
 
         Args:
             file: the one that they are in; None: they are in memory.
@@ -172,7 +173,7 @@ class GroupFiles:
             else:
                 file.hand_on(tables, self._path(position))
             return True
-        if not self._directories or not position.is_large or position.log in _refused:
+        if not self._directories or position.is_small or position.log in _refused:
             return False
         file = self._opened(self._own_path(position))
         if file is None:

@@ -7,10 +7,10 @@ before. When the changes have outgrown what they are changes of, one entry with 
 all. The last entries lie in the head of the group, which is written in any case; when they have become two
 kilobytes they go into a numbered chunk together. A small group is its head alone.
 
-A worker keeps what it has read or written, the tables themselves. They are good for the micro-batch that
-finds in the state the token that the one before has put there. Tokens are drawn at random, each is used once,
-and an entry is taken out before it is used: whatever Spark runs twice or gives up finds another token, or
-nothing, and reads the log. Tables of large groups are in files, of which the same is true (`group_files`).
+A worker keeps what it has read or written, the tables themselves (`group_memory`), or they are in a file
+(`group_files`). They are good for the micro-batch that finds in the state the token that the one before has
+put there. Tokens are drawn at random, each is used once, and what is kept is taken out before it is used:
+whatever Spark runs twice or gives up finds another token, or nothing, and reads the log.
 
 Spark hands the groups of a partition now to this worker, now to that, in turn where it can. So a position
 knows the tokens of some positions before it: a worker whose tables are at one of those applies the entries
@@ -20,9 +20,7 @@ that other workers have put behind them since, and does not read the log anew.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from asyncstream.operators.base import Operator
@@ -37,10 +35,8 @@ __all__ = (
     "entries_of",
     "entry_of",
     "everything",
-    "keep",
     "kept_tables",
     "restore",
-    "take_back",
 )
 
 LEAST_BYTES: Final = 8 * 1024
@@ -49,8 +45,11 @@ LEAST_BYTES: Final = 8 * 1024
 MANY: Final = 100
 """Entries that are."""
 
+SMALL: Final = 256 * 1024
+"""Bytes of a log that is read about as soon as a file is opened that has the same rows."""
+
 LARGE: Final = 1 << 20
-"""Bytes of a group that is not kept in memory as a whole."""
+"""Bytes of an entry that is not replaced as lightly as others."""
 
 ENTRY_BYTES: Final = 10_000
 """Bytes of a large group that take about as long to read as an entry does besides its bytes."""
@@ -66,9 +65,6 @@ MARK: Final = 8
 
 TAIL_BYTES: Final = 2 * 1024
 """Bytes of the last entries, which are in the head, at most: they are written with each position."""
-
-HELD_BYTES: Final = 256 * 2**20
-"""What a worker keeps of tables, as long as they are in the log."""
 
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
@@ -136,14 +132,9 @@ class Position(NamedTuple):
         return range(self.first, self.end)
 
     @property
-    def is_large(self) -> bool:
-        """Whether it is to be read and written in parts."""
-        return self.size >= LARGE
-
-    @property
     def is_small(self) -> bool:
-        """Whether that is not worth the trouble any more."""
-        return self.size < LARGE // 4
+        """Whether it is not worth the trouble to read and write rows one by one."""
+        return self.size < SMALL
 
     @property
     def is_long(self) -> bool:
@@ -340,55 +331,3 @@ def restore(operator: Operator, kept: Kept) -> None:
     """Have an operator that is open go on with what is kept."""
     for _ in operator.tables.take_over(kept):
         pass
-
-
-# ------------------------------------------------------------------ what a worker keeps
-
-
-@dataclass
-class _Worker:
-    """
-    What this process keeps.
-
-    Attributes:
-        tables: by place, with the token of the position at which they are, and the bytes that they are in the
-            log.
-        size: bytes of all.
-    """
-
-    tables: OrderedDict[Any, tuple[bytes, int, Mapping[str, Tables]]] = field(default_factory=OrderedDict)
-    size: int = 0
-
-
-_worker = _Worker()
-
-
-def take_back(place: Any, position: Position, log: Log | None = None) -> Mapping[str, Tables] | None:
-    """
-    The tables by step that were kept for a place, if they are at this position, or can be brought there; they
-    are kept no more.
-
-    Args:
-        log: where the entries are that others have written since.
-    """
-    token, size, tables = _worker.tables.pop(place, (b"", 0, None))
-    _worker.size -= size
-    missing = position.ahead_of(token)
-    if tables is None or missing is None:
-        return None
-    if missing and (log is None or not catch_up(tables, log.read(position, missing))):
-        return None
-    return tables
-
-
-def keep(place: Any, position: Position, tables: Mapping[str, Tables]) -> None:
-    """Keep the tables of a place, which are at this position, and less of others if that is too much."""
-    take_back(place, Position())
-    size = position.size
-    if not position.token or size > HELD_BYTES:
-        return
-    _worker.tables[place] = (position.token, size, tables)
-    _worker.size += size
-    while _worker.size > HELD_BYTES:
-        _, (_, old, _) = _worker.tables.popitem(last=False)
-        _worker.size -= old

@@ -39,17 +39,16 @@ from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, pa
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads
 from asyncstream.runtime.spark.worker.connection import acknowledge
-from asyncstream.runtime.spark.worker.group_files import GroupFiles
+from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_head import Head, Kind
 from asyncstream.runtime.spark.worker.group_log import (
     Log,
     Position,
     entry_of,
-    keep,
     kept_tables,
     restore,
-    take_back,
 )
+from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.loop import settle, staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.shipped import Shipped
@@ -166,8 +165,8 @@ class KeyGroup:
             (states, start_ms), _ = unpack(envelopes.pop(0).payload)
             transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
         turn = _Turn(group, envelopes, kept, watermark_ms, transferred, times)
-        position, place = Position(*kept.position), (self._number, group)
-        held, file = take_back(place, position, self._log), None
+        position = Position(*kept.position)
+        held, file = take_back(position, self._log), None
         if held is None:
             file = self._files.take(position)
             held = None if file is None else file.tables
@@ -180,11 +179,23 @@ class KeyGroup:
             if not is_lost:
                 raise
             file, done = None, self._run(turn, position, None)
-        is_bound = any(table.is_bound for of_step in done.tables.values() for table in of_step.every())
-        if not is_bound and not self._files.keep(file, done.position, done.tables):
-            keep(place, done.position, done.tables)
+        self._keep(file, done.position, done.tables)
         self._register(done.timer_ms, kept.timer_ms, fired_ms)
         yield from self._rows(group, done.parts, done.counts)
+
+    def _keep(self, file: GroupFile | None, position: Position, tables: Mapping[str, Tables]) -> None:
+        """
+        Have tables for the next turn of their group, in memory or in a file, if others may go on with them.
+
+        Args:
+            file: that they are in; None: they are in memory.
+        """
+        if any(table.is_bound for of_step in tables.values() for table in of_step.every()):
+            return
+        most = room(self._terms.held_bytes)
+        is_light = file is None and has_room(position, tables, most)
+        if is_light or not self._files.keep(file, position, tables):
+            hold(position, tables, most)
 
     def _run(self, turn: _Turn, position: Position, held: Mapping[str, Tables] | None) -> _Done:
         """

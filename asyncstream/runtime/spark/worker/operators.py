@@ -57,6 +57,7 @@ class Terms:
         classes: those of the script, in which state of an earlier run is read.
         replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
         stands_still: no time goes by in this micro-batch, which only takes up what another query remembered.
+        held_bytes: what a worker holds of state, decoded, if the user says.
     """
 
     key_groups: int
@@ -69,6 +70,7 @@ class Terms:
     classes: Classes = field(default_factory=dict)
     replays: bool = False
     stands_still: bool = False
+    held_bytes: int | None = None
 
 
 class Exit(Operator):

@@ -1,0 +1,93 @@
+"""A worker holds the tables of key groups as far as there is room, and gives them back once."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncstream.runtime.spark.worker import group_memory
+from asyncstream.runtime.spark.worker.group_log import Position
+from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
+from asyncstream.state import Scale, Table, Tables
+
+AMPLE = 10**9
+
+
+@pytest.fixture(autouse=True)
+def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())
+
+
+def filled(rows: int = 100) -> dict[str, Tables]:
+    tables = Tables()
+    table = tables.declare(Table("rows"))
+    for key in range(rows):
+        table.put(None, 1_000 + key, [10_000 + key])
+    tables.cut()
+    tables.merge()
+    return {"step": tables}
+
+
+WEIGHT = filled()["step"].bytes_here(Scale())
+
+
+def test_tables_are_given_back_at_their_position_only_and_once() -> None:
+    tables = filled()
+    position = Position().after(100)
+    hold(position, tables, AMPLE)
+    assert take_back(position.after(1)) is None
+    assert take_back(position) is None, "they were at another position"
+    hold(position, tables, AMPLE)
+    assert take_back(Position().after(100)) is None, "that is another log"
+    assert take_back(position) is tables
+    assert take_back(position) is None
+    assert take_back(Position()) is None
+    hold(Position(), tables, AMPLE)
+    assert take_back(Position()) is None, "nothing has been written yet"
+
+
+def test_those_held_longest_go_first() -> None:
+    positions = [Position().after(100) for _ in range(4)]
+    for position in positions:
+        hold(position, filled(), int(2.5 * WEIGHT))
+    assert [take_back(position) is not None for position in positions] == [False, False, True, True]
+    assert group_memory._worker.weight == 0
+    hold(positions[0], filled(), WEIGHT - 1)
+    assert take_back(positions[0]) is None
+
+
+def turn(position: Position, most: int) -> bool:
+    """Whether a group has room in its turn."""
+    tables = take_back(position) or filled()
+    if has_room(position, tables, most):
+        hold(position, tables, most)
+        return True
+    return False
+
+
+def test_a_group_has_room_if_others_of_its_size_had() -> None:
+    positions = [Position().after(1_000) for _ in range(4)]
+    tight, wide = int(3.5 * WEIGHT), int(4.5 * WEIGHT)
+    assert all(turn(position, tight) for position in positions), "all are new"
+    assert not any(turn(position, tight) for position in positions)
+    assert all(turn(position, wide) for position in positions)
+    for _ in range(2):  # the others are of a query that has ended
+        found = [turn(position, tight) for position in positions[:2]]
+    assert all(found)
+
+
+def test_tables_are_weighed_anew_when_their_log_has_grown_or_was_rewritten() -> None:
+    position = Position().after(1_000)
+    assert not has_room(position, filled(), WEIGHT - 1)
+    assert not has_room(position.after(250), filled(10), WEIGHT - 1)
+    assert has_room(position.after(251), filled(10), WEIGHT - 1)
+    assert not has_room(position.begun(900), filled(), WEIGHT - 1)
+
+
+def test_room_is_what_the_user_or_spark_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_EXECUTOR_MEMORY_MB", raising=False)
+    assert room(None) == 512 * 2**20
+    monkeypatch.setenv("PYSPARK_EXECUTOR_MEMORY_MB", "1024")
+    assert room(None) == 256 * 2**20
+    assert room(7) == 7
+    monkeypatch.setenv("PYSPARK_EXECUTOR_MEMORY_MB", "1000000")
+    assert room(None) == 512 * 2**20
