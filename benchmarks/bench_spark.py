@@ -20,7 +20,8 @@ how much that is, and hardly sees what else the machine does; the last column co
 cannot reach 1, for what identity costs comes on top: the less the code of a task costs, the lower the ratio.
 
 Then calls that take 10 ms, a thousand of them at once in each task, and 5 ms, two hundred at once: 100,000
-and 40,000 rows a second and task at best.
+and 40,000 rows a second and task at best; and what so many coroutines reach that call one after the other,
+in a process for each task, without Spark: event loops wait by the millisecond.
 
 Windows: a stream of micro-batches of 100,000 rows, tumbling windows with count and sum for each key; the same
 in Spark SQL, and with a state call for each row, in batches of a tenth. Sparse: 200,000 keys have an open
@@ -42,6 +43,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import uvloop
 
 from asyncstream import BoundedOutOfOrderness, Pipeline, Stream
 from asyncstream.runtime.spark import enrich, local_spark
@@ -86,6 +89,22 @@ async def with_seats(row: Row) -> Row:
 async def after(seconds: float, row: Row) -> Row:
     await asyncio.sleep(seconds)
     return row
+
+
+def pool_rate(seconds: float, concurrency: int, count: int) -> float:
+    """Rows a second of coroutines that do no more than call, under the event loop of a Spark worker."""
+
+    async def calling(rows: Iterator[int]) -> None:
+        for row in rows:
+            await after(seconds, {"id": row})
+
+    async def all_of_them() -> None:
+        rows = iter(range(count))
+        await asyncio.gather(*(calling(rows) for _ in range(concurrency)))
+
+    began = time.perf_counter()
+    uvloop.run(all_of_them())
+    return count / (time.perf_counter() - began)
 
 
 def gather_each_batch(fn: Function, batches: Iterator[Any]) -> Iterator[Any]:
@@ -145,7 +164,12 @@ def enrich_on(spark: SparkSession, tasks: int, count: int) -> None:
         slow = enrich(some, partial(after, seconds), schema=schema, concurrency=concurrency)
         took = costs({"enrich": partial(drain, slow)})["enrich"].seconds
         rate = some.count() / tasks / took
-        print(f"{1000 * seconds:g} ms, {concurrency:,} at once: {rate:,.0f} rows/s and task, of {best:,.0f}")
+        with get_context("spawn").Pool(tasks) as pool:
+            alone = pool.starmap(pool_rate, [(seconds, concurrency, some.count() // tasks)] * tasks)
+        print(
+            f"{1000 * seconds:g} ms, {concurrency:,} at once: {rate:,.0f} rows/s and task, of {best:,.0f}; "
+            f"coroutines alone {statistics.median(alone):,.0f}"
+        )
     print(flush=True)
 
 
