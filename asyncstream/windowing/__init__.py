@@ -4,9 +4,9 @@ Windows: grouping the elements of each key by time, by count or by silence.
 In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers` and
 `composite_triggers` (when a window's result is emitted), `evictors` (what is thrown out before), `functions`
 and `aggregates` (what is computed), `plan` (all of it together, checked), `step` (what all operators share)
-and `operator`, for any plan, with `merging` (its sessions). The modules `panes`, with `slices` and its stores
-`slice_store` and `window_store`, `ticking`, which is that with early firings by time, and `sessions` do the
-same for common cases, faster; `factory` chooses, and `upgrade` makes of the state of one that of another.
+and `operator`, for any plan, with `merging` (its sessions). The modules `panes`, with `slices` and
+`pane_store`, `ticking`, which is that with early firings by time, and `sessions` do the same for common
+cases, faster; `factory` chooses, and `upgrade` makes of the state of one that of another.
 """
 
 from asyncstream.windowing.aggregates import (

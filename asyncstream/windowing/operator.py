@@ -43,11 +43,11 @@ from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.contexts import TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
-from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.plan import RULES, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Slicing, has_slices, slicing_of
 from asyncstream.windowing.step import WindowStep, check_timestamp
 from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_asked
-from asyncstream.windowing.upgrade import RULES, Contents, as_contents, upgraded_contents
+from asyncstream.windowing.upgrade import Contents, as_contents, upgraded_contents
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
 __all__ = ("WindowOperator",)

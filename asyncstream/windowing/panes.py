@@ -1,11 +1,11 @@
 """
 Windows on a grid of time, for all keys together: tumbling, sliding and cumulative ones.
 
-Theory. Normally an element is added once, to its *slice* (`slices`, `slice_store`), however many windows that
+Theory. Normally an element is added once, to its *slice* (`slices`, `pane_store`), however many windows that
 is in, and the result of a window is merged of its slices. A window is *armed* by the first element of one of
 its slices while it is still to fire, and fires for the keys that its slices hold.
 
-* Where a slice ends after the watermark, none of its windows has fired: that is the fast case. In the others
+* Where a slice ends after all that has fired, none of its windows has: that is the fast case. In the others
   the windows are looked at one by one, and those that have fired do so again at once.
 * Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for
   sums of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the
@@ -16,13 +16,10 @@ its slices while it is still to fire, and fires for the keys that its slices hol
 * A trigger may count elements before a window's end or after it, and fire with every so many-th
   (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
 
-Whole windows (`window_store`) may also lie beside slices, with which they are merged when they fire: a
-snapshot of another kind of operator has nothing else.
-
 Which windows have fired follows from how far event time had come when the operator last fired, `fired_ms`.
 After a restore elements may come before it is known again how far that was, or it is not known at all: then
-windows are to fire again, but only for the keys of those elements. Slices cannot tell that, so with the first
-such element they become whole windows, of which those of a key that has fired are done.
+windows are to fire *again*, but only for the keys of those elements, which a table holds. Slices that windows
+share cannot tell which of these have gone, so with the first such element all become whole.
 """
 
 from __future__ import annotations
@@ -39,14 +36,12 @@ from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
-from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import AggregateFunction, OrderMatters
-from asyncstream.windowing.plan import AT_END, WindowPlan
-from asyncstream.windowing.slice_store import SliceStore
+from asyncstream.windowing.functions import OrderMatters
+from asyncstream.windowing.pane_store import PaneStore
+from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import RULES, Contents, as_windows
-from asyncstream.windowing.window_store import WindowStore
+from asyncstream.windowing.upgrade import Contents, as_panes, contents_of
 from asyncstream.windowing.windows import new_result
 
 __all__ = ("PaneWindowOperator",)
@@ -68,16 +63,14 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        aggregate, firings = plan.folding, plan.firings
+        firings = plan.firings
         if plan.kept != self.keeps or firings is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._in_place = in_place(aggregate)
         self._slicing = slicing_of(plan.assigner)
         kept = self.tables
-        self._slices = slices = SliceStore(self._slicing, aggregate, kept)
-        self._windows = WindowStore(self._in_place, kept)
+        self._panes = panes = PaneStore(self._slicing, plan.folding, kept)
         self._fired_ms: float = MIN_TIMESTAMP
-        self._in_order = not slices.can_share
+        self._in_order = not panes.can_share
         for name in ("fired_ms", "in_order"):
             kept.declare_cell(name, Cell.of(self, f"_{name}", RULES[name]))
         came_with = partial(setattr, self, "_lateness_before_ms")
@@ -86,18 +79,18 @@ class PaneWindowOperator(PlainWindowOperator):
         kept.on_restored(self._restored)
         self._firings = firings
         table = partial(Table, namespace_of=tuple, may_be_away=True)
+        self._again = kept.declare(table("again"))
         self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
-        self._is_unsure = False  # whether windows that have fired may be to fire again
+        self._is_unsure = False  # whether windows that have fired, and share slices, may be to fire again
         self._lateness_before_ms = self._lateness_ms
         self._armed: set[Span] = set()
         self._to_fire: list[Span] = []  # windows, as (end, start)
         self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
-        self._went = _NOWHERE[:2]  # the window that last went with its firing
         self._at_hand = _NOWHERE
-        self._add_at_hand: Callable[[Any, Any], Any] = slices.add
+        self._add_at_hand: Callable[[Any, Any], Any] = panes.add
         self._rows = SliceRows()
 
     # ------------------------------------------------------------------ elements
@@ -120,26 +113,27 @@ class PaneWindowOperator(PlainWindowOperator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         elements = pairs(values, timestamps)
         if self._is_unsure and values:
-            self._make_whole()
+            self._in_order = True
+            self._make_whole(self._fired_ms)
         if not self._in_order:
             key_by = self._key_by
-            if self._slices.table.is_remote:
+            if self._panes.slices.is_remote:
                 keys, key_by = self._keys_ahead(values)
-                self._slices.fetch(pairs(keys, timestamps))
+                self._panes.fetch(pairs(keys, timestamps))
             try:
                 self._add_to_slices(elements, key_by)
                 return
             except OrderMatters as found:
                 self._emitter.flush()
                 self._in_order = True
-                self._make_whole()
+                self._make_whole(self._watermark)
                 elements = iter([*found.rest, *elements])
         self._add_in_order(elements)
 
     def _add_to_slices(self, elements: Iterator[tuple[Any, Any]], key_by: Callable[[Any], Any]) -> None:
-        slices, watermark, early = self._slices, self._watermark, self._firings.early
-        add, create, numbers, table = slices.add, slices.aggregate.create, slices.numbers, slices.table
-        emitter, result = self._emitter, slices.aggregate.result
+        panes, settled, early = self._panes, max(self._watermark, self._fired_ms), self._firings.early
+        add, create, numbers, table = panes.add, panes.aggregate.create, panes.numbers, panes.slices
+        emitter, result = self._emitter, panes.aggregate.result
         ticks, most, tells = self._firings.ticks, early - 1, self._plan.process is not None
         counts: Rows = {}
         uncounted = 0
@@ -153,13 +147,13 @@ class PaneWindowOperator(PlainWindowOperator):
                 if not start <= timestamp < end:
                     check_timestamp(timestamp)
                     start, end = self._slicing.slice_at(timestamp)
-                    if end - 1 <= watermark or not self._has_slice(start, end):
+                    if end - 1 <= settled or not self._has_slice(start, end):
                         self._add_behind(start, end, key, value, timestamp)
                         end = start
                         continue
                     place = (start, end)
-                    if slices.has_epochs and start < slices.newest:
-                        slices.put(place, key, value)
+                    if panes.has_epochs and start < panes.newest:
+                        panes.put(place, key, value)
                         end = start
                         continue
                     cells = table.rows(place)
@@ -208,19 +202,14 @@ class PaneWindowOperator(PlainWindowOperator):
             counted += 0 if before is MISSING else before
             counts.put(window, key, counted % every)
         if counted == every:
-            self._emit_one(*window, key, held, self._aggregate)
+            self._emit_one(*window, key, held, self._panes.aggregate)
 
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
         """A key comes into a window with this element; where windows tick, it does so from now on."""
 
-    @property
-    def _aggregate(self) -> AggregateFunction[Any, Any]:
-        """What made the accumulators, as all are now."""
-        return self._in_place if self._in_order else self._slices.aggregate
-
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
-        key_by, add_each = self._key_by, self._in_place.add_each
-        watermark, early = self._watermark, self._firings.early
+        panes, key_by, add_each = self._panes, self._key_by, self._panes.add_each
+        settled = max(self._watermark, self._fired_ms)
         start, end, rows = _NOWHERE
         windows: Iterable[Span] = ()
         cells_of: list[Rows] = []
@@ -233,83 +222,71 @@ class PaneWindowOperator(PlainWindowOperator):
                     check_timestamp(timestamp)
                     start, end = self._slicing.slice_at(timestamp)
                     windows = self._slicing.windows_of(start)
-                    if end - 1 <= watermark or not windows:
-                        self._add_behind_in_order(windows, key, value, timestamp)
+                    if end - 1 <= settled or not windows:
+                        self._add_behind(start, end, key, value, timestamp)
                         end = start
                         continue
                     rows = self._rows.of((start, end))
-                    cells_of = [self._opened(window) for window in windows]
+                    for window in windows:
+                        if window not in self._armed:
+                            self._keep_whole(window)
+                            self._arm(window)
+                    cells_of = [panes.whole.rows(window) for window in windows]
                 row = rows.get(key, MISSING)
                 if row is MISSING:
                     row = rows[key] = [
-                        cells.get(key) or self._windows.reopen(window, key)
+                        cells.get(key) or panes.own(window, key)
                         for window, cells in zip(windows, cells_of, strict=True)
                     ]
-                    self._begin((start, end), key, timestamp)
                 add_each(row, value)
-                if early:
-                    self._count(self._early, early, (start, end), key, row[0])
         except BaseException as error:
             raise self._failed(value, timestamp, error) from error
-        if not early:
-            self._at_hand, self._add_at_hand = (start, end, rows), add_each
+        self._at_hand, self._add_at_hand = (start, end, rows), add_each
         self._emitter.flush()
 
     def _has_slice(self, start: int, end: int) -> bool:
         """Whether there is a slice, from now on; not if it is in no window."""
-        if start in self._slices.ends:
+        if start in self._panes.ends:
             return True
         windows = self._slicing.windows_of(start)
         for window in windows:
             if window[1] - 1 > self._watermark:
                 self._arm(window)
         if windows:
-            self._slices.open((start, end))
+            self._panes.open((start, end))
             heappush(self._to_clean, self._cleaning_of(start, end))
         return bool(windows)
 
+    def _keep_whole(self, window: Span) -> None:
+        """Have this window whole from now on."""
+        if window not in self._panes.windows:
+            self._panes.windows.add(window)
+            heappush(self._to_clean, (window[1] - 1 + self._lateness_ms, window, False))
+
     def _add_behind(self, start: int, end: int, key: Any, value: Any, timestamp: int) -> None:
-        """Put an element into a slice that has ended, or is none: some of its windows may have fired."""
+        """Put an element into a slice of which windows may have fired, or which is none."""
         windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
         if not windows:
             self._leave_out(value, timestamp, timestamp)
             return
-        self._has_slice(start, end)
-        slices = self._slices
-        slices.put((start, end), key, value)
+        panes = self._panes
+        if self._in_order:
+            for window in windows:
+                self._keep_whole(window)
+                panes.aggregate.add(panes.own(window, key), value)
+        else:
+            self._has_slice(start, end)
+            panes.put((start, end), key, value)
         for window in windows:
             if window[1] - 1 <= self._watermark:
-                held = slices.merged(window, key, self._windows.peek(window, key))
-                self._count(self._late, self._firings.late, window, key, held)
-            else:
-                self._arm(window)
-
-    def _add_behind_in_order(self, windows: Iterable[Span], key: Any, value: Any, timestamp: int) -> None:
-        """The same for whole windows."""
-        placed = False
-        for window in windows:
-            if window[1] - 1 > self._watermark:
-                held = self._opened(window).get(key) or self._windows.reopen(window, key)
-                self._in_place.add(held, value)
-            elif not self._is_late(window):
-                self._add_late(window, key, value)
-            else:
+                self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue
-            placed = True
-        if not placed:
-            self._leave_out(value, timestamp, timestamp)
-
-    def _add_late(self, window: Span, key: Any, value: Any) -> None:
-        """Put an element into a whole window that has fired, which makes it fire again."""
-        held = self._windows.done.get(window, key)
-        held = self._in_place.add(self._in_place.create() if held is MISSING else held, value)
-        self._put_done(window, {key: held})
-        self._count(self._late, self._firings.late, window, key, held)
-
-    def _opened(self, window: Span) -> Rows:
-        """The young accumulators of a whole window that is to fire, by key."""
-        self._arm(window)
-        return self._windows.open.rows(window)
+            self._arm(window)
+            if window[1] - 1 <= self._fired_ms and self._again.peek(window, key) is MISSING:
+                self._again.put(window, key, None)
+            self._begin(window, key, timestamp)
+            if self._firings.early:
+                self._count(self._early, self._firings.early, window, key, panes.merged(window, key))
 
     def _forget_rows(self) -> None:
         """What was at hand is not young any more."""
@@ -345,33 +322,35 @@ class PaneWindowOperator(PlainWindowOperator):
             else:
                 _, place, is_slice = heappop(to_clean)
                 self._clean_up(place, is_slice)
-        if watermark >= self._fired_ms or not self._slices.ends:
+        if watermark >= self._fired_ms or self._panes.is_empty():
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
         self._rows.forget_until(watermark)
-        if self._in_order and self._slices.can_share and not to_fire and not to_clean:
+        if self._in_order and self._panes.can_share and self._panes.is_empty():
             self._in_order = False
 
     def _fire_window(self, window: Span) -> None:
         self._armed.discard(window)
         self._early.drop(window)
-        opened = self._windows.open
-        cells = opened.each(window) if self._in_order else self._of_slices(window)
-        self._emit(*window, cells, self._aggregate)
+        panes = self._panes
+        keys: list[Any] | None = None
+        if window[1] - 1 > self._fired_ms:
+            cells = panes.each(window)
+        else:
+            keys = list(self._again.whole(window))
+            self._again.drop(window)
+            cells = [(key, panes.merged(window, key)) for key in keys]
+        self._emit(*window, cells, panes.aggregate)
         if not self._lateness_ms:
-            self._went = window
-        elif window in opened:
-            self._put_done(window, opened.adopt(window))
-        opened.drop(window)
+            panes.forget(window, keys)
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
-        """Let a slice go, or a whole window that has fired."""
-        done = self._windows.done
-        # without lateness, what goes here has fired before a restart, when there was some
-        if self._clears and (not is_slice or (self._slicing.is_disjoint and place != self._went)):
-            for key, _ in (self._slices.table if is_slice else done).each(place):
+        """Let a slice go, or a whole window."""
+        panes = self._panes
+        if self._clears and (not is_slice or self._slicing.is_disjoint):
+            for key, _ in (panes.slices if is_slice else panes.whole).each(place):
                 self._clear(*place, key)
-        (self._slices if is_slice else done).drop(place)
+        (panes.drop if is_slice else panes.drop_whole)(place)
         self._late.drop(place)
 
     def _arm(self, window: Span) -> None:
@@ -379,72 +358,57 @@ class PaneWindowOperator(PlainWindowOperator):
             self._armed.add(window)
             heappush(self._to_fire, (window[1], window[0]))
 
-    def _put_done(self, window: Span, cells: Rows) -> None:
-        if self._windows.put_done(window, cells):
-            heappush(self._to_clean, (window[1] - 1 + self._lateness_ms, window, False))
-
     def _cleaning_of(self, start: int, end: int) -> tuple[int, Span, bool]:
         return self._slicing.last_end(start) - 1 + self._lateness_ms, (start, end), True
 
     def _is_late(self, window: Span) -> bool:
         return window[1] - 1 + self._lateness_ms <= self._watermark
 
-    def _of_slices(self, window: Span) -> Iterable[tuple[Any, Any]]:
-        """The keys, with accumulators, for which a window of slices is to fire."""
-        whole = self._windows
-        if window in whole:
-            return self._slices.each(window, whole.open.whole(window), partial(whole.peek, window))
-        return self._slices.each(window)
-
-    def _make_whole(self) -> None:
-        """Have whole windows in place of slices."""
+    def _make_whole(self, reached: float) -> None:
+        """Have whole windows in place of slices, but for those that go until event time is at `reached`."""
         self._is_unsure = False
-        self._in_order |= self._slicing.is_disjoint
-        fired, merge = self._fired_ms, self._in_place.merge
-        for window, cells in self._slices.into_windows().items():
-            if window[1] - 1 + self._lateness_before_ms <= fired:
-                continue
-            is_open = window[1] - 1 > fired or window in self._armed
-            for key, held in cells.items():
-                before = self._windows.peek(window, key)
-                if before is not MISSING:
-                    held = merge(merge(self._in_place.create(), before), held)
-                self._windows.put(window, key, held, is_open)
-        self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
+        self._panes.make_whole(reached - self._lateness_before_ms)
         self._index()
 
     # ------------------------------------------------------------------ state
 
     def _restored(self) -> None:
-        self._in_order = not self._slices.can_share or (
-            not self._windows.is_empty() and (self._in_order or self._slicing.is_disjoint)
-        )
-        self._index()
+        panes, is_disjoint = self._panes, self._slicing.is_disjoint
+        panes.index()
+        # once, those that had fired had a table of their own, and any windows could become whole
+        is_old = any(one.name == "done" and len(one) for one in self.tables.every())
+        if is_old or (is_disjoint and panes.windows):
+            self.tables.restore(self._snapshot_of(contents_of(self.tables.snapshot(), self._plan)))
+            return
+        self._in_order = not panes.can_share or (self._in_order and bool(panes.windows))
         # windows that have gone, but not all of their slices, are not to come back in parts
-        has_parts = self._lateness_before_ms < self._lateness_ms and not self._slicing.is_disjoint
-        if self._slices.ends and (self._in_order or has_parts):
-            self._make_whole()
+        has_parts = self._lateness_before_ms < self._lateness_ms and not is_disjoint
+        if panes.ends and (self._in_order or has_parts):
+            self._make_whole(self._fired_ms)
+        else:
+            self._index()
         self._lateness_before_ms = self._lateness_ms
         self._compare_watermark()
 
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
-        self._is_unsure = bool(self._slices.ends) and self._watermark < self._fired_ms
+        is_behind = self._watermark < self._fired_ms
+        self._is_unsure = is_behind and not (self._in_order or self._slicing.is_disjoint)
         is_due = bool(self._to_fire) and self._to_fire[0][0] - 1 <= self._watermark
-        if not self._is_unsure and not is_due:
+        if not is_due and (not is_behind or self._panes.is_empty()):
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
+            self._is_unsure = False
 
     def _index(self) -> None:
         """Find out what there is, and what is to be done when."""
         self._forget_rows()
-        self._slices.index()
-        ends = self._slices.ends
-        self._to_clean = [self._cleaning_of(*place) for place in ends.items()]
-        for start, end in self._windows.done.namespaces():
-            self._to_clean.append((end - 1 + self._lateness_ms, (start, end), False))
-        self._armed = set(self._windows.open.namespaces())
+        panes, lateness = self._panes, self._lateness_ms
+        self._to_clean = [self._cleaning_of(*place) for place in panes.ends.items()]
+        self._to_clean += [(window[1] - 1 + lateness, window, False) for window in panes.windows]
+        self._armed = {window for window in panes.windows if window[1] - 1 > self._fired_ms}
+        self._armed.update(self._again.namespaces())
         seen: set[Span] = set()
-        for start in sorted(ends):
+        for start in sorted(panes.ends):
             for window in self._slicing.windows_of(start):
                 if window in seen:
                     break  # and so are the others
@@ -456,7 +420,7 @@ class PaneWindowOperator(PlainWindowOperator):
         heapify(self._to_clean)
 
     def _snapshot_of(self, found: Contents) -> Any:
-        return as_windows(found, self._plan, MIN_TIMESTAMP)
+        return as_panes(found, self._plan)
 
     def _count_open(self) -> int:
-        return len(self._slices) + len(self._windows)
+        return len(self._panes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import PipelineError
+from asyncstream.state.tables import Rule
 from asyncstream.validation import count, plain_methods, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
@@ -24,7 +25,7 @@ from asyncstream.windowing.triggers import (
     Trigger,
 )
 
-__all__ = ("AT_END", "COUNTERS", "Firings", "Kept", "WindowPlan")
+__all__ = ("AT_END", "COUNTERS", "RULES", "Firings", "Kept", "WindowPlan")
 
 Kept: TypeAlias = Literal["panes", "sessions", "contents"]
 """
@@ -34,6 +35,20 @@ whatever the windows are and the trigger is, the contents of each window of each
 
 COUNTERS = ("late_dropped", "outside_windows")
 """What all window operators count."""
+
+RULES: Final[dict[str, Rule]] = {
+    "late_dropped": "sum",
+    "outside_windows": "sum",
+    "anchor_ms": "min",
+    "fired_ms": "max",
+    "lateness_ms": "max",
+    "number": "max",
+    "in_order": "max",
+    "trigger": "merge",
+    "key": "merge",
+    "window": "merge",
+}
+"""Of the cells of all kinds of operators, how those of several parts become one."""
 
 
 class Firings(NamedTuple):

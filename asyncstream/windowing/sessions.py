@@ -34,9 +34,9 @@ from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
-from asyncstream.windowing.plan import WindowPlan
+from asyncstream.windowing.plan import RULES, WindowPlan
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import RULES, Contents, as_sessions
+from asyncstream.windowing.upgrade import Contents, as_sessions
 
 __all__ = ("SessionWindowOperator",)
 

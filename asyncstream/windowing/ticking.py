@@ -64,7 +64,7 @@ class TickingWindowOperator(PaneWindowOperator):
     # ------------------------------------------------------------------ ticks
 
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
-        if self._in_order and self._next.peek(window, key) is not MISSING:
+        if self._next.peek(window, key) is not MISSING:
             return  # it comes back to a window that is to fire again
         time_ms = timestamp if self._ticks.event_time else self.context.clock.now_ms()
         self._set(self._ticks.first(time_ms, window[1] - 1), key, window)
@@ -79,9 +79,9 @@ class TickingWindowOperator(PaneWindowOperator):
             return
         if tick < window[1] - 1:
             self._set(self._ticks.after(tick, window[1] - 1), key, window)
-        held = (self._windows.peek if self._in_order else self._slices.merged)(window, key)
+        held = self._panes.merged(window, key)
         if held is not MISSING:
-            self._emit_one(*window, key, held, self._aggregate)
+            self._emit_one(*window, key, held, self._panes.aggregate)
 
     def _drop_ticks(self, window: Span) -> None:
         if not self._ticks.event_time:

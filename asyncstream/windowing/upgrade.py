@@ -13,47 +13,30 @@ them and can be made of them. So does version 0.2, in which all kinds had one fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, safe_repr
-from asyncstream.state.tables import Rule, Snapshot
+from asyncstream.state.tables import Snapshot, Tables
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
-from asyncstream.windowing.aggregates import in_place
-from asyncstream.windowing.functions import AggregateFunction
-from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
-from asyncstream.windowing.slices import Slicing, Span, slicing_of
+from asyncstream.windowing.pane_store import PaneStore
+from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan
+from asyncstream.windowing.slices import slicing_of
 from asyncstream.windowing.triggers import Ticks
 
 __all__ = (
-    "RULES",
     "Contents",
     "Pane",
     "as_contents",
+    "as_panes",
     "as_sessions",
-    "as_windows",
     "contents_of",
     "kind_of",
-    "numbered",
     "upgraded_contents",
-    "whole_windows",
 )
-
-RULES: Final[dict[str, Rule]] = {
-    "late_dropped": "sum",
-    "outside_windows": "sum",
-    "anchor_ms": "min",
-    "fired_ms": "max",
-    "lateness_ms": "max",
-    "number": "max",
-    "in_order": "max",
-    "trigger": "merge",
-    "key": "merge",
-    "window": "merge",
-}
-"""Of the cells of all kinds of operators, how those of several parts become one."""
 
 _TOLD_BY: Final[dict[str, Kept]] = {"fired_ms": "panes", "anchor_ms": "contents", "number": "sessions"}
 """By the first of these cells that is there: which kind of operator. Tables without rows may be absent."""
@@ -133,19 +116,6 @@ def contents_of(state: Any, plan: WindowPlan) -> Contents:
 # ------------------------------------------------------------------ what each kind gives
 
 
-def _panes(contents: Iterable[Any], merging: Iterable[Any], event_timers: Iterable[Any]) -> Iterator[Pane]:
-    names = {(key, tuple(place)): tuple(window) for key, window, place in merging}
-    held_by: dict[tuple[Any, Any], Any] = {}
-    for key, place, held in contents:
-        held_by[key, names.get((key, tuple(place)), tuple(place))] = held
-    for timestamp, key, place in event_timers:
-        window = tuple(place)
-        if window and timestamp == window[1] - 1 and (key, window) in held_by:
-            yield Pane(key, window, held_by.pop((key, window)), True)
-    for (key, window), held in held_by.items():
-        yield Pane(key, window, held, False)
-
-
 def _ticks(tables: Mapping[str, Any], ticks: Ticks) -> dict[str, Any]:
     """The timers of ticks: in event time those before the last millisecond of their window."""
     name = "timers/event" if ticks.event_time else "timers/processing"
@@ -158,19 +128,23 @@ def _ticks(tables: Mapping[str, Any], ticks: Ticks) -> dict[str, Any]:
 
 def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     tables = state["tables"]
-    contents = ((key, place, held) for place, rows in tables.get("contents", ()) for key, held in rows)
-    merging = (
-        (key, window, place)
+    names = {
+        (key, tuple(place)): tuple(window)
         for _, rows in tables.get("merging", ())
         for key, windows in rows
         for window, place in windows
-    )
-    event_timers = (
-        (timestamp, key, place)
-        for timestamp, rows in sorted(tables.get("timers/event", ()), key=lambda kept: kept[0])
-        for (key, place), _ in rows
-    )
-    return list(_panes(contents, merging, event_timers))
+    }
+    held_by: dict[tuple[Any, Any], Any] = {}
+    for place, rows in tables.get("contents", ()):
+        for key, held in rows:
+            held_by[key, names.get((key, tuple(place)), tuple(place))] = held
+    found: list[Pane] = []
+    for timestamp, rows in sorted(tables.get("timers/event", ()), key=lambda kept: kept[0]):
+        for (key, place), _ in rows:
+            window = tuple(place)
+            if window and timestamp == window[1] - 1 and (key, window) in held_by:
+                found.append(Pane(key, window, held_by.pop((key, window)), True))
+    return found + [Pane(key, window, held, False) for (key, window), held in held_by.items()]
 
 
 def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
@@ -183,80 +157,48 @@ def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     return [pane for _, pane in sorted(found, key=lambda numbered: numbered[0])]
 
 
-def _of_slices(state: Snapshot, plan: WindowPlan) -> list[Pane]:
-    slicing, aggregate = slicing_of(plan.assigner), in_place(plan.folding)
-    tables, cells = state["tables"], state["cells"]
-    load = plan.folding.load if slicing.is_disjoint else numbered(aggregate)[1]
-    slices = {
-        tuple(place): {key: load(held) for key, held in rows} for place, rows in tables.get("slices", ())
-    }
-    closed = {
-        tuple(place): {key: [load(held) for held in parts] for key, parts in rows}
-        for place, rows in tables.get("closed", ())
-    }
-    fired_ms, lateness_ms = cells["fired_ms"], cells["lateness_ms"]
-    found: dict[tuple[Any, Any], Pane] = {}
-    for name in ("open", "done"):
-        for place, rows in tables.get(name, ()):
-            for key, held in rows:
-                found[key, tuple(place)] = Pane(key, tuple(place), held, name == "open")
-    for window, by_key in whole_windows(slicing, plan.folding, slices, closed).items():
-        last_ms = window[1] - 1
-        for key, held in by_key.items() if last_ms + lateness_ms > fired_ms else ():
-            before = found.get((key, window))
-            if before is not None:
-                held = aggregate.merge(aggregate.load(before.held), held)
-                if not before.pending:  # it fires in the order of its first element since
-                    del found[key, window]
-            pending = last_ms > fired_ms or (before is not None and before.pending)
-            found[key, window] = Pane(key, window, aggregate.save(held), pending)
-    return sorted(found.values(), key=lambda pane: (pane.window[1], not pane.pending))
+def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
+    tables, fired_ms = state["tables"], state["cells"]["fired_ms"]
+    # once, whole windows that had fired for a key were kept in a table of their own
+    whole = [*tables.get("done", ()), *tables.get("open", ())]
+    slices = {"slices": tables.get("slices", ()), "closed": tables.get("closed", ())}
+    if slicing_of(plan.assigner).is_disjoint:
+        held = [*slices["slices"], *whole]
+    else:
+        held = _merged({**slices, "open": whole}, plan, fired_ms - state["cells"]["lateness_ms"])
+    done, again = (
+        {
+            (tuple(window), key): number
+            for window, rows in tables.get(name, ())
+            for number, (key, _) in enumerate(rows)
+        }
+        for name in ("done", "again")
+    )
+    found: list[tuple[tuple[int, bool, int], Pane]] = []
+    for window, key, accumulator in ((tuple(place), *row) for place, rows in held for row in rows):
+        number = again.get((window, key))
+        is_first = window[1] - 1 > fired_ms and (window, key) not in done
+        pane = Pane(key, window, accumulator, is_first or number is not None)
+        found.append(((window[1], not pane.pending, number or 0), pane))
+    return [pane for _, pane in sorted(found, key=lambda ordered: ordered[0])]
+
+
+def _merged(kept: Mapping[str, Any], plan: WindowPlan, gone_ms: int) -> list[Any]:
+    """The rows of windows, of those of slices and of whole windows; not of windows that have gone."""
+    tables = Tables()
+    panes = PaneStore(slicing_of(plan.assigner), plan.folding, tables)
+    tables.restore(snapshot(dict(kept), {}, {}))
+    panes.index()
+    panes.make_whole(gone_ms)
+    merged: list[Any] = tables.snapshot()["tables"]["open"]
+    return merged
 
 
 _GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
-    "panes": _of_slices,
+    "panes": _of_panes,
     "sessions": _of_sessions,
     "contents": _of_contents,
 }
-
-
-def numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`save` and `load` for accumulators in lists, behind each of which stands a number."""
-    save, load = aggregate.save, aggregate.load
-    return lambda held: [save(held), held[-1]], lambda kept: [*load(kept[0]), kept[1]]
-
-
-def whole_windows(
-    slicing: Slicing,
-    aggregate: AggregateFunction[Any, Any],
-    slices: Mapping[Span, Mapping[Any, Any]],
-    closed: Mapping[Span, Mapping[Any, Sequence[Any]]],
-) -> dict[Span, dict[Any, Any]]:
-    """
-    By window and key the accumulators, in lists, of windows that are kept in slices, which are of no use
-    afterwards.
-
-    Args:
-        slices: accumulators by slice and key; where slices overlap, in lists with the number of the first
-            element behind them. Keys come in the order of these.
-        closed: those of epochs before.
-    """
-    listed = in_place(aggregate)
-    if slicing.is_disjoint:
-        is_listed = listed is aggregate
-        return {
-            window: {key: held if is_listed else [held] for key, held in slices[window].items()}
-            for window in sorted(slices)
-        }
-    parts = [(place[0], key, held) for place, rows in slices.items() for key, held in rows.items()]
-    for place, rows in closed.items():
-        parts += [(place[0], key, held) for key, several in rows.items() for held in several]
-    found: dict[Span, dict[Any, Any]] = {}
-    for start, key, held in sorted(parts, key=lambda part: part[2][-1]):
-        for window in slicing.windows_of(start):
-            by_key = found.setdefault(window, {})
-            by_key[key] = listed.merge(by_key[key] if key in by_key else listed.create(), held)
-    return found
 
 
 # ------------------------------------------------------------------ what each kind is made of
@@ -313,41 +255,27 @@ def as_sessions(found: Contents) -> Snapshot:
     return found.snapshot({"sessions": [[None, rows]]}, {"number": next(numbers)})
 
 
-def as_windows(found: Contents, plan: WindowPlan, fired_ms: int) -> Snapshot:
+def as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
     """
     A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices.
-
-    Those that are slices themselves become such again if each is to fire for all keys or for none.
-
-    Args:
-        fired_ms: event time at the beginning.
 
     Raises:
         CheckpointError: if there are other windows.
     """
     slicing, aggregate = slicing_of(plan.assigner), plan.folding
-    pending: set[Any] = set()
-    fired: set[Any] = set()
-    for pane in found.panes:
-        (pending if pane.pending else fired).add(pane.window)
-    for window in pending | fired:
+    for window in {pane.window for pane in found.panes}:
         if window not in slicing.windows_of(window[0]):
             raise CheckpointError(f"it holds a window from {window[0]} to {window[1]} ms, which is none here")
-    cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0}
-    last_fired = max((end for _, end in fired), default=fired_ms)
-    if slicing.is_disjoint and all(end > last_fired for _, end in pending):
-        if fired:
-            cells["fired_ms"] = last_fired - 1
-        rows = by_namespace((window, key, held) for key, window, held, _ in found.panes)
-        tables: dict[str, Any] = {"slices": rows, "open": [], "done": []}
-        return found.snapshot(tables, {**cells, "in_order": False})
-    in_order = slicing.is_disjoint or not all(
+    fired_ms = max((pane.window[1] - 1 for pane in found.panes if not pane.pending), default=MIN_TIMESTAMP)
+    again = [pane for pane in found.panes if pane.pending and pane.window[1] - 1 <= fired_ms]
+    in_order = not slicing.is_disjoint and not all(
         aggregate.holds_order_free(aggregate.load(pane.held)) for pane in found.panes
     )
     tables = {
-        name: by_namespace(
-            (window, key, held) for key, window, held, is_open in found.panes if is_open == (name == "open")
-        )
-        for name in ("open", "done")
+        "slices" if slicing.is_disjoint else "open": by_namespace(
+            (window, key, held) for key, window, held, _ in found.panes
+        ),
+        "again": by_namespace((window, key, None) for key, window, _, _ in again),
     }
-    return found.snapshot({"slices": [], **tables}, {**cells, "in_order": in_order})
+    cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0, "in_order": in_order}
+    return found.snapshot(tables, cells)

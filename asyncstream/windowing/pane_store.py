@@ -1,8 +1,12 @@
 """
-The accumulators of slices, by slice and key, and the windows that are merged of them.
+The accumulators of slices, by slice and key, and of windows: what a window holds is merged of its slices.
 
-Theory. Where slices make up windows together, the number of a key's first element stands behind its
-accumulator, in the same list: a window's results come in the order in which its keys first came.
+Theory. A window may also be kept *whole*, where the order of its elements matters, and where it was so in a
+snapshot that another kind of operator took. What it holds of a key is then an accumulator of its own, with
+those of its slices behind it; either may be missing.
+
+Where slices make up windows together, the number of a key's first element stands behind its accumulator, in
+the same list: a window's results come in the order in which its keys first came.
 
 Slices are merged by time, not in the order of their elements. For aggregates that are `order_free` that is
 the same. Others join in order (`AggregateFunction.joins_in_order`): a list of all elements, or the last one.
@@ -10,6 +14,8 @@ It is the same for them as long as the elements of a key come slice by slice. Wi
 before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and new ones
 begun. So no two of a key's accumulators have seen elements in turns, and in the order of their numbers they
 are merged as their elements came.
+
+Windows that do not overlap are slices themselves, and none of this is about them.
 """
 
 from __future__ import annotations
@@ -25,28 +31,31 @@ from asyncstream.state import MISSING, Cell, Table, Tables
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
+from asyncstream.windowing.plan import RULES
 from asyncstream.windowing.slices import Slicing, Span
-from asyncstream.windowing.upgrade import RULES, numbered, whole_windows
 
-__all__ = ("SliceStore",)
+__all__ = ("PaneStore",)
 
 _NUMBER: Final = itemgetter(-1)
 """Of an accumulator in a slice, when its first element came."""
 
 
-class SliceStore:
+class PaneStore:
     """
-    The slices of one operator.
+    The slices of one operator, and its whole windows.
 
     Attributes:
-        table: their accumulators; of a key that has closed ones, the latest.
-        aggregate: makes, merges and reads accumulators of slices.
-        add: adds an element to one; raises `OrderMatters` if that may not be done.
+        slices: their accumulators; of a key that has closed ones, the latest.
+        whole: those of whole windows.
+        aggregate: makes, merges and reads accumulators.
+        add_each: adds an element to those of several whole windows.
+        add: adds an element to one of a slice; raises `OrderMatters` if that may not be done.
         can_share: whether windows can be merged of slices, or are slices themselves.
         has_epochs: whether an element in a slice before the latest is put there by `put`.
         numbers: gives the numbers of first elements; None: windows are slices themselves.
         ends: the end of each slice that there is, by its start.
         newest: no slice starts after this.
+        windows: the whole windows that there are.
     """
 
     def __init__(self, slicing: Slicing, aggregate: AggregateFunction[Any, Any], tables: Tables) -> None:
@@ -56,28 +65,33 @@ class SliceStore:
             tables: of the operator.
         """
         self._slicing = slicing
-        self._folding = aggregate
         self._is_disjoint = slicing.is_disjoint
         listed = in_place(aggregate)
         is_shared = can_merge(aggregate) and (aggregate.order_free or aggregate.joins_in_order)
         self.can_share = self._is_disjoint or is_shared
         self.has_epochs = is_shared and not (self._is_disjoint or aggregate.order_free)
         self.aggregate = aggregate if self._is_disjoint else listed
-        self.gather = listed.gather
+        self.add_each, self.gather = listed.add_each, listed.gather
         self.add: Callable[[Any, Any], Any] = aggregate.add if self._is_disjoint else listed.add_order_free
-        save, load = (aggregate.save, aggregate.load) if self._is_disjoint else numbered(listed)
+        save, load = (aggregate.save, aggregate.load) if self._is_disjoint else _numbered(listed)
         table = partial(Table, namespace_of=tuple, may_be_away=True)
-        self.table = tables.declare(table("slices", save=save, load=load))
+        self.whole = tables.declare(table("open", save=listed.save, load=listed.load))
+        self.slices = tables.declare(table("slices", save=save, load=load))
         save, load = partial(_mapped, save), partial(_mapped, load)
         self._closed = tables.declare(table("closed", save=save, load=load))
         self.numbers = None if self._is_disjoint else count()
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self.ends: dict[int, int] = {}
         self.newest = MIN_TIMESTAMP
+        self.windows: set[Span] = set()
 
     def __len__(self) -> int:
         """How many accumulators there are."""
-        return len(self.table) + len(self._closed)
+        return len(self.slices) + len(self._closed) + len(self.whole)
+
+    def is_empty(self) -> bool:
+        """Whether there is neither a slice nor a whole window."""
+        return not self.ends and not self.windows
 
     def open(self, place: Span) -> None:
         """Have a slice from now on."""
@@ -87,8 +101,13 @@ class SliceStore:
     def drop(self, place: Span) -> None:
         """Have no such slice."""
         del self.ends[place[0]]
-        self.table.drop(place)
+        self.slices.drop(place)
         self._closed.drop(place)
+
+    def drop_whole(self, window: Span) -> None:
+        """Have no such whole window."""
+        self.windows.discard(window)
+        self.whole.drop(window)
 
     def fetch(self, elements: Iterable[tuple[Any, Any]]) -> None:
         """Have the accumulators in slices of elements, given as (key, timestamp), in memory."""
@@ -103,11 +122,11 @@ class SliceStore:
                 some = keys_in.setdefault(place, [])
             some.append(key)
         for place, some in keys_in.items():
-            self.table.fetch(place, some)
+            self.slices.fetch(place, some)
 
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
-        table = self.table
+        table = self.slices
         if self.has_epochs:
             others = [(start, end) for start, end in self.ends.items() if start != place[0]]
             is_behind = any(table.peek(other, key) is not MISSING for other in others if other > place)
@@ -121,65 +140,86 @@ class SliceStore:
         table.put(place, key, self.add(held, value))
 
     def _close(self, place: Span, key: Any) -> None:
-        held = self.table.get(place, key)
+        held = self.slices.get(place, key)
         if held is not MISSING:
-            self.table.remove(place, key)
+            self.slices.remove(place, key)
             before = self._closed.get(place, key)
             self._closed.put(place, key, [held] if before is MISSING else [*before, held])
 
     # ------------------------------------------------------------------ windows
 
-    def merged(self, window: Span, key: Any, beside: Any = MISSING) -> Any:
-        """
-        The accumulator of one key over a whole window; to be read, not changed.
+    def own(self, window: Span, key: Any) -> Any:
+        """The accumulator of a key in a whole window, to be changed; it has one afterwards."""
+        held = self.whole.get(window, key)
+        if held is MISSING:
+            held = self.aggregate.create()
+            self.whole.put(window, key, held)
+        return held
 
-        Args:
-            beside: what the window holds besides its slices, from before them.
-        """
+    def forget(self, window: Span, keys: Iterable[Any] | None = None) -> None:
+        """Hold nothing more of a window, or of these keys in it, but what it shares with others."""
+        table = self.slices if self._is_disjoint else self.whole
+        if keys is None:
+            table.drop(window)
+        for key in keys or ():
+            table.remove(window, key)
+
+    def merged(self, window: Span, key: Any) -> Any:
+        """What a window holds of one key; to be read, not changed."""
         if self._is_disjoint:
-            return self.table.peek(window, key)
+            return self.slices.peek(window, key)
+        own = self.whole.peek(window, key)
+        if not self.ends:
+            return own
         merge, merged = self.aggregate.merge, self.aggregate.create()
-        if beside is not MISSING:
-            merged = merge(merged, beside)
+        if own is not MISSING:
+            merged = merge(merged, own)
         parts = [held for place in self._slices_of(window) for held in self._parts(place, key)]
         for held in sorted(parts, key=_NUMBER) if self.has_epochs else parts:
             merged = merge(merged, held)
         return merged
 
-    def each(
-        self, window: Span, keys: Iterable[Any] = (), beside: Callable[[Any], Any] | None = None
-    ) -> Iterable[tuple[Any, Any]]:
+    def each(self, window: Span) -> Iterable[tuple[Any, Any]]:
         """
         The keys of a window, with accumulators, in the order of their first elements.
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
-
-        Args:
-            keys: those that come before the keys of slices.
-            beside: gives what the window holds of a key besides its slices; None: it holds nothing.
         """
         places = [place for place in self._slices_of(window) if self._has_rows(place)]
-        if beside is not None or any(place in self._closed for place in places):
-            every = {**dict.fromkeys(keys), **self._firsts(places)}
-            held_by = beside or _nothing
-            return {key: self.merged(window, key, held_by(key)) for key in every}.items()
+        if window in self.windows:
+            if not places:
+                return self.whole.each(window)
+            every = {**dict.fromkeys(self.whole.whole(window)), **self._firsts(places)}
+            return {key: self.merged(window, key) for key in every}.items()
+        if any(place in self._closed for place in places):
+            return {key: self.merged(window, key) for key in self._firsts(places)}.items()
         if len(places) == 1:
-            return self.table.each(places[0])
-        slices = [cells for place in places if (cells := self.table.whole(place))]
-        found: Rows = dict(slices.pop(0)) if _follow_one_another(slices) else self._firsts(places)
-        for cells in slices:
+            return self.slices.each(places[0])
+        parts = [cells for place in places if (cells := self.slices.whole(place))]
+        found: Rows = dict(parts.pop(0)) if _follow_one_another(parts) else self._firsts(places)
+        for cells in parts:
             self.gather(found, cells)
         return found.items()
 
-    def into_windows(self) -> dict[Span, dict[Any, Any]]:
-        """By window and key the accumulators, in lists, of all windows; there are no slices then."""
-        places = [place for place in self.ends.items() if self._has_rows(place)]
-        slices = {place: self.table.adopt(place) for place in places}
-        closed = {place: self._closed.adopt(place) for place in places}
-        found = whole_windows(self._slicing, self._folding, slices, closed)
-        for place in places:
+    def make_whole(self, gone_ms: float) -> None:
+        """
+        Keep windows whole that are made up of slices; there are no slices then.
+
+        Args:
+            gone_ms: windows that ended by this are not to come back, in parts.
+        """
+        merge = self.aggregate.merge
+        parts: list[tuple[int, Any, Any]] = []
+        for place in self.ends.items():
+            keys = {**self._closed.whole(place), **self.slices.whole(place)}
+            parts += [(place[0], key, held) for key in keys for held in self._parts(place, key)]
+        for start, key, held in sorted(parts, key=lambda part: _NUMBER(part[2])):
+            for window in self._slicing.windows_of(start):
+                if window[1] - 1 > gone_ms:
+                    self.windows.add(window)
+                    merge(self.own(window, key), held)
+        for place in list(self.ends.items()):
             self.drop(place)
-        return found
 
     def _slices_of(self, window: Span) -> Iterator[Span]:
         """The slices that there are of a window, by time."""
@@ -190,19 +230,19 @@ class SliceStore:
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
         """The accumulators of a key in a slice, with numbers."""
-        held = self.table.peek(place, key)
+        held = self.slices.peek(place, key)
         closed = self._closed.peek(place, key)
         latest = () if held is MISSING else (held,)
         return latest if closed is MISSING else (*closed, *latest)
 
     def _has_rows(self, place: Span) -> bool:
-        return place in self.table or place in self._closed
+        return place in self.slices or place in self._closed
 
     def _firsts(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with None."""
         firsts: dict[Any, int] = {}
         for place in places:
-            numbers = [(key, held[-1]) for key, held in self.table.whole(place).items()]
+            numbers = [(key, held[-1]) for key, held in self.slices.whole(place).items()]
             numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
             for key, number in numbers:
                 if number < firsts.get(key, number + 1):
@@ -212,9 +252,10 @@ class SliceStore:
     # ------------------------------------------------------------------ state
 
     def index(self) -> None:
-        """Find out which slices there are."""
-        self.ends = dict([*self.table.namespaces(), *self._closed.namespaces()])
+        """Find out which slices and whole windows there are."""
+        self.ends = dict([*self.slices.namespaces(), *self._closed.namespaces()])
         self.newest = max(self.ends, default=MIN_TIMESTAMP)
+        self.windows = set(self.whole.namespaces())
 
     def _next_number(self) -> int:
         number = 0 if self.numbers is None else next(self.numbers)
@@ -236,8 +277,10 @@ def _follow_one_another(slices: Sequence[Rows]) -> bool:
     return bool(slices)
 
 
-def _nothing(key: Any) -> Any:
-    return MISSING
+def _numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`save` and `load` for accumulators in lists, behind each of which stands a number."""
+    save, load = aggregate.save, aggregate.load
+    return lambda held: [save(held), held[-1]], lambda kept: [*load(kept[0]), kept[1]]
 
 
 def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
