@@ -47,7 +47,7 @@ from asyncstream.windowing.plan import RULES, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Slicing, has_slices, slicing_of
 from asyncstream.windowing.step import WindowStep, check_timestamp
 from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_asked
-from asyncstream.windowing.upgrade import Contents, as_contents, upgraded_contents
+from asyncstream.windowing.upgrade import Contents, as_contents
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
 __all__ = ("WindowOperator",)
@@ -148,11 +148,6 @@ class WindowOperator(TimedOperator, WindowStep):
     def snapshot(self) -> Any:
         self._states.purge()
         return super().snapshot()
-
-    def upgraded(self, state: Any) -> Any:
-        if isinstance(state, dict) and "tables" not in state:
-            return upgraded_contents(state)
-        return super().upgraded(state)
 
     def _restored(self) -> None:
         self._rows.clear()

@@ -25,7 +25,7 @@ from asyncstream.windowing.contexts import FunctionContext
 from asyncstream.windowing.functions import AggregateFunction, clears
 from asyncstream.windowing.fused import Results, results_by
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
-from asyncstream.windowing.upgrade import Contents, contents_of, kind_of
+from asyncstream.windowing.upgrade import Contents, contents_of, in_tables, kind_of
 from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
 __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
@@ -88,9 +88,8 @@ class WindowStep(Operator):
         return super().snapshot()
 
     def upgraded(self, state: Any) -> Any:
-        if kind_of(state) == self.keeps:
-            return state
-        return self._snapshot_of(contents_of(state, self._plan))
+        state = in_tables(state)
+        return state if kind_of(state) == self.keeps else self._snapshot_of(contents_of(state, self._plan))
 
     @abstractmethod
     def _snapshot_of(self, found: Contents) -> Any:

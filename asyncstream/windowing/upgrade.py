@@ -34,8 +34,8 @@ __all__ = (
     "as_panes",
     "as_sessions",
     "contents_of",
+    "in_tables",
     "kind_of",
-    "upgraded_contents",
 )
 
 _TOLD_BY: Final[dict[str, Kept]] = {"fired_ms": "panes", "anchor_ms": "contents", "number": "sessions"}
@@ -80,31 +80,52 @@ class Contents:
         return snapshot({**self.tables, **tables}, every, {name: RULES[name] for name in every})
 
 
-def kind_of(state: Any) -> Kept | None:
+def in_tables(state: Any) -> Snapshot:
     """
-    Which kind of operator took a snapshot; None: one of version 0.2.
+    A snapshot of any version in the form of today: in version 0.2 all of them were of `WindowOperator`.
 
     Raises:
-        CheckpointError: if that cannot be told.
+        CheckpointError: if it is none.
     """
     if not isinstance(state, Mapping):
         raise CheckpointError(
             f"it holds {safe_repr(state)}, which another version of asyncstream kept in another form; start "
             "without it, or go on with that version"
         )
-    if "tables" not in state:
-        return None
+    if "tables" in state:
+        return dict(state)
+    kept = {name: keyed_state(name, state[name]) for name in ("key", "window", "trigger")}
+    merging: dict[Any, list[Any]] = {}
+    for key, window, place in state["merging"]:
+        merging.setdefault(key, []).append([window, place])
+    tables = {
+        "contents": by_namespace((place, key, held) for key, place, held in state["contents"]),
+        "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
+        **timers(state["timers"]),
+    }
+    cells: dict[str, Any] = {name: state[name] for name in ("anchor_ms", *COUNTERS)}
+    for name, (rows, kinds) in kept.items():
+        tables |= rows
+        cells[name] = kinds
+    return Contents([]).snapshot(tables, cells)
+
+
+def kind_of(state: Snapshot) -> Kept:
+    """
+    Which kind of operator took a snapshot.
+
+    Raises:
+        CheckpointError: if that cannot be told.
+    """
     for name, kind in _TOLD_BY.items():
         if name in state["cells"]:
             return kind
     raise CheckpointError(f"it holds {', '.join(state['cells'])}, which are not of windows")
 
 
-def contents_of(state: Any, plan: WindowPlan) -> Contents:
-    """What a snapshot of any kind of operator holds, or of version 0.2."""
+def contents_of(state: Snapshot, plan: WindowPlan) -> Contents:
+    """What a snapshot of any kind of operator holds."""
     kind = kind_of(state)
-    if kind is None:
-        state, kind = upgraded_contents(state), "contents"
     beside = ("key/", "window/", "trigger/", *(["timers/"] if kind == "panes" else []))
     tables = {name: rows for name, rows in state["tables"].items() if name.startswith(beside)}
     if kind == "contents" and plan.kept == "panes" and plan.firings is not None and plan.firings.ticks:
@@ -202,24 +223,6 @@ _GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
 
 
 # ------------------------------------------------------------------ what each kind is made of
-
-
-def upgraded_contents(state: Mapping[str, Any]) -> Snapshot:
-    """Of version 0.2, what `WindowOperator` remembered."""
-    kept = {name: keyed_state(name, state[name]) for name in ("key", "window", "trigger")}
-    merging: dict[Any, list[Any]] = {}
-    for key, window, place in state["merging"]:
-        merging.setdefault(key, []).append([window, place])
-    tables = {
-        "contents": by_namespace((place, key, held) for key, place, held in state["contents"]),
-        "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
-        **timers(state["timers"]),
-    }
-    cells: dict[str, Any] = {name: state[name] for name in ("anchor_ms", *COUNTERS)}
-    for name, (rows, kinds) in kept.items():
-        tables |= rows
-        cells[name] = kinds
-    return Contents([]).snapshot(tables, cells)
 
 
 def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
