@@ -29,7 +29,7 @@ from typing import Any, Final
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import MISSING, Cell, Table, Tables
 from asyncstream.state.rows import Rows
-from asyncstream.windowing.aggregates import in_place
+from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.plan import RULES
 from asyncstream.windowing.slices import Slicing, Span
@@ -138,6 +138,16 @@ class PaneStore:
             if self.numbers is not None:
                 held.append(next(self.numbers))
         table.put(place, key, self.add(held, value))
+
+    def join(self, place: Span, key: Any, held: list[Any]) -> None:
+        """Put folded elements into a slice; their accumulators are given away."""
+        found = held if isinstance(self.aggregate, InPlace) else held[0]
+        before = self.slices.get(place, key)
+        if before is not MISSING:
+            found = self.aggregate.merge(before, found)
+        elif self.numbers is not None:
+            found.append(next(self.numbers))
+        self.slices.put(place, key, found)
 
     def _close(self, place: Span, key: Any) -> None:
         held = self.slices.get(place, key)

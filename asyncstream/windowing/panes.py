@@ -38,6 +38,7 @@ from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.pane_store import PaneStore
+from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.slices import SliceRows, Span, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
@@ -244,6 +245,38 @@ class PaneWindowOperator(PlainWindowOperator):
         self._at_hand, self._add_at_hand = (start, end, rows), add_each
         self._emitter.flush()
 
+    def take_in(self, partials: Partials) -> None:
+        """Accept elements that are folded as `partials` says; the side output "late" is not read."""
+        if self._is_unsure and partials:
+            self._in_order = True
+            self._make_whole(self._fired_ms)
+        known: dict[int, tuple[Span, list[Span]]] = {}
+        for start, key, count, held in partials:
+            place, windows = known.get(start) or known.setdefault(start, self._opened_at(start))
+            if not windows:
+                self._late_dropped += count
+                continue
+            if self._in_order:
+                for window in windows:
+                    self._panes.aggregate.merge(self._panes.own(window, key), held)
+            else:
+                self._panes.join(place, key, held)
+            if place[1] - 1 <= self._fired_ms:
+                for window in windows:
+                    self._fire_again(window, key)
+
+    def _opened_at(self, start: int) -> tuple[Span, list[Span]]:
+        """The slice that starts there, and those of its windows that are not late, which are to fire."""
+        place = self._slicing.slice_at(start)
+        windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
+        if windows and not self._in_order:
+            self._has_slice(*place)
+        for window in windows:
+            if self._in_order:
+                self._keep_whole(window)
+            self._arm(window)
+        return place, windows
+
     def _has_slice(self, start: int, end: int) -> bool:
         """Whether there is a slice, from now on; not if it is in no window."""
         if start in self._panes.ends:
@@ -282,11 +315,15 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue
             self._arm(window)
-            if window[1] - 1 <= self._fired_ms and self._again.peek(window, key) is MISSING:
-                self._again.put(window, key, None)
+            self._fire_again(window, key)
             self._begin(window, key, timestamp)
             if self._firings.early:
                 self._count(self._early, self._firings.early, window, key, panes.merged(window, key))
+
+    def _fire_again(self, window: Span, key: Any) -> None:
+        """If a window has fired, have it fire once more for this key."""
+        if window[1] - 1 <= self._fired_ms and self._again.peek(window, key) is MISSING:
+            self._again.put(window, key, None)
 
     def _forget_rows(self) -> None:
         """What was at hand is not young any more."""

@@ -44,7 +44,7 @@ def first_task(define: Define) -> StageTask:
     routes = {r.number for r in (*stage.entries, *stage.exits) if r.output == Output("rows")}
     source = tuple(sorted(routes))
     terms = Terms(GROUPS, wanted, streaming=True, clocks=clocks)
-    picks = picks_of(stage, source, wanted)
+    picks = picks_of(stage, source, wanted, {})
     return StageTask(uuid4().hex, stage, terms, source=source, event_time=True, picks=picks)
 
 

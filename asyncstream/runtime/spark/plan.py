@@ -33,6 +33,7 @@ from asyncstream.runtime.spark.stopped import next_watermark_ms, states_of
 from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.columns import picks_of
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
+from asyncstream.runtime.spark.wire.folding import foldings_of
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
@@ -374,7 +375,9 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
         asked = (self._identity, name) if name in self._tracking else None
         entered = tuple(sorted(routes))
-        picks = None if asked or self._terms.replays else picks_of(stage, entered, self._terms.wanted)
+        picks = None
+        if not asked and not self._terms.replays:
+            picks = picks_of(stage, entered, self._terms.wanted, foldings_of(self._graph, self._stages))
         task = self._first_task(number=number, source=entered, columns=columns, picks=picks, asked=asked)
         return self._map(frame, task)
 

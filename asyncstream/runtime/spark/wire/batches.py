@@ -49,13 +49,14 @@ class Entering(NamedTuple):
 
     Attributes:
         routes: the numbers of those that they are for.
+        values: the elements, or what they have been folded to.
         watermark: if it is not None, it reaches all routes before the elements.
         transferred: if it is not None, there is nothing else, and `watermark` is the one that was reached;
             comes before all others.
     """
 
     routes: tuple[int, ...]
-    values: list[Any]
+    values: Sequence[Any]
     timestamps: Timestamps = None
     watermark: int | None = None
     transferred: States | None = None

@@ -4,7 +4,8 @@ Rows on their way to key groups in the columns in which they came from Spark.
 Often all that a pipeline does with a row before its key has it is to look at two fields:
 `rows.event_time("at_ms", ...).key_by("user")`. Then the rows of a task are put in the order of their key
 groups as Arrow arrays, and are made dicts where they are taken in: nothing is done for a row in Python, and
-no dict is pickled. A function that is but `lambda row: row["user"]` is as good as the name.
+no dict is pickled. A function that is but `lambda row: row["user"]` is as good as the name. Where windows can
+do with less, their rows are folded besides (`folding`).
 
 Rows among which one has no point in time, or what cannot be a key, go the way of all others, which says what
 is wrong with it. So does a micro-batch of few rows for each group.
@@ -12,7 +13,7 @@ is wrong with it. So does a micro-batch of few rows for each group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
@@ -21,9 +22,11 @@ from asyncstream.operators.timestamps import EventTimeSpec
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import Route, Stage
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving
+from asyncstream.runtime.spark.wire.folding import Folded, Keys, folded, keys_of
 from asyncstream.runtime.spark.wire.keys import key_groups
-from asyncstream.runtime.spark.wire.rows import elements_of, values_of
+from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.validation import Fields, fields_of
+from asyncstream.windowing.partials import Folding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,11 +117,13 @@ class Picks:
         step: that gives them event time.
         time: the field that it has it from.
         keys: the fields of the key on each route that they leave on.
+        foldings: how they may be folded, by the number of the route.
     """
 
     step: str
     time: str
     keys: tuple[tuple[Route, Fields], ...]
+    foldings: Mapping[int, Folding]
 
 
 class Picked(NamedTuple):
@@ -137,13 +142,16 @@ class Picked(NamedTuple):
     latest_ms: int
 
 
-def picks_of(stage: Stage, source: tuple[int, ...], wanted: frozenset[int]) -> Picks | None:
+def picks_of(
+    stage: Stage, source: tuple[int, ...], wanted: frozenset[int], foldings: Mapping[int, Folding]
+) -> Picks | None:
     """
     What the first stage does with the rows of a source, if that is no more than looking at fields.
 
     Args:
         source: the routes on which the rows enter.
         wanted: the routes whose elements are needed.
+        foldings: how elements may be folded, by the number of the route.
     """
     entries = [route for route in stage.entries if route.number in source]
     if len(source) != 1 or len(entries) != 1:
@@ -159,7 +167,10 @@ def picks_of(stage: Stage, source: tuple[int, ...], wanted: frozenset[int]) -> P
     exits = [route for route in stage.exits if route.output.step == name and route.number in wanted]
     keys = [(route, None if route.key_by is None else fields_of(route.key_by)) for route in exits]
     known = tuple((route, fields) for route, fields in keys if fields is not None and route.output == output)
-    return Picks(name, time, known) if isinstance(time, str) and len(known) == len(exits) else None
+    if not isinstance(time, str) or len(known) != len(exits):
+        return None
+    mine = {route.number: foldings[route.number] for route in exits if route.number in foldings}
+    return Picks(name, time, known, mine)
 
 
 def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
@@ -170,26 +181,26 @@ def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
         groups: how many key groups there are.
     """
     import numpy as np
-    import pyarrow as pa
 
     stamps = _milliseconds(batch, picks.time) if batch.num_rows > FEW * groups else None
     if stamps is None:
         return None
+    places: list[tuple[Route, Keys, Numbers]] = []
     try:
-        places = [(route, _groups(batch, fields, key_groups(groups).of)) for route, fields in picks.keys]
+        for route, fields in picks.keys:
+            keys = keys_of(batch, fields)
+            places.append((route, keys, np.fromiter(map(key_groups(groups).of, keys.each), np.int64)))
     except Exception:  # the other way names the element
         return None
 
     def leaving() -> Iterator[Leaving]:
-        for route, group_of_row in places:
-            order = np.argsort(group_of_row, kind="stable")
-            rows, times = batch.take(pa.array(order)), stamps[order]
-            ends = np.cumsum(np.bincount(group_of_row, minlength=groups)).tolist()
-            for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-                for start in range(first, end, PART):
-                    size = min(PART, end - start)
-                    of_part = _Stamps(times[start : start + size])
-                    yield Leaving(route, NOW, group, Columns(rows.slice(start, size)), of_part)
+        for route, keys, group_of_key in places:
+            folding = picks.foldings.get(route.number)
+            found = None if folding is None else folded(folding, batch, stamps, keys)
+            if found is None:
+                yield from _rows_leaving(route, batch, stamps, group_of_key[keys.codes], groups)
+            else:
+                yield from _partials_leaving(route, found, keys, group_of_key, groups)
 
     first = batch.column(picks.time)[0].as_py()
     return Picked(leaving(), picks.step, first if type(first) is int else None, int(stamps.max()))
@@ -214,14 +225,35 @@ def _milliseconds(batch: pa.RecordBatch, name: str) -> Numbers | None:
     return None
 
 
-def _groups(batch: pa.RecordBatch, fields: Fields, group_of: Callable[[Any], int]) -> Numbers:
-    """The key group of each row."""
+def _rows_leaving(
+    route: Route, batch: pa.RecordBatch, stamps: Numbers, group_of_row: Numbers, groups: int
+) -> Iterator[Leaving]:
+    import pyarrow as pa
+
+    for group, places in _by_group(group_of_row, groups):
+        rows, times = batch.take(pa.array(places)), stamps[places]
+        for start in range(0, len(places), PART):
+            part, of_part = rows.slice(start, PART), _Stamps(times[start : start + PART])
+            yield Leaving(route, NOW, group, Columns(part), of_part)
+
+
+def _partials_leaving(
+    route: Route, found: Folded, keys: Keys, group_of_key: Numbers, groups: int
+) -> Iterator[Leaving]:
     import numpy as np
 
-    if isinstance(fields, str):
-        coded = batch.column(fields).dictionary_encode(null_encoding="encode")
-        groups = np.fromiter(map(group_of, values_of(coded.dictionary)), np.int64)
-        of_rows: Numbers = groups[coded.indices.to_numpy()]
-        return of_rows
-    keys = zip(*(values_of(batch.column(name)) for name in fields), strict=True)
-    return np.fromiter(map(group_of, keys), np.int64)
+    each = np.fromiter(keys.each, object, len(keys.each))
+    for group, places in _by_group(group_of_key[found.places], groups):
+        yield Leaving(route, NOW, group, found.some(places, each), ())
+
+
+def _by_group(group_of: Numbers, groups: int) -> Iterator[tuple[int, Numbers]]:
+    """The places of those that are in each group, if there are any, in their order."""
+    import numpy as np
+
+    # of few bits, of which NumPy sorts numbers ten times as fast
+    order = np.argsort(group_of.astype(np.min_scalar_type(groups)), kind="stable")
+    ends = np.cumsum(np.bincount(group_of, minlength=groups)).tolist()
+    for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if first < end:
+            yield group, order[first:end]

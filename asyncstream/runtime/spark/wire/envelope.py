@@ -12,7 +12,8 @@ Spark sees these columns and nothing of the elements:
     event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
                 stage only
     payload     the elements and their timestamps, and in a job that replays event time the watermark that
-                held for each, pickled; or several such, one behind the other
+                held for each, pickled; or several such, one behind the other. In place of elements there may
+                be what they have been folded to, which has no timestamps
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.columns import Columns
 from asyncstream.runtime.spark.wire.keys import label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads_each
+from asyncstream.windowing.partials import Partials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +98,7 @@ def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
 def pack(leaving: Leaving) -> bytes:
     """The payload for some elements."""
     values = leaving.values
-    if not isinstance(values, Columns) and FailedCall in set(map(type, values)):
+    if not isinstance(values, Columns | Partials) and FailedCall in set(map(type, values)):
         values = [_portable(value) if type(value) is FailedCall else value for value in values]
     try:
         return dumps((values, leaving.timestamps, *([] if (w := leaving.watermarks) is None else [w])))

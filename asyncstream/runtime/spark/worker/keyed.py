@@ -311,9 +311,8 @@ class KeyGroup:
                 operators[name].advance_clock(now_ms)
 
     def _process(self, parts: StageOperators, row: Row) -> None:
-        head = parts.heads[row.route]
         for entered in entering(row.route, row.payload):
-            head.process_batch(entered.values, entered.timestamps)
+            parts.process(row.route, entered.values, entered.timestamps)
 
     def _next_timer(self, operators: Mapping[str, Operator], watermark_ms: int, now_ms: int) -> int | None:
         """What to register with Spark."""

@@ -27,6 +27,8 @@ from asyncstream.runtime.spark.stages import Route, Stage
 from asyncstream.runtime.spark.wire.batches import Leaving
 from asyncstream.runtime.spark.wire.keys import KeyGroups, key_groups
 from asyncstream.runtime.spark.wire.values import Classes
+from asyncstream.windowing.panes import PaneWindowOperator
+from asyncstream.windowing.partials import Partials
 
 __all__ = (
     "StageOperators",
@@ -320,6 +322,14 @@ class StageOperators:
     def take(self) -> list[Leaving]:
         """What has reached the exits since the last time."""
         return [leaving for exit_ in self.exits for leaving in exit_.take()]
+
+    def process(self, route: int, values: Sequence[Any], timestamps: Timestamps) -> None:
+        """Have elements enter on a route, or what they have been folded to."""
+        head = self.heads[route]
+        if isinstance(values, Partials) and isinstance(head, PaneWindowOperator):
+            head.take_in(values)
+        else:
+            head.process_batch(values, timestamps)
 
     def follow(self, step: str, latest_ms: int) -> None:
         """Elements of which the latest has this timestamp have gone by the step that gives event time."""

@@ -133,8 +133,7 @@ class StageRun:
                 await self._until(self._gate.is_open)
                 end = start + PUSHED
                 for route in routes:
-                    head = self._parts.heads[route]
-                    head.process_batch(values[start:end], timestamps and timestamps[start:end])
+                    self._parts.process(route, values[start:end], timestamps and timestamps[start:end])
         await asyncio.sleep(0)  # calls that were just accepted may start before the next batch is read
         await self._until(self._gate.is_open)
         ready = enough or sum(exit_.count for exit_ in self._parts.exits) >= self._enough

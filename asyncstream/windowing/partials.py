@@ -1,0 +1,121 @@
+"""
+Elements that have been folded by slice and key on their way to the operator of their windows.
+
+Where many elements of a key go to another process together, less gets there, and less is left to do, if what
+their aggregates make of them goes instead. After Flink's local and global aggregation, and the partial
+aggregates of databases.
+
+Nobody is to tell the difference. So no element may show in a firing: windows fire at their ends only, and all
+elements of a slice are late or none is. And an accumulator must be the same however elements are grouped:
+counts are, and sums and extremes of whole numbers. (With one exception: a sum that is a float, since a
+checkpoint says so of a column of whole numbers, may come out with another last digit.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, overload
+
+from asyncstream.validation import fields_of
+from asyncstream.windowing.aggregates import Aggregates, Count, FieldAggregate, Max, Mean, Min, Sum
+from asyncstream.windowing.assigners import SlidingWindows
+from asyncstream.windowing.functions import AggregateFunction
+from asyncstream.windowing.plan import AT_END, WindowPlan
+from asyncstream.windowing.slices import Slicing, slicing_of
+
+__all__ = ("Folding", "Part", "Partial", "Partials", "folding_of")
+
+Partial: TypeAlias = tuple[int, Any, int, list[Any]]
+"""
+What is made of the elements of a slice and key: the slice's start, the key, how many elements they are, and
+the accumulators, one for each aggregate.
+"""
+
+_KINDS: Final = (Count, Sum, Mean, Min, Max)
+"""Aggregates of which whole numbers make the same, however they are grouped."""
+
+
+class Part(NamedTuple):
+    """
+    One aggregate.
+
+    Attributes:
+        kind: Count, Sum, Mean, Min or Max.
+        field: of whole numbers, or for a count of anything; None: elements are counted.
+    """
+
+    kind: type[FieldAggregate[Any]]
+    field: str | None
+
+
+class Folding(NamedTuple):
+    """
+    How elements may be folded.
+
+    Attributes:
+        slicing: by what time.
+        parts: the aggregates.
+    """
+
+    slicing: Slicing
+    parts: tuple[Part, ...]
+
+
+class Partials(Sequence[Partial]):
+    """
+    Folded elements, in the order in which the first of each came.
+
+    Args:
+        starts: of their slices.
+        keys: of them.
+        counts: how many elements they are.
+        held: for each aggregate their accumulators.
+    """
+
+    def __init__(
+        self, starts: Sequence[int], keys: Sequence[Any], counts: Sequence[int], held: Sequence[Sequence[Any]]
+    ) -> None:
+        self._starts, self._keys, self._counts, self._held = starts, keys, counts, held
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, place: int) -> Partial: ...
+    @overload
+    def __getitem__(self, place: slice) -> Partials: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        starts, keys, counts = self._starts[place], self._keys[place], self._counts[place]
+        held = [column[place] for column in self._held]
+        if isinstance(place, slice):
+            return Partials(starts, keys, counts, held)  # type: ignore[arg-type]
+        return starts, keys, counts, held
+
+    def __iter__(self) -> Iterator[Partial]:
+        accumulators = map(list, zip(*self._held, strict=True))
+        return zip(self._starts, self._keys, self._counts, accumulators, strict=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Partials, (self._starts, self._keys, self._counts, self._held)
+
+
+def folding_of(plan: WindowPlan) -> Folding | None:
+    """How elements may be folded before the operator of this plan has them; None: they may not."""
+    if plan.kept != "panes" or plan.firings != AT_END or plan.allowed_lateness_ms:
+        return None
+    assigner, aggregate = plan.assigner, plan.folding
+    if isinstance(assigner, SlidingWindows) and assigner.slide_ms > assigner.size_ms:
+        return None  # what comes between two windows is late or not by itself
+    each = aggregate.parts.values() if type(aggregate) is Aggregates else (aggregate,)
+    parts = tuple(part for one in each if (part := _part_of(one)) is not None)
+    return Folding(slicing_of(assigner), parts) if len(parts) == len(each) else None
+
+
+def _part_of(aggregate: AggregateFunction[Any, Any]) -> Part | None:
+    kind = type(aggregate)
+    if not isinstance(aggregate, _KINDS) or kind not in _KINDS:  # a subclass may do otherwise
+        return None
+    if aggregate.of is None:
+        return Part(kind, None) if kind is Count else None
+    field = fields_of(aggregate.value_of)
+    return Part(kind, field) if isinstance(field, str) else None
