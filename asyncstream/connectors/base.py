@@ -292,8 +292,16 @@ class Sink(ABC, Generic[T]):
         """
         return 0
 
+    def cut_short(self) -> None:
+        """
+        The job has failed or is left by an error: what the sink has got, and what still comes, is not all.
+
+        `flush` or `close` follow. For a sink that puts something whole in the place of what was there before:
+        that is to stay. May be called before `open`, and more than once.
+        """
+
     async def flush(self) -> None:
-        """Called at the end of input, after the last `write`."""
+        """Called when no more comes, after the last `write`."""
 
     async def close(self) -> None:
         """Called once, at the end, also after a failure."""

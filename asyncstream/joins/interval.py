@@ -285,8 +285,8 @@ class IntervalJoinOperator(TimedJoin):
             for place in range(gone):
                 if not buffer[2][place]:
                     value = buffer[1][place]
-                    at_ms = min(times[place] + side.keeps_ms, MAX_TIMESTAMP)
-                    self._emit((value, None) if side is self._left else (None, value), at_ms)
+                    # not by its own time: a run before may have kept it for longer
+                    self._emit((value, None) if side is self._left else (None, value), watermark)
         self._buffered -= gone
         if gone == len(times):
             side.table.remove(None, key)

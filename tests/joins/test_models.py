@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.clock import ManualClock
-from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.joins.as_of import AsOfOperator
 from asyncstream.joins.interval import IntervalJoinOperator
 from asyncstream.joins.window_join import WindowJoinOperator
@@ -18,7 +18,7 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import MultiInput
 from asyncstream.windowing import TumblingWindows, WindowPlan
 from tests.joins.models import Step, as_of, interval_join, window_join
-from tests.operators.recorder import Recorder
+from tests.operators.recorder import RESTORED, Recorder, W
 
 HOWS = ("inner", "left", "right", "full")
 
@@ -126,6 +126,49 @@ def test_interval_join(how: Any, steps: list[Step], cuts: list[int], bounds: tup
         return IntervalJoinOperator((key_of, key_of), lower_ms, upper_ms, how)
 
     check(make, steps, cuts, interval_join(steps, lower_ms, upper_ms, how))
+
+
+BOUNDS = st.tuples(st.integers(-6, 6), st.integers(-6, 8)).map(sorted)
+
+
+@st.composite
+def flowing(draw: st.DrawFn) -> list[Step]:
+    """Elements of two inputs in order of time, each followed by a watermark of both; both ends at last."""
+    drawn = draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4)), min_size=2, max_size=12))
+    steps, at_ms = [], 0
+    for number, (side, later) in enumerate(drawn):
+        at_ms += later
+        steps.append(Step(side, "a", at_ms, number))
+        steps += [Step(each, None, at_ms, -1) for each in (0, 1)]
+    return steps + [Step(side, None, MAX_TIMESTAMP, -1) for side in (0, 1)]
+
+
+@given(
+    steps=flowing(),
+    cut=st.integers(0, 36),
+    bounds=st.tuples(BOUNDS, BOUNDS),
+    hows=st.tuples(st.sampled_from(HOWS[1:]), st.sampled_from(HOWS[1:])),
+)
+def test_nothing_is_late_after_a_restart_with_other_bounds(
+    steps: list[Step], cut: int, bounds: tuple[list[int], list[int]], hows: tuple[Any, Any]
+) -> None:
+    runs = iter(zip(bounds, hows, strict=True))
+
+    def make() -> MultiInput:
+        (lower_ms, upper_ms), how = next(runs)
+        return IntervalJoinOperator((key_of, key_of), lower_ms, upper_ms, how)
+
+    run = Run(make)
+    run.play(steps[:cut])
+    run.restart()
+    run.play(steps[cut:])
+    assert isinstance(run.operator.out, Recorder)
+    watermark = MIN_TIMESTAMP
+    for what, at_ms in run.operator.out.seen:
+        if isinstance(what, tuple):
+            assert at_ms >= watermark, (what, at_ms, watermark)
+        elif what in (W, RESTORED):
+            watermark = at_ms
 
 
 @given(steps=histories(), cuts=CUTS)

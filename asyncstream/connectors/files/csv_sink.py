@@ -57,6 +57,7 @@ class CsvSink(LineSink[Any]):
         super()._settle(way, length)
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._let_old_go()
         if values and not self._csv.is_known:
             self._taken = 0
             self._find_columns(values[0])

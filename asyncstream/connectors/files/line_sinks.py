@@ -71,17 +71,28 @@ class LineSink(TransactionalSink[T]):
         self._is_closed = False
         self._needs_head = False  # not yet: until the first checkpoint stands, nothing is written
         self._is_new = False
+        self._is_old = False  # what was there before still is, and goes when something else comes
+        self._is_whole = True
         self._failure: OSError | None = None
         self._taken = 0
 
     async def open(self) -> None:
         self._is_closed = False
+        self._is_whole = True
         self._open(self._existing)
         if not lock(self._opened()):
             await self.close()
             raise self._held_by_another()
-        self._settle(self._existing)
-        self._write_head()
+        self._is_old = self._existing == "overwrite"
+        if not self._is_old:
+            self._settle(self._existing)
+            self._write_head()
+
+    def _let_old_go(self) -> None:
+        """From now on the file has nothing of what was there before, if that is to be replaced."""
+        if self._is_old:
+            self._is_old = False
+            self._settle(self._existing)
 
     async def fence(self) -> None:
         if self.writer is not None:
@@ -145,7 +156,7 @@ class LineSink(TransactionalSink[T]):
             )
 
     async def recover(self, position: dict[str, Any] | None) -> None:
-        self._is_closed = False
+        self._is_closed = self._is_old = False
         try:
             # a disk may take seconds to answer, and all others in the loop would wait for it
             await aside(partial(self._go_on, position))
@@ -248,8 +259,9 @@ class LineSink(TransactionalSink[T]):
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
-        into = file if self._packing is None else self._packing
         self._taken = 0
+        self._let_old_go()
+        into = file if self._packing is None else self._packing
         try:
             if values:
                 self._write_head()
@@ -272,8 +284,14 @@ class LineSink(TransactionalSink[T]):
     def taken(self) -> int:
         return self._taken
 
+    def cut_short(self) -> None:
+        self._is_whole = False
+
     async def flush(self) -> None:
+        if self._is_old and not self._is_whole:
+            return
         try:
+            self._let_old_go()
             self._write_head()
             self._end_piece()
             self._opened().flush()

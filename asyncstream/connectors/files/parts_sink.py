@@ -15,7 +15,7 @@ With `partition_by` each part is in the folder of its values, `day=2026-11-22/pa
 has at least one for each. Whose the folder is stands beside it: `claim`.
 
 A job without checkpoints writes one file, under another name until all is in it; or, where that cannot be,
-parts that are shown at the end.
+parts that are shown at the end. If it fails, what was there before stays as it is.
 
 On a disk, writing happens in the event loop, as for files of lines; to an object store, in a thread.
 """
@@ -130,6 +130,7 @@ class PartsSink(TransactionalSink[Any]):
             self._errors = (Exception,)
         self._thread: DiskThread | None = None
         self._claim: Claim = claim_of(self._path)
+        self._is_whole = True
         self._begin()
 
     def _begin(self) -> None:
@@ -162,6 +163,7 @@ class PartsSink(TransactionalSink[Any]):
     # ------------------------------------------------------------------ without checkpoints
 
     async def open(self) -> None:
+        self._is_whole = True
         await self._do(partial(self._guarded, self._open))
 
     def _open(self) -> None:
@@ -384,9 +386,12 @@ class PartsSink(TransactionalSink[Any]):
             "again by the next run"
         )
 
+    def cut_short(self) -> None:
+        self._is_whole = False
+
     async def flush(self) -> None:
         self._opened()
-        if not self._has_epochs:
+        if self._is_whole and not self._has_epochs:
             await self._writing(self._finish)
 
     # ------------------------------------------------------------------ epochs
@@ -451,7 +456,7 @@ class PartsSink(TransactionalSink[Any]):
     def _close(self) -> None:
         collected, has_epochs = self._collected, self._has_epochs
         try:
-            if collected is not None and self._failure is None and not has_epochs:
+            if collected is not None and self._failure is None and self._is_whole and not has_epochs:
                 self._finish()
         finally:
             self._collected = None

@@ -261,6 +261,7 @@ class Run:
         if self._note(error):
             if self.checkpointer is not None:
                 self.checkpointer.begin_no_more()
+            self.wiring.cut_short(self._note)
             self.wind_down(PATIENCE)
             self._told(error)
 
@@ -468,6 +469,8 @@ class Run:
 
     async def _close_all(self) -> None:
         """From head to tail; the first error found on the way is kept."""
+        if self.error is not None or not self.finished.done():
+            self.wiring.cut_short(self._note)
         stubborn = await self._tasks.end_all()
         if stubborn:
             self._leave_alone(stubborn)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from asyncstream.connectors import Sink
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
@@ -92,6 +93,19 @@ class RunWiring:
             for step in self._graph.behind(source)
             if isinstance(step, OperatorStep)
         )
+
+    def cut_short(self, failed: Callable[[BaseException], object]) -> None:
+        """
+        Tell sinks that they do not get all.
+
+        Args:
+            failed: told what a sink raises over that.
+        """
+        for sink in self.ends(Sink):
+            try:
+                sink.cut_short()
+            except Exception as error:
+                failed(error)
 
     def ends(self, kind: type[Any]) -> Iterator[Any]:
         """The sources and sinks of this class that were given to the pipeline."""
