@@ -18,6 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from asyncstream.connectors.files.arrow import parquet
+from asyncstream.connectors.files.record_batches import RowReader
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
@@ -198,7 +199,11 @@ def _json_rows(path: Path) -> Rows:
 
 
 def _parquet_rows(path: Path) -> Rows:
-    rows: Rows = parquet().read_table(path).to_pylist()
+    reader: RowReader[dict[str, Any]] = RowReader(None, rejects=False)
+    reader.begin(str(path), iter(parquet().read_table(path).to_batches()))
+    rows: list[dict[str, Any]] = []
+    while (batch := reader.read()) is not None:
+        rows += batch.values
     return rows
 
 

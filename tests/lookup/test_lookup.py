@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ async def test_the_rows_of_a_file_are_there_before_the_first_element(tmp_path: P
     table = LookupTable.from_file(path, key="id")
     assert await run(["1", "3", "2"], table) == [("1", "Airbus"), ("3", None), ("2", "Boeing")]
     assert await run(["1", "3", "2"], table, how="inner") == [("1", "Airbus"), ("2", "Boeing")]
+
+
+async def test_rows_of_parquet_are_made_of_pythons_own_types(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    since, age = datetime(2026, 11, 23, 12), timedelta(hours=1)
+    times = pa.array([since], pa.timestamp("ns")), pa.array([age], pa.duration("ns"))
+    path = tmp_path / "planes.parquet"
+    pq.write_table(pa.table([pa.array(["1"]), *times], names=["id", "since", "age"]), path)
+    (row,) = (await LookupTable.from_file(path, key="id").read()).values()
+    assert row == {"id": "1", "since": since, "age": age}
+    assert [type(value) for value in row.values()] == [str, datetime, timedelta]
 
 
 async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path) -> None:
