@@ -25,7 +25,7 @@ from pathlib import Path
 from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.validation import refuse
 
@@ -42,13 +42,18 @@ class DirectoryStore:
     Keeps checkpoints in a directory: manifests as `00000042.checkpoint`, large parts as `part-...`.
 
     Args:
-        path: the directory; made with the first checkpoint if its parent is there.
+        path: the directory, on a disk; made when a job starts, in one that is there.
+
+    Raises:
+        PipelineError: if there is something else at `path`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise refuse("path", "the path of a directory", path)
-        if os.path.isfile(path):
+        if "://" in str(path):
+            raise refuse("path", "the path of a directory on a disk", path, "checkpoints need one")
+        if os.path.exists(path) and not os.path.isdir(path):
             raise refuse("path", "the path of a directory", path, "there is a file")
         self._path = Path(path)
 
@@ -65,7 +70,10 @@ class DirectoryStore:
         return await aside(lambda: self._acquire(holder, seconds))
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
-        self._path.mkdir(exist_ok=True)
+        try:
+            self._path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error) from error
         while True:
             number, current = self._newest_lease()
             lease = following(current, holder, seconds, time_ms(), str(self), number)
@@ -78,6 +86,11 @@ class DirectoryStore:
                     self._lease_file(old).unlink(missing_ok=True)
             self._clear(lease)
             return lease
+
+    def _unusable(self, error: OSError) -> CheckpointError:
+        folder = self._path.absolute().parent
+        why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
+        return CheckpointError(f"cannot keep checkpoints in {self._path}: {why}")
 
     def _newest_lease(self) -> tuple[int, Lease | None]:
         """The largest number that was given, 0 for none, and the lease if it can be read."""
@@ -202,8 +215,12 @@ class DirectoryStore:
     def _names(self, before: str, behind: str) -> list[str]:
         try:
             names = os.listdir(self._path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if not self._path.absolute().parent.is_dir():
+                raise self._unusable(error) from error
             return []
+        except OSError as error:
+            raise self._unusable(error) from error
         return [name for name in names if name.startswith(before) and name.endswith(behind)]
 
     async def parts(self) -> list[str]:

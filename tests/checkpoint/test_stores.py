@@ -354,11 +354,23 @@ async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
         assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
 
 
+async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = ((tmp_path / "no" / "state", "no directory .*no"), (tmp_path / "file" / "state", "file"))
+    for path, why in (*places, (tmp_path / ("long" * 99), "File name too long")):
+        store = DirectoryStore(path)
+        for look in (store.numbers(), store.holder(), lease_of(store)):
+            with pytest.raises(CheckpointError, match=f"cannot keep checkpoints in .*: .*{why}"):
+                await look
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: DirectoryStore(""),
         lambda: DirectoryStore(__file__),
+        lambda: DirectoryStore(os.devnull),
+        lambda: DirectoryStore("s3://bucket/state"),
         lambda: SqliteStore(3),  # type: ignore[arg-type]
         lambda: SqliteStore("x", table="a b"),
     ],
