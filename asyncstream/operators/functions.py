@@ -6,6 +6,7 @@ step hands back for a call that gave no result: a `FailedCall`.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Final, Generic, Self, TypeVar
@@ -137,7 +138,8 @@ def figures_of(function: Any) -> dict[str, int]:
     except Exception as error:  # of the user's function, or of what it gave
         wrong = describe_error(error)
     if wrong is not None and id(function) not in _told:
-        _told[id(function)] = function
+        with suppress(TypeError):  # there are no weak references to some: of these it tells again
+            _told[id(function)] = function
         log.warning(
             "metrics() of %s is left out in part: expected a dict of names and numbers, got %s",
             type(function).__name__,

@@ -24,6 +24,7 @@ from asyncstream import (
 from asyncstream.errors import MissingExtra
 from asyncstream.guards import cached, circuit_breaker, rate_limit, retry, single_flight
 from asyncstream.metrics import Metric, Point
+from asyncstream.operators.functions import figures_of
 from asyncstream.telemetry import JobCollector, exposition
 from tests.runtime.parts import run
 from tests.telemetry.scrape import complaints, samples
@@ -169,6 +170,16 @@ def test_figures_that_are_none_are_left_out_and_told_once(
     assert orjson.loads(orjson.dumps(status))["steps"][1]["counts"].get("good") == (7 if told else None)
     warned = [record for record in caplog.records if "metrics() of Odd" in record.message]
     assert len(warned) == (set(gives) != {"good"} if isinstance(gives, dict) else 1)
+
+
+def test_figures_of_what_has_slots_only_are_left_out_too() -> None:
+    class Bare:
+        __slots__ = ()
+
+        def metrics(self) -> None:
+            raise OSError("the pool is closed")
+
+    assert figures_of(Bare()) == {}
 
 
 def test_registry_asks_a_job_before_while_and_after_it_runs() -> None:
