@@ -7,7 +7,7 @@ aggregates of databases.
 
 Nobody is to tell the difference. So no element may show in a firing: windows fire at their ends only, and all
 elements of a slice are late or none is. And an accumulator must be the same however elements are grouped:
-counts are, and sums and extremes of whole numbers. (With one exception: a sum that is a float, since a
+counts are, and extremes, and sums of whole numbers. (With one exception: a sum that is a float, since a
 checkpoint says so of a column of whole numbers, may come out with another last digit.)
 """
 
@@ -32,7 +32,7 @@ the accumulators, one for each aggregate.
 """
 
 _KINDS: Final = (Count, Sum, Mean, Min, Max)
-"""Aggregates of which whole numbers make the same, however they are grouped."""
+"""Aggregates that are the same of whole numbers, however these are grouped."""
 
 
 class Part(NamedTuple):
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
     Attributes:
         kind: Count, Sum, Mean, Min or Max.
-        field: of whole numbers, or for a count of anything; None: elements are counted.
+        field: of numbers whose order does not matter, or for a count of anything; None: elements are counted.
     """
 
     kind: type[FieldAggregate[Any]]

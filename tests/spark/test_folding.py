@@ -61,14 +61,11 @@ WINDOWS: dict[str, Callable[[], WindowAssigner]] = {
 
 def every(of: str) -> dict[str, Any]:
     """All aggregates that rows are folded by."""
-    return {
-        "n": Count(),
-        "some": Count(of),
-        "total": Sum(of),
-        "mean": Mean(of),
-        "low": Min(of),
-        "high": Max(of),
-    }
+    return {"n": Count(), "some": Count(of), "total": Sum(of), "mean": Mean(of), **extremes(of)}
+
+
+def extremes(of: str) -> dict[str, Any]:
+    return {"low": Min(of), "high": Max(of)}
 
 
 def stages(define: Define) -> tuple[StageTask, Stage]:
@@ -121,6 +118,8 @@ def kinds() -> dict[str, tuple[Any, st.SearchStrategy[Any]]]:
     return {
         "int": (pa.int64(), st.sampled_from(limits)),
         "byte": (pa.int8(), st.integers(-128, 127)),
+        "measure": (pa.float64(), st.sampled_from([0.0, 1.0, -1.5, float("inf"), 1e300])),
+        "single": (pa.float32(), st.sampled_from([0.5, -2.0])),
         "float": (pa.float64(), st.sampled_from([0.1, 0.2, 1e300, float("nan"), -0.0])),
         "text": (pa.string(), st.sampled_from("ab")),
     }
@@ -132,7 +131,7 @@ def tables(draw: Any) -> tuple[list[Any], Any]:
     import pyarrow as pa
 
     of_columns = {name: draw(st.sampled_from(sorted(kinds()))) for name in ("k0", "k1")}
-    of_columns["v"] = draw(st.sampled_from(["int", "int", "byte", "float"]))
+    of_columns["v"] = draw(st.sampled_from(["int", "int", "byte", "float", "measure", "single"]))
     has_gaps = draw(st.booleans())
     batches = []
     for size in draw(st.lists(st.integers(0, 12), min_size=1, max_size=3)):
@@ -157,15 +156,16 @@ def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("any_number")
 @pytest.mark.parametrize("windows", WINDOWS)
 @settings(max_examples=examples(100))
-@given(drawn=tables(), watermark=st.integers(-3000, 6000))
+@given(drawn=tables(), watermark=st.integers(-3000, 6000), sums=st.booleans())
 def test_rows_that_are_folded_give_what_they_give_by_themselves(
-    windows: str, drawn: tuple[list[Any], Any], watermark: int
+    windows: str, drawn: tuple[list[Any], Any], watermark: int, sums: bool
 ) -> None:
     batches, key = drawn
+    aggregates = every("v") if sums else extremes("v")
 
     def define(rows: Stream[Any]) -> None:
         keyed = rows.event_time("ts", BoundedOutOfOrderness(0)).key_by(key)
-        keyed.window(WINDOWS[windows]()).aggregate(**every("v"), name="windows").to([])
+        keyed.window(WINDOWS[windows]()).aggregate(**aggregates, name="windows").to([])
 
     task, keyed = stages(define)
 
@@ -196,6 +196,19 @@ def test_rows_of_few_keys_are_folded() -> None:
     assert found.given == Results(replace(task, picks=None), keyed, [a_batch(1000)], -1).given
 
 
+def highest(rows: Stream[Any]) -> None:
+    keyed = rows.event_time("ts", BoundedOutOfOrderness(0)).key_by("key")
+    keyed.window(TumblingWindows(2)).aggregate(Max("v"), name="windows").to([])
+
+
+def test_extremes_of_floats_are_folded() -> None:
+    task, keyed = stages(highest)
+    batch = a_batch(1000, v=[number % 7 / 2 for number in range(1000)])
+    found = Results(task, keyed, [batch], -1)
+    assert found.folded == len(found.given)
+    assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
+
+
 def told_of_late_ones(rows: Stream[Any]) -> None:
     keyed = rows.event_time("ts", BoundedOutOfOrderness(0)).key_by("key")
     results = keyed.window(TumblingWindows(2)).aggregate(n=Count(), name="windows")
@@ -208,11 +221,13 @@ def told_of_late_ones(rows: Stream[Any]) -> None:
     [
         (counted, lambda: a_batch(1000, v=[0.5] * 1000)),
         (counted, lambda: a_batch(1000, v=[True] * 1000)),
+        (highest, lambda: a_batch(1000, v=[0.5, float("nan")] * 500)),
+        (highest, lambda: a_batch(1000, v=[0.0, -0.0] * 500)),
         (counted, lambda: a_batch(1000, ts=range(0, 1000 * 2000, 2000))),
         (counted, lambda: a_batch(1000, key=[number // 2 * 2 + number % 3 for number in range(1000)])),
         (told_of_late_ones, lambda: a_batch(1000)),
     ],
-    ids=["floats", "truths", "slices", "keys", "late"],
+    ids=["floats", "truths", "not a number", "zeros", "slices", "keys", "late"],
 )
 def test_rows_go_by_themselves(define: Define, batch: Callable[[], Any]) -> None:
     task, keyed = stages(define)

@@ -21,6 +21,7 @@ from asyncstream.windowing import (
     Max,
     Mean,
     Min,
+    ProcessWindowFunction,
     SessionWindows,
     SlidingWindows,
     Sum,
@@ -38,12 +39,24 @@ Element = tuple[dict[str, Any], int]
 
 EVERY = Aggregates(n=Count(), some=Count("v"), total=Sum("v"), mean=Mean("v"), low=Min("v"), high=Max("v"))
 
-WINDOWS: dict[str, Callable[[], WindowAssigner]] = {
-    "tumbling": lambda: TumblingWindows(ms(7)),
-    "tumbling, shifted": lambda: TumblingWindows(ms(7), offset=ms(3)),
-    "sliding": lambda: SlidingWindows(ms(9), ms(3)),
-    "sliding, cut": lambda: SlidingWindows(ms(9), ms(4)),
-    "cumulative": lambda: CumulativeWindows(ms(12), ms(3)),
+
+class Telling(ProcessWindowFunction[Any]):
+    """Tells of firings and of windows that go."""
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:
+        out((key, tuple(ctx.window), contents))
+
+    def clear(self, key: Any, ctx: Any) -> None:
+        ctx.side("gone", (key, tuple(ctx.window)))
+
+
+PLANS: dict[str, Callable[[Any], WindowPlan]] = {
+    "tumbling": lambda of: WindowPlan(TumblingWindows(ms(7)), aggregate=of),
+    "tumbling, shifted": lambda of: WindowPlan(TumblingWindows(ms(7), offset=ms(3)), aggregate=of),
+    "function": lambda of: WindowPlan(TumblingWindows(ms(7)), aggregate=of, process=Telling()),
+    "sliding": lambda of: WindowPlan(SlidingWindows(ms(9), ms(3)), aggregate=of),
+    "sliding, cut": lambda of: WindowPlan(SlidingWindows(ms(9), ms(4)), aggregate=of),
+    "cumulative": lambda of: WindowPlan(CumulativeWindows(ms(12), ms(3)), aggregate=of),
 }
 
 AGGREGATES = {
@@ -53,6 +66,10 @@ AGGREGATES = {
     "mean": Mean("v"),
     "one": Aggregates(n=Min("v")),
 }
+
+
+def key_of(value: Any) -> Any:
+    return value["key"]
 
 
 def folded(plan: WindowPlan, elements: list[Element]) -> Partials:
@@ -96,16 +113,17 @@ def programs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
-@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("windows", PLANS)
 @settings(max_examples=examples(60))
 @given(program=programs())
 def test_folded_elements_are_as_good_as_others(
     windows: str, aggregate: str, program: list[tuple[Any, ...]]
 ) -> None:
-    plan = WindowPlan(WINDOWS[windows](), aggregate=AGGREGATES[aggregate])
+    def made() -> WindowPlan:
+        return PLANS[windows](AGGREGATES[aggregate])
 
     def run(*, fold: bool) -> tuple[list[Any], list[dict[str, int]]]:
-        found = Harness(lambda: window_operator(lambda value: value["key"], plan), side=())
+        found = Harness(lambda: window_operator(key_of, made()), side=("gone",))
         counts = []
         for kind, *arguments in program:
             operator = found.operator
@@ -115,17 +133,13 @@ def test_folded_elements_are_as_good_as_others(
                 found.restart()
             elif kind == "folded" and fold:
                 assert isinstance(operator, PaneWindowOperator)
-                operator.take_in(folded(plan, arguments[0]))
+                operator.take_in(folded(made(), arguments[0]))
             elif arguments[0]:
                 operator.process_batch(*map(list, zip(*arguments[0], strict=True)))
             counts.append(operator.metrics())
         return found.records, counts
 
     assert run(fold=True) == run(fold=False)
-
-
-def key_of(value: Any) -> Any:
-    return value["key"]
 
 
 def plan_of(assigner: WindowAssigner | None = None, *, late: int = 0, **more: Any) -> WindowPlan:

@@ -2,8 +2,8 @@
 Rows in columns, folded by slice and key before they go to their key groups: see `windowing.partials`.
 
 Spark's own aggregates do so in front of a shuffle, too. What it saves goes by the row: making a dict of it,
-and taking it into its window. So it is done where a key has several rows, and the others go as they are: a
-few rows of each key, and what is not of whole numbers, as floats are not, whose sums hang on the order.
+and taking it into its window. So it is done where a key has several rows. Others go as they are, and those of
+which the order matters: sums of floats do not come out the same, nor do extremes if one is not a number.
 """
 
 from __future__ import annotations
@@ -190,15 +190,18 @@ def _accumulators(
     counts = np.bincount(cells, minlength=count)
     if part.kind is Count:
         return counts
-    if not pa.types.is_signed_integer(column.type):
+    is_whole, is_extreme = pa.types.is_signed_integer(column.type), part.kind in (Min, Max)
+    if not (is_whole or (is_extreme and pa.types.is_floating(column.type))):
         return None
-    numbers = column.drop_null().to_numpy().astype(np.int64)
-    if part.kind in (Min, Max):
-        is_least, limits = part.kind is Min, np.iinfo(np.int64)
-        found = np.full(count, limits.max if is_least else limits.min)
-        (np.minimum if is_least else np.maximum).at(found, cells, numbers)
+    numbers = column.drop_null().to_numpy()
+    if not is_whole and _has_doubles(numbers):
+        return None
+    if is_extreme:
+        compare, worst = (np.minimum, numbers.max) if part.kind is Min else (np.maximum, numbers.min)
+        found = np.full(count, worst() if len(numbers) else 0, numbers.dtype)
+        compare.at(found, cells, numbers)
     else:
-        found = _sums(numbers, cells, count)
+        found = _sums(numbers.astype(np.int64), cells, count)
     if part.kind is Mean:
         pairs = zip(counts.tolist(), found.tolist(), strict=True)
         return np.fromiter(pairs, object, count)
@@ -206,6 +209,13 @@ def _accumulators(
         found = found.astype(object)
         found[counts == 0] = None
     return found
+
+
+def _has_doubles(numbers: np.ndarray[Any, Any]) -> bool:
+    """Whether which float is the least may hang on their order: with NaN it does, and with two zeros."""
+    import numpy as np
+
+    return bool(np.isnan(numbers).any() or (np.signbit(numbers) & (numbers == 0)).any())
 
 
 def _sums(numbers: Numbers, cells: Numbers, count: int) -> np.ndarray[Any, Any]:
