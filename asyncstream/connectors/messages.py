@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-import orjson
-
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
 from asyncstream.lease import Lease
@@ -59,7 +58,7 @@ def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:
         name: of the argument, for messages.
     """
     if decode == "json":
-        return orjson.loads
+        return loads
     if decode == "bytes":
         return bytes
     if decode == "text":

@@ -19,6 +19,7 @@ import orjson
 
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.files.record_batches import RowReader
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
@@ -192,7 +193,7 @@ def _json_rows(path: Path) -> Rows:
                 line = line.removeprefix(BOM)
             if line.strip():
                 try:
-                    rows.append(orjson.loads(line))
+                    rows.append(loads(line))
                 except orjson.JSONDecodeError as error:
                     raise ValueError(f"{path}: line {number}: {error}") from error
     return rows

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
@@ -26,6 +27,7 @@ from asyncstream.connectors.files.compression import Compression, Decompressing,
 from asyncstream.connectors.files.identity import difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
+from asyncstream.connectors.json_values import has_long_number, loads
 from asyncstream.connectors.lines import (
     AnyPath,
     LineGrew,
@@ -288,7 +290,33 @@ class JsonLinesSource(LineSource[T]):
                 return NOTHING
             if not line:
                 return END
-            value = orjson.loads(line)
+            value = loads(line)
             return value if self._model is None else self._model(value)
         except (orjson.JSONDecodeError, TooLong, Unfit) as error:
             raise Malformed(begin, why_malformed(error)) from error
+
+    def _ahead(self, lines: Lines, most: int) -> list[Any]:
+        found = lines.ahead()
+        if not found:
+            return []
+        parts = found.split(b"\n", most)
+        rest = len(parts.pop())
+        read: Callable[[bytes], Any] = loads if has_long_number(found) else orjson.loads
+        if (model := self._model) is not None:
+            decode, read = read, lambda line: model(decode(line))
+        values: list[Any] = []
+        taken = 0
+        while taken < len(parts):
+            before = len(values)
+            try:
+                values.extend(map(read, parts[taken:]))
+                taken = len(parts)
+            except (orjson.JSONDecodeError, Unfit):  # which leaves the values before it
+                taken += len(values) - before
+                if parts[taken].strip():
+                    break
+                taken += 1
+        if taken < len(parts):
+            rest += sum(map(len, parts[taken:])) + len(parts) - taken
+        lines.skip(len(found) - rest, taken)
+        return values

@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Iterator
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import HttpError
 
@@ -124,8 +124,8 @@ def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
     try:
         charset = (response.charset or "utf-8").lower()
         if charset not in ("utf-8", "utf8", "us-ascii"):
-            return orjson.loads(body.decode(charset))
-        return orjson.loads(body.removeprefix(BOM))
+            return loads(body.decode(charset))
+        return loads(body.removeprefix(BOM))
     except (
         ValueError,
         LookupError,

@@ -29,6 +29,7 @@ from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.http.answers import ENCODINGS, refusal
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.json_values import loads
 from asyncstream.errors import HttpError, SourceError, describe_error
 from asyncstream.guards.outcomes import server_delay
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
@@ -355,7 +356,7 @@ def decoder(decode: Decode) -> Callable[[Any], Any]:
     """
     if callable(decode):
         return function("decode", decode)
-    known: dict[str, Callable[[Any], Any]] = {"json": orjson.loads, "text": _text}
+    known: dict[str, Callable[[Any], Any]] = {"json": loads, "text": _text}
     return known[choice("decode", decode, ("json", "text"))]
 
 

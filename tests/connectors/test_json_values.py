@@ -1,0 +1,70 @@
+"""JSON is read as it was written, whatever the size of its numbers, and as orjson reads it otherwise."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from asyncstream.connectors.json_values import has_long_number, loads
+
+WHOLE = st.integers() | st.integers(-(2**70), 2**70) | st.integers(-(10**25), 10**25)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | WHOLE
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+@example(-(2**63) - 1)
+@example(2**64)
+@example({"": [0.1, {"a": 10**300}]})
+def test_values_come_back(value: Any) -> None:
+    text = json.dumps(value)
+    for data in (text, text.encode(), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")):
+        found = loads(data)
+        assert repr(found) == repr(json.loads(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_long"),
+    [
+        (b"1234567890123456789", True),
+        (b"[-1234567890123456789]", True),
+        (b"0.0001234567890123456", False),
+        (b"0." + b"1" * 60, False),
+        (b"[0." + b"1" * 60 + b",1234567890123456789]", True),
+        (b"123456789012345678", False),
+        (b'"123", 456', False),
+    ],
+)
+def test_long_numbers_are_told_from_fractions(data: bytes, is_long: bool) -> None:
+    assert has_long_number(data) == is_long
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"NaN", b"Infinity", b"1" * 400, b"[" * 2000 + b"]" * 2000, b'"\\ud800"', b"\xff"]
+)
+def test_what_is_no_json_is_refused(data: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        loads(data)
+
+
+def test_what_is_too_deep_for_json_is_refused_or_exact() -> None:
+    """How deep json goes hangs on the Python."""
+    found: Any = None
+    with suppress(orjson.JSONDecodeError):
+        found = loads(b"[" * 1000 + b"12345678901234567890" + b"]" * 1000)
+        while isinstance(found, list):
+            (found,) = found
+    assert found in (None, 12345678901234567890)
