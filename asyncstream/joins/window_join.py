@@ -132,11 +132,9 @@ class WindowJoinOperator(MultiInput, WindowOperator):
     def _late_output(self, value: Any) -> tuple[str, Any]:
         return (LATE_RIGHT if value[0] == _SIDES[RIGHT] else LATE_LEFT), value[1]
 
-    def _emit(self, key: Any, window: Window, held: Any) -> None:
-        if self._plan.evictor is not None:
-            held = [value for value, _ in held]
-        left = [value for side, value in held if side == _SIDES[LEFT]]
-        right = [value for side, value in held if side == _SIDES[RIGHT]]
+    def _emit(self, key: Any, window: Window, contents: Any) -> None:
+        left = [value for side, value in contents if side == _SIDES[LEFT]]
+        right = [value for side, value in contents if side == _SIDES[RIGHT]]
         made = self._made
         if made == "groups":
             self._emitter(CoGrouped(key, window.start_ms, window.end_ms, left, right))

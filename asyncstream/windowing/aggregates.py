@@ -34,6 +34,7 @@ __all__ = (
     "Collect",
     "Count",
     "CountDistinct",
+    "Elements",
     "Field",
     "FieldAggregate",
     "First",
@@ -250,8 +251,26 @@ class Collect(FieldAggregate[list[Any]]):
     )
 
 
-class _OfSessions(Collect):
-    """The elements of a session that nothing folds: where sessions merge, the one with most comes first."""
+class Elements(Collect):
+    """The elements of a window that nothing folds, in a list that tables hold as it is."""
+
+    does = Collect.does._replace(add_whole="{held}.append(value)")
+
+    def add_each(self, row: Sequence[list[Any]], value: Any) -> Sequence[list[Any]]:
+        """As of `InPlace`."""
+        for held in row:
+            held.append(value)
+        return row
+
+    def save(self, accumulator: list[Any]) -> list[Any]:
+        return accumulator
+
+    def load(self, kept: list[Any]) -> list[Any]:
+        return kept
+
+
+class _OfSessions(Elements):
+    """The same of a session: where sessions merge, the one with most comes first."""
 
     def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
         if len(other) > len(accumulator):
@@ -426,7 +445,7 @@ def _sketch_type() -> Any:
     return datasketches.kll_doubles_sketch
 
 
-ELEMENTS: Final = Collect()
+ELEMENTS: Final = Elements()
 """Folds elements into the list of all, where there is no other aggregate."""
 
 ELEMENTS_OF_SESSIONS: Final = _OfSessions()

@@ -39,7 +39,7 @@ from asyncstream.state import MISSING, Cell, KeyedState, Table
 from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
-from asyncstream.windowing.aggregates import in_place
+from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
 from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
 from asyncstream.windowing.contexts import TriggerScope
 from asyncstream.windowing.merging import MergingWindowSet
@@ -80,17 +80,14 @@ class WindowOperator(TimedOperator, WindowStep):
         self._event_time = plan.assigner.event_time
         self._is_endless = isinstance(plan.assigner, GlobalWindows)
         self._closes_with_input = plan.closes_with_input
-        self._keeps_elements = plan.aggregate is None or plan.evictor is not None
+        self._with_times = plan.evictor is not None
         self._anchor_ms: int | None = None
         self._slicing: Slicing | None = None
         self._rows = SliceRows()
-        self._add_each: Callable[[Sequence[Any], Any], Any] = _append_each
-        contents = partial(Table, "contents", namespace_of=window_from, may_be_away=True)
-        if plan.aggregate is not None and not self._keeps_elements:
-            self._in_place = in_place(plan.aggregate)
-            self._add_each = self._in_place.add_each
-            contents = partial(contents, save=self._in_place.save, load=self._in_place.load)
-        self._contents = self.tables.declare(contents())
+        folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
+        self._folding = folding
+        contents = partial(Table, save=folding.save, load=folding.load, may_be_away=True)
+        self._contents = self.tables.declare(contents("contents", namespace_of=window_from))
         self.tables.on_cut(self._rows.clear)
         self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
@@ -193,8 +190,8 @@ class WindowOperator(TimedOperator, WindowStep):
             raise self.blame(value, error) from error
 
     def _add_by_slices(self, elements: Iterator[tuple[Any, Any]], slicing: Slicing) -> None:
-        key_by, add_each, event_time = self._key_by, self._add_each, self._event_time
-        with_times = self._plan.evictor is not None
+        key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
+        with_times = self._with_times
         most = 0 if self._counter is None else self._counter[0] - 1
         watermark = reached(self._timers.watermark)
         start, end, rows, has_rows = 0, 0, {}, False
@@ -257,6 +254,7 @@ class WindowOperator(TimedOperator, WindowStep):
         """Put an element into the windows that it was assigned to, and ask the trigger."""
         self._states.key = key
         contents, watermark, placed = self._contents, reached(self._timers.watermark), False
+        element = (value, timestamp) if self._with_times else value
         for assigned in assigned_to:
             if self._assigner.merging:
                 window, place = self._join(key, assigned)
@@ -268,7 +266,11 @@ class WindowOperator(TimedOperator, WindowStep):
                     self._retire(key, window)
                 continue
             placed = True
-            contents.put(place, key, self._added(contents.get(place, key), value, timestamp))
+            held = contents.get(place, key)
+            is_new = held is MISSING
+            held = self._folding.add(self._folding.create() if is_new else held, element)
+            if is_new:
+                contents.put(place, key, held)
             self._states.namespace = window
             result = self._trigger.on_element(value, timestamp, window, self._scope)
             if result is not CONTINUE:
@@ -277,15 +279,6 @@ class WindowOperator(TimedOperator, WindowStep):
                 self._register(cleanup_ms, key, window)
         if not placed:
             self._leave_out(value, timestamp, time_ms)
-
-    def _added(self, held: Any, value: Any, timestamp: int | None) -> Any:
-        """The contents of a cell with one more element."""
-        if self._keeps_elements:
-            if held is MISSING:
-                held = []
-            held.append(value if self._plan.evictor is None else (value, timestamp))
-            return held
-        return self._in_place.add(self._in_place.create() if held is MISSING else held, value)
 
     def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
         """The session that an element goes into, and its state window."""
@@ -322,14 +315,11 @@ class WindowOperator(TimedOperator, WindowStep):
         for place, _ in held:
             contents.remove(place, key)
         place, target = held[0]
-        if self._keeps_elements:
+        if self._plan.folding is ELEMENTS_OF_SESSIONS:
             place, target = max(held, key=lambda pair: len(pair[1]))
-            for other, elements in held:
-                if other is not place:
-                    target.extend(elements)
-        else:
-            for _, other in held[1:]:
-                target = self._in_place.merge(target, other)
+        for other, part in held:
+            if other is not place:
+                target = self._folding.merge(target, part)
         contents.put(place, key, target)
         self._merging.get(None, key).move(window, place)
 
@@ -446,10 +436,10 @@ class WindowOperator(TimedOperator, WindowStep):
         self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         evictor = self._plan.evictor
         if evictor is None:
-            self._emit(key, window, held)
+            self._emit(key, window, self._folding.result(held))
             return
         elements = evictor.before(self._contents.get(place, key), window)
-        self._emit(key, window, elements)
+        self._emit(key, window, self._result_of(elements))
         elements = evictor.after(elements, window)
         self._rows.forget(key)
         if elements:
@@ -457,29 +447,22 @@ class WindowOperator(TimedOperator, WindowStep):
         else:
             self._contents.remove(place, key)
 
-    def _emit(self, key: Any, window: Window, held: Any) -> None:
-        aggregate = self._plan.aggregate
-        if self._plan.evictor is not None:
-            held = [value for value, _ in held]
-            if aggregate is not None:
-                accumulator = aggregate.create()
-                for value in held:
-                    accumulator = aggregate.add(accumulator, value)
-                held = aggregate.result(accumulator)
-        elif aggregate is not None:
-            held = self._in_place.result(held)
-        else:
-            held = list(held)
+    def _result_of(self, elements: Iterable[tuple[Any, Any]]) -> Any:
+        """What elements come to that an evictor has left."""
+        values, aggregate = [value for value, _ in elements], self._plan.aggregate
+        if aggregate is None:
+            return values
+        accumulator = aggregate.create()
+        for value in values:
+            accumulator = aggregate.add(accumulator, value)
+        return aggregate.result(accumulator)
+
+    def _emit(self, key: Any, window: Window, contents: Any) -> None:
         if self._plan.process is None:
-            self._emitter(new_result((key, window.start_ms, window.end_ms, held)))
+            self._emitter(new_result((key, window.start_ms, window.end_ms, contents)))
         else:
-            self._process_window(key, window, held)
+            self._process_window(key, window, contents)
         self._emitter.relieve()
-
-
-def _append_each(row: Sequence[list[Any]], element: Any) -> None:
-    for elements in row:
-        elements.append(element)
 
 
 def _saved_sessions(windows: MergingWindowSet) -> list[Any]:

@@ -144,8 +144,8 @@ class WindowPlan:
 
     @property
     def folding(self) -> AggregateFunction[Any, Any]:
-        """The aggregate, or the one that gives all elements."""
-        if self.aggregate is not None:
+        """What elements are folded with as they come: the aggregate, or what keeps them all."""
+        if self.aggregate is not None and self.evictor is None:
             return self.aggregate
         return ELEMENTS_OF_SESSIONS if self.assigner.merging else ELEMENTS
 
