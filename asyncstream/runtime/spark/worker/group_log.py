@@ -4,8 +4,8 @@ The state of a key group in Spark's state store: a log of what changed in the ta
 Spark's state is read and written by the group, so a micro-batch that touches a few keys must not cost all of
 them. What it writes is one entry, the deltas of the tables that it touched, behind those of the micro-batches
 before. When the changes have outgrown what they are changes of, one entry with everything takes the place of
-all. The last entries lie in the head of the group, which is written in any case; when they have become two
-kilobytes they go into a numbered chunk together. A small group is its head alone.
+all. The last entries lie in the head of the group, which is written in any case; when they have become
+sixteen kilobytes they go into a numbered chunk together. A small group is its head alone.
 
 A worker keeps what it has read or written, the tables themselves (`group_memory`), or they are in a file
 (`group_files`). They are good for the micro-batch that finds in the state the token that the one before has
@@ -63,8 +63,9 @@ RECENT: Final = 16
 MARK: Final = 8
 """Bytes of a token by which it is told from the others of its log."""
 
-TAIL_BYTES: Final = 2 * 1024
-"""Bytes of the last entries, which are in the head, at most: they are written with each position."""
+TAIL_BYTES: Final = 16 * 1024
+"""Bytes of the last entries, which are in the head, at most: they are written with each position. To a
+micro-batch they cost less than a chunk (`chunks`)."""
 
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""

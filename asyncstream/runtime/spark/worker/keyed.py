@@ -38,6 +38,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, States
 from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, packed, unpack
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.wire.values import dumps, loads
+from asyncstream.runtime.spark.worker.chunks import Chunks
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_head import Head, Kind
@@ -126,7 +127,8 @@ class KeyGroup:
         self._state = handle.getValueState("operators", blob)
         number = StructType([StructField("number", LongType())])
         chunk = StructType([*blob.fields, StructField("is_first", BooleanType())])
-        self._log = Log(handle.getMapState("chunks", number, chunk), self._terms.classes)
+        chunks = Chunks(handle, partial(handle.getMapState, "chunks", number, chunk))
+        self._log = Log(chunks, self._terms.classes)
         self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
