@@ -21,7 +21,7 @@ from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import Stage, stages_of
 from asyncstream.runtime.spark.wire import columns, folding
 from asyncstream.runtime.spark.wire.columns import picks_of
-from asyncstream.runtime.spark.wire.envelope import entering
+from asyncstream.runtime.spark.wire.envelope import PAYLOAD, entering
 from asyncstream.runtime.spark.wire.folding import folded, foldings_of, keys_of
 from asyncstream.runtime.spark.wire.keys import group_of
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms
@@ -209,6 +209,14 @@ def test_extremes_of_floats_are_folded() -> None:
     assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
 
 
+def test_row_of_long_ago_is_folded_with_others() -> None:
+    task, keyed = stages(counted)
+    batch = a_batch(1000, ts=[*range(0, 4995, 5), -(10**13)])
+    found = Results(task, keyed, [batch], -1)
+    assert found.folded == len(found.given)
+    assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
+
+
 def told_of_late_ones(rows: Stream[Any]) -> None:
     keyed = rows.event_time("ts", BoundedOutOfOrderness(0)).key_by("key")
     results = keyed.window(TumblingWindows(2)).aggregate(n=Count(), name="windows")
@@ -223,7 +231,7 @@ def told_of_late_ones(rows: Stream[Any]) -> None:
         (counted, lambda: a_batch(1000, v=[True] * 1000)),
         (highest, lambda: a_batch(1000, v=[0.5, float("nan")] * 500)),
         (highest, lambda: a_batch(1000, v=[0.0, -0.0] * 500)),
-        (counted, lambda: a_batch(1000, ts=range(0, 1000 * 2000, 2000))),
+        (counted, lambda: a_batch(1200, ts=[number // 4 * 2000 for number in range(1200)], key=[1] * 1200)),
         (counted, lambda: a_batch(1000, key=[number // 2 * 2 + number % 3 for number in range(1000)])),
         (told_of_late_ones, lambda: a_batch(1000)),
     ],
@@ -234,6 +242,16 @@ def test_rows_go_by_themselves(define: Define, batch: Callable[[], Any]) -> None
     found = Results(task, keyed, [batch()], -1)
     assert found.folded == 0
     assert found.given == Results(replace(task, picks=None), keyed, [batch()], -1).given
+
+
+def test_what_rows_of_large_keys_are_folded_to_is_packed_a_few_at_a_time() -> None:
+    keys = ["x" * (PAYLOAD // 10) + str(number) for number in range(40)]
+    batch = a_batch(200, key=keys * 5)
+    task, keyed = stages(counted)
+    sizes = [len(payload) for out in run_stage(task, iter([batch])) for payload in out["payload"].to_pylist()]
+    assert max(sizes) <= PAYLOAD < sum(sizes) < 2 * len("".join(keys))
+    found = Results(task, keyed, [batch], -1)
+    assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
 
 
 def test_column_that_is_not_there_is_missed_as_ever() -> None:
