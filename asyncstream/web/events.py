@@ -21,7 +21,7 @@ from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import describe_error
 from asyncstream.plan import SinkStep
 from asyncstream.runtime.aio import Job
-from asyncstream.validation import count, function, refuse
+from asyncstream.validation import count, function, refuse, text
 from asyncstream.web.asgi import Message, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.feed import Feed
 from asyncstream.web.sse import stream_feed
@@ -175,8 +175,9 @@ def events(
     The data of an event is JSON, as `JsonLinesSink` writes it. A client that was cut off says with
     `Last-Event-ID`, as browsers do by themselves, where it was, and hears what it has missed. Where that is
     not kept any more, an event of type `missed` says so: with how many (`{"events": 12}`), or, to one that
-    comes from another run, with its id (`{"after": "..."}`) before all that is kept. The stream ends with the
-    job.
+    comes from another run, with its id (`{"after": "..."}`) before all that is kept. So it does in the place
+    of an element that cannot be written, or over which `filter` fails; the log says why. The stream ends with
+    the job.
 
     What this gives is a response of Starlette's, or where that is not installed an ASGI application.
 
@@ -193,8 +194,8 @@ def events(
     """
     if not isinstance(job, Job):
         raise refuse("job", "a Job", job)
-    if event is not None and (not event or set(event) & set("\r\n")):
-        raise refuse("event", "a text of one line", event)
+    if event is not None and not text("event", event).isprintable():
+        raise refuse("event", "a text of printable characters", event)
     if filter is not None:
         function("filter", filter)
     feed = _relays_of(job).feed(job, of, count("replay", replay))

@@ -9,16 +9,20 @@ comes back, and hears what it has missed, as far as that is still kept; if somet
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 import orjson
 
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
+from asyncstream.errors import describe_error
 from asyncstream.web.asgi import Receive, Scope, Send, disconnected, header
 from asyncstream.web.feed import Feed
 
 __all__ = ("HEADERS", "PIECE", "event", "stream_feed")
+
+log = logging.getLogger("asyncstream.web")
 
 T = TypeVar("T")
 
@@ -72,7 +76,8 @@ async def stream_feed(
     Args:
         scope, receive, send: the request.
         feed: what to send.
-        render: gives the data of an event; None: this client is not to hear of it.
+        render: gives the data of an event; None: this client is not to hear of it. Of an item over which it
+            fails the client is told that it has missed one.
         since: number of the item after which to begin for a client that remembers nothing; None: the newest.
         kind: the type of the events; None: "message".
     """
@@ -90,6 +95,7 @@ async def stream_feed(
         # an id without data is remembered all the same: who is cut off before the first event misses nothing
         begin = b"retry: %d\nid: %s\n\n" % (RETRY_MS, feed.mark(read).encode())
         parts = [begin, event(orjson.dumps({"after": remembered}), kind="missed") if is_lost else b""]
+        is_told = False
         while True:
             items = feed.after(read)
             first = feed.newest - len(items) + 1
@@ -97,7 +103,14 @@ async def stream_feed(
                 parts.append(event(b'{"events":%d}' % (first - read - 1), kind="missed"))
             size = 0
             for read, item in enumerate(items, first):
-                data = render(item)
+                try:
+                    data = render(item)
+                except Exception as error:  # to end here would be to end here again when the client is back
+                    if not is_told:
+                        is_told = True
+                        log.warning("an event is not sent: %s", describe_error(error), exc_info=error)
+                    parts.append(event(b'{"events":1}', id=feed.mark(read), kind="missed"))
+                    continue
                 if data is not None:
                     parts.append(event(data, id=feed.mark(read), kind=kind))
                     size += len(data)

@@ -241,6 +241,34 @@ def test_without_a_lifespan_events_are_kept_from_the_first_client_on() -> None:
     assert run_virtual(main()) == ["kept"]
 
 
+@pytest.mark.parametrize("fails", ["writing", "filter"])
+def test_element_that_cannot_be_told_is_missed_and_ends_nothing(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who was cut off over it would come back to it, and be cut off again."""
+
+    def positive(value: Any) -> bool:
+        return bool(value > 0)
+
+    odd = object() if fails == "writing" else "no number"
+
+    async def main() -> tuple[list[Any], list[Any]]:
+        async with running() as job:
+            app = at(job, filter=positive if fails == "filter" else None)
+            async with Listening(app, http("/")) as client:
+                await client.until("id: ")
+                for value in (1, odd, 2, odd, 3):
+                    await job.submit(value)
+                told = await client.until("data: 3")
+            headers = {"Last-Event-ID": marks(told)[1]}
+            async with Listening(app, http("/", headers=headers)) as back:
+                return heard(told), heard(await back.until("data: 3"))
+
+    missed = {"events": 1}
+    assert run_virtual(main()) == ([1, missed, 2, missed, 3], [missed, 2, missed, 3])
+    assert len([record for record in caplog.records if "an event is not sent" in record.message]) == 2
+
+
 def test_what_is_not_there_is_refused() -> None:
     async def main() -> None:
         other = Pipeline("other").submissions().publish(name="all")
@@ -249,8 +277,9 @@ def test_what_is_not_there_is_refused() -> None:
             for of, message in ((None, "of: expected"), ("none", "of: expected"), (other, "of: expected")):
                 with pytest.raises(PipelineError, match=message):
                     events(job, of)
-            with pytest.raises(PipelineError, match="event: expected"):
-                events(job, "all", event="a\nb")
+            for event in ("a\nb", "", "\0", "\ud83d", 3):
+                with pytest.raises(PipelineError, match="event: expected"):
+                    events(job, "all", event=event)  # type: ignore[arg-type]
             with pytest.raises(PipelineError, match="filter"):
                 events(job, "all", filter="odd")  # type: ignore[arg-type]
             with pytest.raises(PipelineError, match="replay"):
