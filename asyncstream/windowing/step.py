@@ -187,7 +187,7 @@ class PlainWindowOperator(WindowStep):
             failure = results(start_ms, end_ms, chain((first,), islice(rest, BURST - 1)), made.append)
             self._emitter.extend(made, last_ms)
             if failure is not None:
-                raise self._failed_to_emit(start_ms, end_ms, *failure) from failure[1]
+                raise self._failed_at(start_ms, end_ms, *failure) from failure[1]
 
     def _process_each(
         self,
@@ -221,20 +221,18 @@ class PlainWindowOperator(WindowStep):
             else:
                 self._process_window(key, TimeWindow(start_ms, end_ms), aggregate.result(held))
         except BaseException as error:
-            raise self._failed_to_emit(start_ms, end_ms, key, error) from error
+            raise self._failed_at(start_ms, end_ms, key, error) from error
         self._emitter.relieve()
 
     def _clear(self, start_ms: int, end_ms: int, key: Any) -> None:
         """Tell the process function that a window goes."""
-        window = TimeWindow(start_ms, end_ms)
         try:
-            self._clear_window(key, window)
+            self._clear_window(key, TimeWindow(start_ms, end_ms))
         except BaseException as error:
-            self._emitter.flush()
-            raise self.blame(Timer(end_ms - 1, key, window), error) from error
+            raise self._failed_at(start_ms, end_ms, key, error) from error
 
-    def _failed_to_emit(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> BaseException:
-        """The error to raise when a window's result for `key` could not be made, after those that could."""
+    def _failed_at(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> BaseException:
+        """The error to raise when a window could not emit its result for `key`, or go; after what could."""
         self._emitter.flush()
         return self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error)
 
