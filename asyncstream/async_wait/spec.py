@@ -10,7 +10,7 @@ from asyncstream.async_wait.operator import COUNTED, AsyncWaitOperator
 from asyncstream.async_wait.settings import AsyncWaitSettings, OutputOrder
 from asyncstream.operators.failures import routed_to
 from asyncstream.operators.fingerprint import fingerprint
-from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.functions import AsyncFunction, counters_of
 from asyncstream.operators.spec import Calls, JournalUse, KeyBy, Lend, Spec
 from asyncstream.state.schema import Schema
 
@@ -76,7 +76,7 @@ class AsyncWaitSpec(Spec):
     def counters(self) -> tuple[str, ...]:
         function = self.settings.function
         own = (*COUNTED, "spared") if self.settings.journal else COUNTED
-        return (*own, *(function.counter_names() if isinstance(function, AsyncFunction) else ()))
+        return (*own, *(counters_of(function) if isinstance(function, AsyncFunction) else ()))
 
     @property
     def peaks(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from asyncstream.clock import monotonic_seconds
-from asyncstream.operators.functions import AsyncFunction, figures_of, has_timeout_hook
+from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
 from asyncstream.validation import is_async_function, refuse
 
@@ -140,7 +140,7 @@ class Guard(AsyncFunction[In, Out]):
     def counter_names(self) -> tuple[str, ...]:
         """Those of `metrics` that are counters."""
         declared = (
-            function.counted if isinstance(function, Guard) else function.counter_names()
+            function.counted if isinstance(function, Guard) else counters_of(function)
             for function in chain(self)
             if isinstance(function, AsyncFunction)
         )

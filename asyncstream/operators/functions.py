@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from asyncstream.errors import CallTimeout, describe_error, safe_repr
 from asyncstream.sharing import hold, release
 
-__all__ = ("AsyncFunction", "FailedCall", "figures_of", "has_timeout_hook")
+__all__ = ("AsyncFunction", "FailedCall", "counters_of", "figures_of", "has_timeout_hook")
 
 log = logging.getLogger("asyncstream.job")
 
@@ -137,12 +137,32 @@ def figures_of(function: Any) -> dict[str, int]:
                 wrong = f"{safe_repr(name)} with {safe_repr(value)}"
     except Exception as error:  # of the user's function, or of what it gave
         wrong = describe_error(error)
-    if wrong is not None and id(function) not in _told:
+    if wrong is not None:
+        _tell(function, "metrics", "a dict of names and numbers", wrong)
+    return found
+
+
+def counters_of(function: AsyncFunction[Any, Any]) -> tuple[str, ...]:
+    """What `function.counter_names()` gives, as `figures_of`; where that is no names, all are gauges."""
+    names: tuple[Any, ...] = ()
+    wrong: str | None = None
+    try:
+        found: Any = function.counter_names()
+        if isinstance(found, str) or not all(isinstance(name, str) for name in found):
+            wrong = safe_repr(found)
+        else:
+            names = tuple(found)
+    except Exception as error:  # of the user's function, or of what it gave
+        wrong = describe_error(error)
+    if wrong is not None:
+        _tell(function, "counter_names", "a tuple of names", wrong)
+    return names
+
+
+def _tell(function: Any, method: str, expected: str, wrong: str) -> None:
+    """Say, once for a function, what is left out of its figures."""
+    if id(function) not in _told:
         with suppress(TypeError):  # there are no weak references to some: of these it tells again
             _told[id(function)] = function
-        log.warning(
-            "metrics() of %s is left out in part: expected a dict of names and numbers, got %s",
-            type(function).__name__,
-            wrong,
-        )
-    return found
+        kind = type(function).__name__
+        log.warning("%s() of %s: expected %s, left out is %s", method, kind, expected, wrong)

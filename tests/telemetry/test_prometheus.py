@@ -182,6 +182,25 @@ def test_figures_of_what_has_slots_only_are_left_out_too() -> None:
     assert figures_of(Bare()) == {}
 
 
+@pytest.mark.parametrize("names", [None, "good", [3], OSError("closed"), ("good",)])
+def test_names_of_counters_that_are_none_are_left_out(names: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Naming(Odd):
+        def counter_names(self) -> tuple[str, ...]:
+            if isinstance(names, Exception):
+                raise names
+            return names  # type: ignore[no-any-return]
+
+    is_right = names == ("good",)
+    for function in (Naming({"good": 7}), retry(Naming({"good": 7}))):
+        pipeline = Pipeline("mine")
+        pipeline.source([1], name="in").async_map(function, name="ask").discard()
+        text = scraped(pipeline)
+        name = f"asyncstream_function_{'count_total' if is_right else 'value'}"
+        labels = frozenset({("pipeline", "mine"), ("step", "ask"), ("name", "good")})
+        assert samples(text)[name, labels] == 7
+    assert ("counter_names() of Naming" in caplog.text) != is_right
+
+
 def test_registry_asks_a_job_before_while_and_after_it_runs() -> None:
     async def main() -> list[bytes]:
         pipeline = Pipeline("orders")
