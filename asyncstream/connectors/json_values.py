@@ -25,10 +25,8 @@ def has_long_number(data: bytes) -> bool:
     digits = data.translate(_ZEROS)
     place = digits.find(_LONG)
     while place >= 0:
-        if digits[max(0, place - 1) : place] not in (
-            b".",
-            b"0",
-        ):  # else of a fraction, which many floats have
+        before = digits[max(0, place - 1) : place]
+        if before not in (b".", b"0"):  # else it is of a fraction, as many floats have
             return True
         place = digits.find(_LONG, place + len(_LONG))
     return False
