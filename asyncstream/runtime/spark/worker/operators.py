@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from traceback import format_exception
-from typing import Any
+from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import AsyncStreamError, UserFunctionError
@@ -326,8 +326,8 @@ class StageOperators:
     def process(self, route: int, values: Sequence[Any], timestamps: Timestamps) -> None:
         """Have elements enter on a route, or what they have been folded to."""
         head = self.heads[route]
-        if isinstance(values, Partials) and isinstance(head, PaneWindowOperator):
-            head.take_in(values)
+        if isinstance(values, Partials):  # which leave for windows on a grid alone
+            cast(PaneWindowOperator, head).take_in(values)
         else:
             head.process_batch(values, timestamps)
 
