@@ -363,7 +363,7 @@ def in_turn(made: Mapping[str, DataFrame], batches: int) -> dict[str, float]:
 
 def stream(df: DataFrame, batches: int) -> list[float]:
     """Rows a second, of each micro-batch but the first ones."""
-    with tempfile.TemporaryDirectory() as checkpoint:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:  # Spark may still write
         writer = df.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
         query = writer.start()
         while query.lastProgress is None or query.lastProgress["batchId"] < batches:
