@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ("file_at", "is_busy", "looking_at", "write_ahead")
+__all__ = ("OpenFile", "is_busy", "looking_at", "write_ahead")
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
@@ -56,7 +56,24 @@ def write_ahead(connection: sqlite3.Connection, *, timeout: float) -> None:
             return
 
 
-def file_at(path: str) -> tuple[int, int] | None:
+class OpenFile:
+    """
+    The file that a connection has opened just now.
+
+    Args:
+        path: that was given to it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.abspath(path)  # the program may go to another folder
+        self._identity = _identity(self._path)
+
+    def is_moved(self) -> bool:
+        """Whether it is no more the one of its name: what is written to it is lost."""
+        return _identity(self._path) != self._identity
+
+
+def _identity(path: str) -> tuple[int, int] | None:
     """What tells the file of this name from any other; None: there is none."""
     try:
         found = os.stat(path)

@@ -42,7 +42,7 @@ from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
-from asyncstream.sqlite_files import file_at, looking_at, write_ahead
+from asyncstream.sqlite_files import OpenFile, looking_at, write_ahead
 from asyncstream.validation import Duration, duration_ms, refuse
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
@@ -134,8 +134,7 @@ class InboxFile:
             self._database = sqlite3.connect(
                 inbox.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
-            self._place = os.path.abspath(inbox.path)  # the program may go to another folder
-            self._file = file_at(self._place)
+            self._file = OpenFile(inbox.path)
             try:
                 self._set_up()
             except BaseException:
@@ -190,7 +189,7 @@ class InboxFile:
                     raise self._taken_over()
                 new_ids = set() if ids is None else set(ids.split(_BETWEEN))
                 is_new = {place for id, place in firsts.items() if id == place or id in new_ids}
-        if file_at(self._place) != self._file:
+        if self._file.is_moved():
             raise InboxBroken(f"{self._inbox.path} was moved, deleted or replaced: nothing more is accepted")
         self.state = self.state._replace(newest=newest + len(is_new))
         return [place in is_new for place in range(len(elements))]

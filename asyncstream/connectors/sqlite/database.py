@@ -15,7 +15,7 @@ from collections.abc import Callable
 from traceback import clear_frames
 from typing import TypeVar
 
-from asyncstream.sqlite_files import file_at, is_busy
+from asyncstream.sqlite_files import OpenFile, is_busy
 from asyncstream.validation import refuse
 
 __all__ = ("PATIENCE", "AnyPath", "Database", "database_path", "quoted")
@@ -43,19 +43,19 @@ def database_path(path: object) -> str:
 
 
 class Database:
-    """A connection that any thread may use, one at a time."""
+    """
+    A connection that any thread may use, one at a time.
+
+    Attributes:
+        file: that it has open.
+    """
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
-        self._path = os.path.abspath(path)
-        self._file = file_at(self._path)
-
-    def is_moved(self) -> bool:
-        """Whether the file that is open is no more the one of its name: what is written to it is lost."""
-        return file_at(self._path) != self._file
+        self.file = OpenFile(path)
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """

@@ -187,7 +187,7 @@ class SqliteSink(TransactionalSink[Any]):
         database = self._database
 
         def whole(connection: sqlite3.Connection) -> T:
-            if database.is_moved():
+            if database.file.is_moved():
                 raise SinkBroken(f"{self._path} was moved or replaced by another file while it was written")
             if self._has_epochs:
                 self._staging.check_ours(connection)
