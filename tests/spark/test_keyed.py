@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from asyncstream import (
     BoundedOutOfOrderness,
@@ -20,17 +21,19 @@ from asyncstream import (
     Pipeline,
     PipelineError,
     Stream,
+    UserFunctionError,
 )
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import Route, stages_of
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving
 from asyncstream.runtime.spark.wire.envelope import entering, pack
 from asyncstream.runtime.spark.wire.keys import GROUPING
+from asyncstream.runtime.spark.worker import keyed
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
-from tests.spark.cluster import columns, event_columns, run_stream
+from tests.spark.cluster import columns, event_columns, run_stream, run_to_the_end
 from tests.spark.contract import doubled, embedded, key_of, on_stand_in, row
 from tests.spark.fake_spark import StandIn
 
@@ -194,6 +197,10 @@ def test_checkpoint_whose_keys_are_divided_otherwise_is_refused(divided: tuple[i
         list(group.handleExpiredTimer((0,), times, due))
 
 
+async def as_it_is(result: Any) -> Any:
+    return result
+
+
 class Hoard(KeyedProcessFunction[Any, Any]):
     """Remembers what is of no use to another process."""
 
@@ -220,3 +227,63 @@ def test_elements_enter_so_many_at_a_time_as_were_packed_together() -> None:
         Entering((3,), [1, 2], [10, 20], watermark=7),
         Entering((3,), [3], [None]),
     ]
+
+
+@pytest.mark.parametrize("few", [1, 100])
+def test_results_leave_as_rows_however_many_they_are_and_whatever_comes_behind(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One output from the first of two keyed stages, one from the second, and calls behind both."""
+    monkeypatch.setattr(keyed, "FEW", few)
+    rows = [row(1_000 + number, f"k{number}") for number in range(300)]
+    source: Any = StandIn(2).stream([[rows[::2], rows[1::2]], [[row(50_000)]], []], event_columns())
+    pipeline = Pipeline()
+    timed: Stream[Any] = pipeline.source([], name="rows").event_time("ts", BoundedOutOfOrderness(0))
+    counts = timed.key_by("key").window(TumblingWindows(10)).aggregate(n=Count())
+    again = counts.key_by(lambda result: len(result.key)).window(TumblingWindows(10))
+    sums = again.aggregate(n=Count())
+    counts.to([], name="counts")
+    sums.to([], name="sums")
+    sums.async_map(as_it_is).discard()
+    schemas = {"counts": columns(key=StringType()), "sums": columns(key=LongType())}
+    plan = pipeline.on_spark(
+        source.sparkSession, inputs={"rows": source}, outputs=schemas, key_groups=3, partitions=2
+    )
+    found = run_stream(plan, Path())
+    assert sorted(found["counts"]) == sorted(f"k{number}" for number in range(300))
+    assert sorted(map(int, found["sums"])) == [2, 3, 4]
+
+
+def test_results_leave_as_rows_beside_calls_that_are_for_nothing() -> None:
+    source: Any = StandIn(1).stream(
+        [[[row(1_000, f"k{n}") for n in range(300)]], [[row(50_000)]], []], event_columns()
+    )
+    pipeline = Pipeline()
+    timed: Stream[Any] = pipeline.source([], name="rows").event_time("ts", BoundedOutOfOrderness(0))
+    counts = timed.key_by("key").window(TumblingWindows(10)).aggregate(n=Count())
+    counts.to([], name="counts")
+    counts.async_map(as_it_is).discard()
+    value = StructType([StructField("n", LongType())])
+    schema = columns(key=StringType(), value=value, end_ms=LongType())
+    plan = pipeline.on_spark(
+        source.sparkSession, inputs={"rows": source}, outputs={"counts": schema}, key_groups=1
+    )
+    found: list[Any] = []
+    run_to_the_end(
+        plan["counts"].writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect())), Path()
+    )
+    assert sorted(found) == sorted((f"k{n}", {"n": 1}, 10_000) for n in range(300))
+
+
+def test_a_result_that_is_no_row_is_blamed_on_the_output() -> None:
+    source: Any = StandIn(1).stream(
+        [[[row(1_000, f"k{n}") for n in range(300)]], [[row(50_000)]], []], event_columns()
+    )
+    pipeline = Pipeline()
+    timed: Stream[Any] = pipeline.source([], name="rows").event_time("ts", BoundedOutOfOrderness(0))
+    timed.key_by("key").window(TumblingWindows(10)).aggregate(n=Count()).to([], name="out")
+    plan = pipeline.on_spark(
+        source.sparkSession, inputs={"rows": source}, outputs={"out": columns(key=LongType())}, key_groups=1
+    )
+    with pytest.raises(UserFunctionError, match=r"step 'out': .*k\d+.* on its way into column 'key'"):
+        run_stream(plan, Path())

@@ -207,3 +207,30 @@ def test_what_a_column_would_hold_a_part_of_only_is_refused(
             list(RowWriter("out", schema).batches([*rows, {"v": value}]))
         with pytest.raises(UserFunctionError, match="without losing a part of it"):
             array_of([*fits, value], kind, "column")
+
+
+class Two(NamedTuple):
+    key: Any
+    v: int | None
+
+
+@dataclass
+class AlsoTwo:
+    key: Any
+    v: int | None
+
+
+@pytest.mark.parametrize("kind", [Two, AlsoTwo])
+def test_results_of_one_kind_are_written_as_those_of_several_are(kind: type) -> None:
+    alike = [kind("a", 1), kind("b", None), kind(ValueError("no"), 3)]
+    of_several = written([{"key": "first", "v": 0}, *alike])[1:]
+    assert written(alike) == of_several
+    assert of_several[-1] == {"key": "ValueError: no", "v": 3}
+    with pytest.raises(UserFunctionError, match="Could not convert 'x'"):
+        written([*alike, kind("c", "x")])
+    with pytest.raises(UserFunctionError, match="it has no 'v'; say None where a Half has no value"):
+        written([Half("a"), Half("b")])
+
+
+class Half(NamedTuple):
+    key: str

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ("Columns", "Picked", "Picks", "picked", "picks_of")
+__all__ = ("FEW", "Columns", "Finished", "Picked", "Picks", "picked", "picks_of")
 
 PART: Final = 1_000
 """Rows that are made dicts, and taken in, at a time: so many are in the processor's cache yet."""
 
 FEW: Final = 64
-"""Rows for each key group, of which an Arrow batch costs as much as so many dicts."""
+"""Rows that travel together, of which an Arrow batch costs as much as so many elements."""
 
 DAY_US: Final = timedelta(days=1) // timedelta(microseconds=1)
 FIRST_US, LAST_US = -719_000 * DAY_US, 2_932_000 * DAY_US
@@ -63,16 +63,27 @@ class Columns(Sequence[Any]):
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
             start, end, _ = place.indices(len(self))
-            return Columns(self._batch.slice(start, max(end - start, 0)))
+            return type(self)(self._batch.slice(start, max(end - start, 0)))
         return elements_of(self._batch.slice(range(len(self))[place], 1))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return _rows, (self._data(),)
+
+    def _data(self) -> bytes:
         import pyarrow as pa
 
         buffer = pa.BufferOutputStream()
         with pa.ipc.new_stream(buffer, self._batch.schema) as stream:
             stream.write_batch(self._batch)
-        return _rows, (buffer.getvalue().to_pybytes(),)
+        data: bytes = buffer.getvalue().to_pybytes()
+        return data
+
+
+class Finished(Columns):
+    """Rows as an output has them, of which unpickling makes the Arrow batch again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _batch, (self._data(),)
 
 
 class _Stamps(Sequence[int]):
@@ -96,9 +107,13 @@ class _Stamps(Sequence[int]):
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
+    return elements_of(_batch(data))
+
+
+def _batch(data: bytes) -> pa.RecordBatch:
     import pyarrow as pa
 
-    return elements_of(pa.ipc.open_stream(data).read_next_batch())
+    return pa.ipc.open_stream(data).read_next_batch()
 
 
 def _numbers(data: bytes) -> list[int]:

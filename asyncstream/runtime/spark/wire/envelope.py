@@ -13,7 +13,7 @@ Spark sees these columns and nothing of the elements:
                 stage only
     payload     the elements and their timestamps, and in a job that replays event time the watermark that
                 held for each, pickled; or several such, one behind the other. In place of elements there may
-                be what they have been folded to, which has no timestamps
+                be what they have been folded to, or the rows of an output, which have no timestamps
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def pack(leaving: Leaving) -> bytes:
         ) from error
 
 
-def unpack(payload: bytes) -> tuple[list[Any], list[int | None]]:
-    """The elements and their timestamps."""
+def unpack(payload: bytes) -> tuple[Any, list[int | None]]:
+    """The elements and their timestamps; or the rows of an output, by themselves."""
     (values, timestamps, *_), *others = loads_each(payload)
     for more, their_timestamps, *_ in others:
         values += more

@@ -14,7 +14,6 @@ from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from functools import lru_cache
 from numbers import Number
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ("ROWS", "RowWriter", "array_of", "elements_of", "values_of")
-
-ValuesOf = Callable[[str, Sequence[Any]], list[Any]]
 
 ROWS = 10_000
 """Rows of one Arrow batch."""
@@ -114,20 +111,29 @@ class RowWriter:
         self._name = name
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def batches(self, elements: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    def batches(self, elements: Sequence[Any] | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """
+        The rows of some elements.
+
+        Args:
+            elements: or the rows that another task has made of them already.
+        """
         import pyarrow as pa
 
+        if isinstance(elements, pa.RecordBatch):
+            yield elements
+            return
         for start in range(0, len(elements), ROWS):
             part = elements[start : start + ROWS]
-            values_of = self._of_dicts if set(map(type, part)) == {dict} else self._of_any
-            arrays = [self._column(field, part, values_of) for field in self._schema]
+            kinds = frozenset(map(type, part))
+            arrays = [self._column(field, part, kinds) for field in self._schema]
             if self._originals is not None:
                 self._originals.passed(len(part), self._schema)
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, field: pa.Field, elements: Sequence[Any], values_of: ValuesOf) -> pa.Array:
+    def _column(self, field: pa.Field, elements: Sequence[Any], kinds: frozenset[type]) -> pa.Array:
         try:
-            values = values_of(field.name, elements)
+            values = self._values(field.name, elements, kinds)
             array = None if self._originals is None else self._originals.column(field, values)
             if array is None:
                 array = _array(values, field.type)
@@ -137,11 +143,17 @@ class RowWriter:
             self._blame(field, elements)
         return array
 
-    @staticmethod
-    def _of_dicts(name: str, elements: Sequence[dict[str, Any]]) -> list[Any]:
-        return list(map(itemgetter(name), elements))
+    def _values(self, name: str, elements: Sequence[Any], kinds: frozenset[type]) -> list[Any]:
+        """A column; to ask each element what it is takes ten times as long as to do so once for all."""
+        if kinds == {dict}:
+            return [element[name] for element in elements]
+        if len(kinds) == 1 and all(_has_attributes(kind) for kind in kinds):
+            values = [getattr(element, name) for element in elements]
+            if not any(issubclass(kind, BaseException) for kind in set(map(type, values))):
+                return values
+        return self._one_by_one(name, elements)
 
-    def _of_any(self, name: str, elements: Sequence[Any]) -> list[Any]:
+    def _one_by_one(self, name: str, elements: Sequence[Any]) -> list[Any]:
         only = len(self._schema) == 1
         return [_part(element, name, only) for element in elements]
 
@@ -149,7 +161,7 @@ class RowWriter:
         """Raise for the first element that does not fit."""
         for element in elements:
             try:
-                array = _array(self._of_any(field.name, [element]), field.type)
+                array = _array(self._one_by_one(field.name, [element]), field.type)
                 if array.null_count and not field.nullable:
                     raise ValueError("there is no value, and the column is not nullable")
             except Exception as error:
@@ -209,9 +221,14 @@ def _lossy(values: Iterable[Any], kind: pa.DataType) -> Iterator[Any]:
                 [part for value in values if value is not None for part in value], kind.value_type
             )
     elif types.is_struct(kind):
+        present = [value for value in values if value is not None]
+        of_dicts = set(map(type, present)) == {dict}
         for place, field in enumerate(kind):
             if _may_lose(field.type):
-                inner = [_inner(v, field.name, place) for v in values if v is not None]
+                name = field.name
+                inner = (
+                    [v.get(name) for v in present] if of_dicts else [_inner(v, name, place) for v in present]
+                )
                 yield from _lossy(inner, field.type)
     elif types.is_map(kind) and _may_lose(kind):
         maps = [v.items() if isinstance(v, Mapping) else v for v in values if v is not None]
@@ -238,12 +255,17 @@ def _inner(value: Any, name: str, place: int) -> Any:
     return getattr(value, name, None)
 
 
+def _has_attributes(kind: type) -> bool:
+    """Whether columns are attributes of such elements."""
+    return not issubclass(kind, Mapping) and (is_dataclass(kind) or hasattr(kind, "_fields"))
+
+
 def _part(element: Any, name: str, only: bool) -> Any:
     if isinstance(element, Mapping):
         return element[name] if name in element else _missing(element, name)
     if hasattr(element, "__fields__"):  # a Row
         return element[name] if name in element.__fields__ else _missing(element, name)
-    if is_dataclass(element) or hasattr(element, "_fields"):
+    if _has_attributes(type(element)):
         part = getattr(element, name, _missing)
         if part is _missing:
             _missing(element, name)
