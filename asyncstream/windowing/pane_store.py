@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import MISSING, Cell, Table, Tables
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
@@ -139,15 +140,24 @@ class PaneStore:
                 held.append(next(self.numbers))
         table.put(place, key, self.add(held, value))
 
-    def join(self, place: Span, key: Any, held: list[Any]) -> None:
-        """Put folded elements into a slice; their accumulators are given away."""
-        found = held if isinstance(self.aggregate, InPlace) else held[0]
-        before = self.slices.get(place, key)
-        if before is not MISSING:
-            found = self.aggregate.merge(before, found)
-        elif self.numbers is not None:
-            found.append(next(self.numbers))
-        self.slices.put(place, key, found)
+    def join(self, place: Span, parts: Iterable[tuple[Any, list[Any]]]) -> None:
+        """Put folded elements into a slice, by key; their accumulators are given away."""
+        table, merge, numbers = self.slices, self.aggregate.merge, self.numbers
+        is_alone = not isinstance(self.aggregate, InPlace)
+        rows, has_older = table.rows(place), table.has_older_rows(place)
+        for key, held in parts:
+            found = held[0] if is_alone else held
+            before = rows.get(key, MISSING)
+            if before is MISSING and has_older:
+                before = table.take(place, key)
+            if before is not MISSING:
+                rows[key] = merge(before, found)
+                continue
+            if numbers is not None:
+                found.append(next(numbers))
+            if type(key) not in SOUND:
+                check_key(key)
+            rows[key] = found
 
     def _close(self, place: Span, key: Any) -> None:
         held = self.slices.get(place, key)

@@ -28,6 +28,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -251,18 +253,19 @@ class PaneWindowOperator(PlainWindowOperator):
             self._in_order = True
             self._make_whole(self._fired_ms)
         known: dict[int, tuple[Span, list[Span]]] = {}
-        for start, key, count, held in partials:
+        for start, some in groupby(partials, itemgetter(0)):
             place, windows = known.get(start) or known.setdefault(start, self._opened_at(start))
             if not windows:
-                self._late_dropped += count
+                self._late_dropped += sum(count for _, _, count, _ in some)
                 continue
+            parts = [(key, held) for _, key, _, held in some]
             if self._in_order:
-                for window in windows:
+                for window, (key, held) in product(windows, parts):
                     self._panes.aggregate.merge(self._panes.own(window, key), held)
             else:
-                self._panes.join(place, key, held)
+                self._panes.join(place, parts)
             if place[1] - 1 <= self._fired_ms:
-                for window in windows:
+                for (key, _), window in product(parts, windows):
                     self._fire_again(window, key)
 
     def _opened_at(self, start: int) -> tuple[Span, list[Span]]:
