@@ -66,6 +66,7 @@ def in_files(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setattr(group_log, "LARGE", 1)
     monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
     monkeypatch.setattr(group_log, "TAIL_BYTES", 500)
+    monkeypatch.setattr(group_log, "WHOLE_BYTES", 500)
     monkeypatch.setattr(group_files, "_refused", set())
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
 
@@ -108,6 +109,7 @@ def test_tables_that_have_missed_entries_go_on_with_those(
     tail_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(group_log, "WHOLE_BYTES", tail_bytes)
     log = Log(Map(SimpleNamespace(kept=Kept()), "chunks"), {})  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())
     table = operator.tables.declare(Table("rows", save=str, load=int))
@@ -244,6 +246,7 @@ def test_a_micro_batch_writes_what_it_touched_and_now_and_then_all(
     monkeypatch.setattr(Map, "updateValue", counted_put)
     monkeypatch.setattr(group_log, "LEAST_BYTES", 2_000)
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(group_log, "WHOLE_BYTES", tail_bytes)
     keys = [f"key {number}" for number in range(300)]
     rows = [[row(1_000, key) for key in keys], *[[row(1_000 + n, "key 1")] for n in range(60)]]
     on_stand_in(rows, define, unsteady=False)
@@ -265,6 +268,7 @@ def test_a_log_is_in_chunks_but_for_its_last_entries(
     monkeypatch.setattr(group_log, "LEAST_BYTES", 0)
     monkeypatch.setattr(group_log, "CHUNK_BYTES", 300)
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(group_log, "WHOLE_BYTES", tail_bytes)
     kept = Kept()
     log = Log(Map(SimpleNamespace(kept=kept), "chunks"), {})  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())

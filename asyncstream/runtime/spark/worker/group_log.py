@@ -5,7 +5,8 @@ Spark's state is read and written by the group, so a micro-batch that touches a 
 them. What it writes is one entry, the deltas of the tables that it touched, behind those of the micro-batches
 before. When the changes have outgrown what they are changes of, one entry with everything takes the place of
 all. The last entries lie in the head of the group, which is written in any case; when they have become
-sixteen kilobytes they go into a numbered chunk together. A small group is its head alone.
+sixteen kilobytes they go into a numbered chunk together. The log of a small group is all in its head, to
+twice as many bytes.
 
 A worker keeps what it has read or written, the tables themselves (`group_memory`), or they are in a file
 (`group_files`). They are good for the micro-batch that finds in the state the token that the one before has
@@ -66,6 +67,9 @@ MARK: Final = 8
 TAIL_BYTES: Final = 16 * 1024
 """Bytes of the last entries, which are in the head, at most: they are written with each position. To a
 micro-batch they cost less than a chunk (`chunks`)."""
+
+WHOLE_BYTES: Final = 2 * TAIL_BYTES
+"""The same of a log that has no chunk yet: the first one costs most."""
 
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
@@ -214,7 +218,7 @@ class Log:
                 self._chunks.removeKey((number,))
             after = position.begun(len(data))
         tail = (*after.tail, data)
-        if sum(map(len, tail)) <= TAIL_BYTES:
+        if sum(map(len, tail)) <= (TAIL_BYTES if after.chunks else WHOLE_BYTES):
             return after._replace(tail=tail)
         return after._replace(tail=(), end=self._put(tail, after.end))
 
