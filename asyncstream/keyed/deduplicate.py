@@ -31,6 +31,7 @@ from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, SLICE, Table, TimeToLive, ValueDescriptor
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("By", "DeduplicateSpec", "EarliestOf", "FirstSeen", "Keep", "Replaced")
@@ -81,6 +82,8 @@ class FirstSeen(Operator):
                 if seen_ms is None and has_older and (seen_ms := seen.peek(None, key)) is MISSING:
                     seen_ms = None
                 if seen_ms is None or seen_ms <= horizon_ms:
+                    if type(key) not in SOUND:
+                        check_key(key)
                     known[key] = now_ms
                     new.append((now_ms, key))
                     passed.append(value)

@@ -14,6 +14,7 @@ from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.results import Kinds, not_a_value
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, ReducingDescriptor, TimeToLive
+from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("Best", "Rolling", "RollingSpec")
@@ -73,7 +74,12 @@ class Rolling(KeyedStep):
                 held = rows.get(key, MISSING)
                 if held is MISSING and has_older:
                     held = table.take(None, key)
-                outcome = value if held is MISSING else reduce(held, value)
+                if held is not MISSING:
+                    outcome = reduce(held, value)
+                else:
+                    if type(key) not in SOUND:
+                        check_key(key)
+                    outcome = value
                 if type(outcome) not in known:
                     check(outcome)
                 rows[key] = outcome

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from asyncstream import (
     KeyedStream,
     MemoryStore,
     NoWatermarks,
+    Pattern,
     Pipeline,
     Stream,
     UserFunctionError,
@@ -130,6 +131,18 @@ STEPS: dict[str, Callable[[KeyedStream[Any, Any]], Stream[Any]]] = {
     "trigger": lambda stream: stream.window(TumblingWindows(1)).trigger(CountTrigger(2)).aggregate(n=Count()),
     "count": lambda stream: stream.count_window(2).aggregate(n=Count()),
     "policy": lambda stream: stream.policy_window(length=2, function=len),
+    "first": lambda stream: stream.deduplicate(),
+    "first for a while": lambda stream: stream.deduplicate(within=1),
+    "first by event time": lambda stream: stream.deduplicate(by="event_time"),
+    "last": lambda stream: stream.deduplicate(keep="last"),
+    "rolling": lambda stream: stream.max_by("v"),
+    "rolling for a while": lambda stream: stream.max_by("v", ttl=1),
+    "top": lambda stream: stream.top(1, by="id"),
+    "pattern": lambda stream: stream.pattern(Pattern.begin("any", lambda value: True)),
+    "interval join": lambda stream: stream.join(stream).within(1, 1),
+    "window join": lambda stream: stream.join(stream).window(TumblingWindows(1)),
+    "as of": lambda stream: stream.as_of(stream),
+    "latest": lambda stream: cast("Any", stream).map(dict).key_by("id").as_of(stream, latest=True),
     "calls": lambda stream: stream.async_map(same, order="per_key", name="calls"),
 }
 
