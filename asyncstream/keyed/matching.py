@@ -7,6 +7,7 @@ they came. What is too late for that goes to `late`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -76,7 +77,7 @@ class Matching(TimedStep):
         self._waiting.clear()
         state.namespace = None
         kept = self._runs.get()
-        runs = self._time_out([Run(*run) for run in kept or ()], timestamp)
+        runs = self._time_out([Run(*run) for run in kept or ()], timestamp, timestamp)
         for value in values:
             try:
                 runs, matches = self._automaton.advance(runs, value, timestamp)
@@ -87,6 +88,8 @@ class Matching(TimedStep):
                 runs, matches = [], matches[:1]
             for match in matches:
                 self._out(self._shown(match))
+        if timestamp == MAX_TIMESTAMP:  # no later time will come, and a timer for this one would fire at once
+            runs = self._time_out(runs, math.inf, timestamp)
         if runs:
             self._runs.set([tuple(run) for run in runs])
             ends_ms = self._automaton.ends_ms(runs[0])
@@ -95,11 +98,17 @@ class Matching(TimedStep):
         elif kept is not None:
             self._runs.clear()
 
-    def _time_out(self, runs: list[Run], at_ms: int) -> list[Run]:
-        """Those of the runs that are not over; the others are told."""
+    def _time_out(self, runs: list[Run], reached_ms: float, at_ms: int) -> list[Run]:
+        """
+        Those of the runs that are not over; the others are told.
+
+        Args:
+            reached_ms: how far event time has come.
+            at_ms: what those that are told carry.
+        """
         going: list[Run] = []
         for run in runs:
-            if not self._automaton.is_timed_out(run, at_ms):
+            if not self._automaton.is_timed_out(run, reached_ms):
                 going.append(run)
             elif not self._automaton.is_match(run):
                 self._timed_out += 1

@@ -90,7 +90,7 @@ class Automaton:
             self._take(_NOTHING, 0, 0, value, at_ms, after, matches)
         return after, matches
 
-    def is_timed_out(self, run: Run, at_ms: int) -> bool:
+    def is_timed_out(self, run: Run, at_ms: float) -> bool:
         """Whether no element of this time or later can be taken any more."""
         return self._within_ms is not None and at_ms - run.start_ms >= self._within_ms
 

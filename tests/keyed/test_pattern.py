@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Match, Pattern, PatternMatches, Pipeline, PipelineError, Stream, UserFunctionError
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.keyed import MatchingSpec
 from asyncstream.testing import harness
 from tests.keyed.rig import ADVANCES, Rig, Steps, key_of, steps
@@ -104,6 +105,19 @@ def test_what_is_not_whole_in_time_is_told_once_and_at_that_time() -> None:
         assert tested.collect("timed_out", timestamps=True) == [(beginning, 60)]
         assert next(iter(tested.metrics().values()))["timed_out"] == 1
         assert next(iter(tested.metrics().values()))["state_entries"] == 0
+
+
+def test_what_has_begun_near_the_end_of_time_is_over_with_it() -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(abc().within(0.05))) as tested:
+        tested.push("a1", at=MAX_TIMESTAMP - 20)
+        tested.push("b1", at=MAX_TIMESTAMP)
+        tested.push("a2", at=MAX_TIMESTAMP)
+        tested.advance(MAX_TIMESTAMP - 10)
+        tested.end()
+        whole = Match(0, {"a": ["a1"], "b": ["b1"]}, MAX_TIMESTAMP - 20, MAX_TIMESTAMP)
+        assert tested.collect() == [whole]
+        beginning = Match(0, {"a": ["a2"]}, MAX_TIMESTAMP, MAX_TIMESTAMP)
+        assert tested.collect("timed_out", timestamps=True) == [(beginning, MAX_TIMESTAMP)]
 
 
 def test_a_match_that_could_have_grown_did_not_time_out() -> None:
