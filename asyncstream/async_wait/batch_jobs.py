@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
@@ -309,7 +309,7 @@ class BatchJobs(Intake):
                     await asyncio.sleep(self.settings.every)
                 while not await self.settings.poll(job.parked[0]):  # noqa: ASYNC110  # nothing else tells
                     await asyncio.sleep(self.settings.every)
-                answers = list(await self.settings.fetch(job.parked[0]))
+                answers = _listed(await self.settings.fetch(job.parked[0]))
             if len(answers) != len(values):
                 raise ValueError(f"fetch gave {len(answers)} answers for a job of {len(values)} elements")
         except (KeyboardInterrupt, SystemExit) as error:
@@ -409,6 +409,21 @@ class BatchJobs(Intake):
         if not self._is_restored:  # else upstream is ahead of what has been emitted here
             self._watermark = timestamp
             super().restore_watermark(timestamp)
+
+
+def _listed(answers: Iterable[Any]) -> list[Any]:
+    """
+    What `fetch` gave, in its order.
+
+    Raises:
+        TypeError: if it has none, or stands for something else, as the keys of a mapping do.
+    """
+    if isinstance(answers, str | bytes | bytearray | Mapping | Set):
+        raise TypeError(
+            "fetch must give a list of answers in the order of the job's elements, got a "
+            f"{type(answers).__name__}"
+        )
+    return list(answers)
 
 
 def _not_told(is_safe: bool) -> None:

@@ -117,9 +117,10 @@ class Batched(Guard[In, Out]):
     async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
         with on_behalf_of_none():
             answers: Any = await self._send(values)
-        if isinstance(answers, Sequence) and len(answers) == len(values):
-            return answers
-        got = len(answers) if isinstance(answers, Sequence) else f"a {type(answers).__name__}"
+        is_list = isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray)
+        if is_list and len(answers) == len(values):
+            return cast("Sequence[Out | Exception]", answers)
+        got = len(answers) if is_list else f"a {type(answers).__name__}"
         raise TypeError(
             f"a batched function must give a list of one answer per element: {len(values)}, got {got}"
         )

@@ -185,6 +185,18 @@ def test_too_few_answers_are_refused() -> None:
         run(provider, range(3), [])
 
 
+@pytest.mark.parametrize("answers", ["abc", b"abc", {"a": 1, "b": 2, "c": 3}, {1, 2, 3}], ids=repr)
+def test_what_is_no_list_of_answers_is_refused(answers: Any) -> None:
+    provider = Provider()
+
+    async def fetch(job: str) -> Any:
+        return answers
+
+    provider.fetch = fetch  # type: ignore[method-assign]
+    with pytest.raises(UserFunctionError, match="fetch must give a list of answers in the order"):
+        run(provider, range(3), [])
+
+
 # ------------------------------------------------------------------ going on
 
 

@@ -88,7 +88,7 @@ async def test_answer_that_is_an_exception_is_raised_for_its_element_alone() -> 
     assert isinstance(three, ValueError)
 
 
-@pytest.mark.parametrize("answers", [[1], [1, 2, 3], 7, None])
+@pytest.mark.parametrize("answers", [[1], [1, 2, 3], 7, None, "ab", b"ab", {1: 2, 2: 4}, {1, 2}], ids=repr)
 async def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> None:
     async def wrong(values: list[int]) -> Any:
         return answers
