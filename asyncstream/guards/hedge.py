@@ -124,6 +124,11 @@ class Hedge(Guard[In, Out]):
                         self._won += call is not calls[0]
                         return call.result()
             return calls[0].result()  # raises
+        except asyncio.CancelledError:
+            running = {call for call in calls if not call.done()}
+            if running:  # the place of who is cancelled is given to another call
+                await end(*running)
+            raise
         finally:
             self._let_go([call for call in calls if not call.done()])
             for call in calls:

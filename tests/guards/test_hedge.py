@@ -143,6 +143,24 @@ async def test_who_is_cancelled_leaves_no_call_behind() -> None:
     assert (service.calls, service.cancelled) == (2, 2)
 
 
+async def test_who_is_cancelled_waits_until_its_calls_have_ended() -> None:
+    ended: list[int] = []
+
+    async def slow_to_end(value: int) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(3)
+            ended.append(value)
+
+    task = asyncio.create_task(hedge(slow_to_end, after=1, at_most=1).invoke(7))
+    await asyncio.sleep(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [7, 7]
+
+
 async def test_both_calls_have_the_same_key() -> None:
     keys: list[str] = []
 
