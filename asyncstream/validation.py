@@ -100,8 +100,11 @@ def instant_ms(value: object) -> int:
 
     Raises:
         TypeError: if `value` is neither an int (milliseconds) nor an aware `datetime`.
+        ValueError: if it is before or after all time.
     """
     if type(value) is int:
+        if not -_TOO_MANY <= value < _TOO_MANY:
+            raise ValueError(f"expected a timestamp of 64 bits (milliseconds), got {value}")
         return value
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -110,7 +113,7 @@ def instant_ms(value: object) -> int:
         since = value - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
+        return instant_ms(int(value))
     # the usual float is what time.time() gives
     advice = ": of seconds make int(seconds * 1000)" if isinstance(value, float) else ""
     raise TypeError(

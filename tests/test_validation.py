@@ -132,6 +132,14 @@ def test_what_is_no_instant_is_refused(value: Any) -> None:
         instant_ms(value)
 
 
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_what_is_outside_of_time_is_no_instant(value: int) -> None:
+    assert instant_ms(2**63 - 1) == 2**63 - 1
+    assert instant_ms(-(2**63)) == -(2**63)
+    with pytest.raises(ValueError, match="expected a timestamp of 64 bits"):
+        instant_ms(value)
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None])
 def test_count_takes_integers_from_the_least_on(value: Any) -> None:
     assert count("n", 1) == 1

@@ -141,8 +141,11 @@ class AssignEventTime(Operator):
                     stamp = extract(value)
                     if type(stamp) is not int:
                         stamp = _instant(stamp)
-                    quiet = stamp < generator.threshold
-                    watermark = None if quiet else generator.on_element(value, stamp)
+                    watermark = None
+                    if stamp >= generator.threshold:
+                        if stamp > MAX_TIMESTAMP:  # one before all time moves nothing; windows refuse it
+                            _instant(stamp)
+                        watermark = generator.on_element(value, stamp)
                 except BaseException as error:
                     end = start + len(stamps)
                     passed, stamps = stamps, []

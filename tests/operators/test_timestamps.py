@@ -86,6 +86,24 @@ def test_wrong_timestamp_is_blamed_on_its_element(wrong: Any) -> None:
     assert recorder.values() == [1]
 
 
+@pytest.mark.parametrize("strategy", [EVERY_ONE, NoWatermarks()], ids=str)
+def test_timestamp_behind_all_time_moves_no_watermark(strategy: WatermarkStrategy) -> None:
+    """As of an element without a time that says so by the largest number of 64 bits."""
+    operator = AssignEventTime(same, strategy, on_error="skip")
+    recorder = record(operator)
+    operator.process_batch([1, 2**64 - 1, 3], None)
+    assert recorder.values() == [1, 3]
+    assert operator.metrics()["skipped"] == 1
+    assert operator.progress().watermark <= 2
+
+
+def test_watermark_behind_all_time_is_blamed_on_its_element() -> None:
+    operator = AssignEventTime(same, PunctuatedWatermarks(lambda value, timestamp: 2**63))
+    record(operator)
+    with pytest.raises(UserFunctionError, match=r"a timestamp of 64 bits.* on element 1"):
+        operator.process(1, None)
+
+
 def test_wrong_watermark_is_blamed_on_its_element() -> None:
     wrong: Any = 1.5
     operator = AssignEventTime(same, PunctuatedWatermarks(lambda value, timestamp: wrong))
