@@ -386,6 +386,14 @@ def test_every_room_of_the_house_is_on_one_floor() -> None:
     assert {module.room for module in modules().values()} - {"", "runtime"} <= set(rooms)
 
 
+def test_document_shows_the_floors() -> None:
+    text = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| \d+ \| (.+?) \|", text, re.MULTILINE)
+    floors = [set(re.findall(r"`([\w.]+)`", rooms)) for rooms in reversed(shown)]
+    former = {"arguments", "calls"}
+    assert floors == [set(rooms) - former for rooms in FLOORS]
+
+
 def test_virtual_time_needs_nothing_of_the_house_but_its_errors() -> None:
     ours = {room_of(imported) for imported, _ in modules()["testing.loop"].imports()} - {None}
     assert ours == {"errors"}

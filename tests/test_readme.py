@@ -7,10 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import asyncstream
 from asyncstream.cli.commands import parser
 from tests.said import besides_slowness
 
@@ -115,6 +118,25 @@ def test_command_is_one_that_exists(where: str, command: str) -> None:
     for word in words[1:]:
         if word.startswith(PATHS_OF):
             assert (ROOT / word).exists(), f"{where}: {word}"
+
+
+SKETCHED = blocks("text")
+
+
+@pytest.mark.parametrize(("where", "text"), SKETCHED, ids=[where for where, _ in SKETCHED])
+def test_sketch_says_where_its_names_are(where: str, text: str) -> None:
+    """What a block makes is imported by it, or is what `from asyncstream import` gives."""
+    names: dict[str, Any] = {name: getattr(asyncstream, name) for name in asyncstream.__all__}
+    exec("\n".join(re.findall(r"^from asyncstream.*", text, re.MULTILINE)), names)
+    made = re.findall(r"(?<![.\w])([A-Z]\w+)\(", re.sub(r"#.*|\"[^\"]*\"", "", text))
+    assert set(made) <= set(names), where
+
+
+def test_every_extra_is_named_where_it_is_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra in extras["optional-dependencies"]:
+        assert re.search(rf"\[{extra}\]", README), extra
+        assert re.search(rf"\[{extra}\]|`{extra}`", DOCUMENTS["docs/index.md"]), extra
 
 
 def named_paths() -> list[str]:

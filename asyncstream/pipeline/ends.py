@@ -5,8 +5,9 @@ What users may give as the source or the sink of a stream, made into one.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterable, Iterable, MutableSequence
-from typing import Any
+from typing import Any, Literal
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -14,6 +15,7 @@ from asyncstream.connectors.base import Sink, Source, way_to_write
 from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
+from asyncstream.errors import safe_repr
 from asyncstream.validation import is_async_function, refuse
 
 __all__ = ("as_sink", "as_source")
@@ -31,7 +33,7 @@ def as_source(source: Any) -> Source[Any]:
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))
     ):
-        advice = "or a function that makes one of these"
+        advice = _of_file(source, "Source") or "or a function that makes one of these"
         raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
     return Items(source)
 
@@ -51,10 +53,23 @@ def as_sink(sink: Any) -> Sink[Any]:
         return ListSink(sink)
     if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
         return CallbackSink(sink)
-    advice = "make one: what .to gets is a class" if isinstance(sink, type) else ""
+    advice = "make one: what .to gets is a class" if isinstance(sink, type) else _of_file(sink, "Sink")
     raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
 
 
 def _is_generator_function(function: object) -> bool:
     """Whether calling it runs nothing, because it yields."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _of_file(path: object, end: Literal["Source", "Sink"]) -> str:
+    """What reads or writes a file; nothing if `path` is none."""
+    if not isinstance(path, str | os.PathLike):
+        return ""
+    kind = _KINDS.get(os.path.splitext(os.fsdecode(path))[1].lower())
+    shown = safe_repr(os.fspath(path))
+    found = [f"{kind}{end}({shown})"] if kind else [f"{each}{end}(path)" for each in _KINDS.values()]
+    return f"for a file {' or '.join(found)}"
+
+
+_KINDS = {".csv": "Csv", ".jsonl": "JsonLines", ".parquet": "Parquet"}

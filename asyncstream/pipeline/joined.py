@@ -6,7 +6,7 @@ Two keyed streams, waiting to be told which of their elements belong together.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
 from asyncstream.joins import (
@@ -21,6 +21,7 @@ from asyncstream.joins import (
 )
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.connected import check_together
+from asyncstream.pipeline.elsewhere import no_attribute
 from asyncstream.pipeline.keyed import described, shown_ms
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
@@ -105,6 +106,11 @@ class Join(_Two, Generic[L, R]):
     def __init__(self, left: Any, right: Any, how: How) -> None:
         super().__init__("join", left, right)
         self._how: How = choice("how", how, ("inner", "left", "right", "full"))
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
     def within(
         self,

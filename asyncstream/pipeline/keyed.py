@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
+from asyncstream.pipeline.elsewhere import no_attribute
 from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
@@ -106,6 +107,11 @@ class WindowedStream(Generic[K, T]):
         self._stream = stream
         self._key_by = key
         self._plan = plan
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
     def _with(self, **changes: Any) -> WindowedStream[K, T]:
         return WindowedStream(self._stream, self._key_by, replace(self._plan, **changes))

@@ -24,6 +24,7 @@ from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.batching import Batching
+from asyncstream.pipeline.elsewhere import no_attribute
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.tabling import Tabling
@@ -68,6 +69,11 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._output}>"
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
     @property
     def failed(self) -> Stream[FailedCall]:

@@ -117,7 +117,13 @@ WRONG: dict[str, tuple[Build, str]] = {
     # sources
     "source_text": (
         lambda p, s: p.source("file.csv"),
-        "source: expected a Source, an iterable or an async iterable, got 'file.csv'",
+        "source: expected a Source, an iterable or an async iterable, got 'file.csv'; for a file "
+        "CsvSource('file.csv')",
+    ),
+    "source_path": (lambda p, s: p.source(Path("a.JSONL")), "; for a file JsonLinesSource('a.JSONL')"),
+    "source_of_no_known_ending": (
+        lambda p, s: p.source("file"),
+        "; for a file CsvSource(path) or JsonLinesSource(path) or ParquetSource(path)",
     ),
     "source_number": (
         lambda p, s: p.source(5),
@@ -322,8 +328,10 @@ WRONG: dict[str, tuple[Build, str]] = {
     # ends
     "sink": (
         lambda p, s: s.to("out.jsonl"),
-        "sink: expected a Sink, a list or a function of one element, got",
+        "sink: expected a Sink, a list or a function of one element, got 'out.jsonl'; for a file "
+        "JsonLinesSink('out.jsonl')",
     ),
+    "sink_path": (lambda p, s: s.to(Path("out.parquet")), "; for a file ParquetSink('out.parquet')"),
     "sink_tuple": (
         lambda p, s: s.to(()),
         "sink: expected a Sink, a list or a function of one element, got ()",
@@ -379,6 +387,43 @@ def test_wrong_argument_is_refused_when_the_pipeline_is_built(case: str) -> None
     with pytest.raises(PipelineError) as caught:
         build(pipeline, stream)
     assert message in str(caught.value)
+
+
+TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
+    "window": (
+        lambda s: s.window,
+        "'SourceStream' object has no attribute 'window'; put .key_by(...) before it, or .window_all(...) in",
+    ),
+    "process": (lambda s: s.map(plain).process, "'Stream' object has no attribute 'process'; put .key_by"),
+    "top": (lambda s: s.top, "; put .key_by(...) before it"),
+    "aggregate": (lambda s: s.aggregate, "; put .key_by(...) and .window(...) before it"),
+    "aggregate_per_key": (lambda s: s.key_by(plain).aggregate, "; put .window(...) before it"),
+    "end_of_windows": (
+        lambda s: s.window_all(TumblingWindows(1)).to,
+        "'WindowedStream' object has no attribute 'to'; say first what to compute of the windows",
+    ),
+    "end_of_join": (
+        lambda s: s.key_by(plain).join(s.key_by(plain)).map,
+        "'Join' object has no attribute 'map'; say first which elements belong together: .within(",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOO_EARLY)
+def test_method_that_comes_one_step_too_early_names_the_step(case: str) -> None:
+    get, message = TOO_EARLY[case]
+    with pytest.raises(AttributeError) as caught:
+        get(Pipeline().source([1]))
+    assert message in str(caught.value)
+
+
+def test_what_no_stream_has_is_an_ordinary_error() -> None:
+    stream: Any = Pipeline().source([1])
+    keyed = stream.key_by(plain)
+    for of in (stream, keyed, keyed.window(TumblingWindows(1)), keyed.join(stream.key_by(plain))):
+        with pytest.raises(AttributeError, match=r"has no attribute 'mapp'$"):
+            _ = of.mapp
+        assert not hasattr(of, "__arrow_c_stream__")
 
 
 def test_refused_step_leaves_the_plan_as_it_was() -> None:

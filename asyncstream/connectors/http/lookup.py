@@ -93,11 +93,11 @@ class HttpLookup(AsyncFunction[Any, Any]):
         missing: what a 404 means: "none" or "error".
         attempts: requests per element at most; 1: no retry, and errors are raised as they are. By default 5,
             and 1 for POST and PATCH, which may do their work a second time.
-        retry_options: more arguments of `calls.retry`.
+        retry_options: more arguments of `guards.retry`.
         rate: requests per second at most, or a limiter shared with others.
         breaker: a `Breaker`, perhaps shared with others; while it is open, requests wait.
         cache_ttl: how long an answer is kept; None: no cache.
-        cache_options: more arguments of `calls.cached`.
+        cache_options: more arguments of `guards.cached`.
         redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
             "none"; or "any", where what leaves the origin goes without `headers`, user and body.
         max_bytes: the largest answer, compressed or not.
