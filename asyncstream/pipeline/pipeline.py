@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -34,6 +33,7 @@ from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
+from asyncstream.runtime.aio.tickets import running_loop
 from asyncstream.state import StateBackend
 from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
 
@@ -344,12 +344,9 @@ class Pipeline:
             PipelineError: if uvloop is not there, or an event loop runs already; and what `run` raises.
         """
         factory = _loop_factory(uvloop)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            run_bounded(self.run(checkpoints=checkpoints, restart=restart, state=state), factory)
-        else:
+        if running_loop() is not None:
             raise PipelineError("run_blocking: an event loop is running here; use `await pipeline.run()`")
+        run_bounded(self.run(checkpoints=checkpoints, restart=restart, state=state), factory)
 
     def on_spark(
         self,

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError, SinkError
+from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError, SinkError, UserFunctionError
 from asyncstream.testing import loop
 from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
@@ -259,6 +260,17 @@ def test_blocking_run_needs_no_loop() -> None:
 async def _at_once(value: int) -> int:
     await asyncio.sleep(0)
     return value
+
+
+def test_error_of_a_blocking_run_tells_of_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = Pipeline()
+    pipeline.source([0]).map(lambda value: 1 / value, name="inverse").discard()
+    with pytest.raises(UserFunctionError) as caught:
+        pipeline.run_blocking()
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert "ZeroDivisionError" in told
+    assert "no running event loop" not in told
+    assert "During handling of the above exception" not in told
 
 
 def test_blocking_run_takes_uvloop_when_told() -> None:
