@@ -266,6 +266,15 @@ def test_checkpoints_are_listed_shown_and_verified(
     assert capsys.readouterr().out.count("whole") == 2
 
 
+def test_store_without_a_checkpoint_is_none_that_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = f"asyncstream: there is no checkpoint in {tmp_path}\n"
+    for command, status in (("list", 0), ("verify", 1), ("show", 1)):
+        assert main(["checkpoint", command, str(tmp_path)]) == status
+        assert capsys.readouterr().err == expected
+
+
 def test_damage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = kept(tmp_path / "kept", DirectoryStore(tmp_path / "kept"))
     newest = tmp_path / "kept" / "00000002.checkpoint"

@@ -23,6 +23,7 @@ from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import PartInfo
+from asyncstream.cli.logs import say
 from asyncstream.cli.places import add_key, key_of, store_of
 from asyncstream.cli.state import add_import, diff
 from asyncstream.codec import JsonCodec, NamedClass, named_classes
@@ -39,7 +40,7 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
     Args:
         shared: the options that every command has.
     """
-    checkpoint = commands.add_parser("checkpoint", help="look at kept checkpoints")
+    checkpoint = commands.add_parser("checkpoint", parents=[shared], help="look at kept checkpoints")
     looks = checkpoint.add_subparsers(required=True, metavar="command")
     for name, do, text in (
         ("list", _list, "one line for each"),
@@ -125,8 +126,15 @@ def _writer(path: str) -> str:
     return f"lease {lease.number}, of {lease.holder}, which {state}"
 
 
+def _nothing(options: argparse.Namespace) -> CheckpointError:
+    return CheckpointError(f"there is no checkpoint in {options.store}")
+
+
 def _list(options: argparse.Namespace) -> int:
-    for number, looked in _read_all(options).items():
+    found = _read_all(options)
+    if not found:
+        say(str(_nothing(options)))
+    for number, looked in found.items():
         info = looked.info
         if isinstance(info, CheckpointInfo):
             ending = "  finished" if info.finished else ""
@@ -138,6 +146,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     found = _read_all(options, contents=True)
+    if not found:
+        raise _nothing(options)
     for number, looked in found.items():
         if isinstance(looked.info, CheckpointError):
             print(f"{number:8}  {_state(looked)}: {looked.info}")
@@ -169,7 +179,7 @@ def _seal(looked: _Looked, options: argparse.Namespace) -> str:
 def _show(options: argparse.Namespace) -> int:
     found = _read_all(options)
     if not found:
-        raise CheckpointError(f"there is no checkpoint in {options.store}")
+        raise _nothing(options)
     number = max(found) if options.number is None else options.number
     if number not in found:
         raise CheckpointError(f"there is no checkpoint {number} in {options.store}")

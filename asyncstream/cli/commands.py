@@ -8,10 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
@@ -19,7 +22,7 @@ from asyncstream.cli.checkpoints import add_checkpoint_commands
 from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
-from asyncstream.cli.places import add_key, key_of
+from asyncstream.cli.places import add_key, imported, key_of
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.state import add_state_command
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
@@ -27,13 +30,16 @@ from asyncstream.pipeline import Pipeline
 
 __all__ = ("main", "parser")
 
+UNREAD = 128 + 13
+"""The status of a command whose output nobody reads any more: as if SIGPIPE, which is 13, had ended it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Do what the arguments say, those of the process by default.
 
     Returns the exit status: 0 if all went well; 1 if it did not, and stderr says why; 128 + the number of
-    the signal that cut a run short.
+    the signal that cut it short, or would have, where nobody reads what it prints.
 
     Args:
         arguments: the words behind the program's name; None: those of the process.
@@ -41,15 +47,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         status: int = options.do(options)
+        _flush()
     except AsyncStreamError as error:
         tell(error, tracebacks=options.verbose)
         return 1
+    except KeyboardInterrupt:  # a run has handlers of its own
+        say("stopped at once")
+        return 128 + signal.SIGINT
     except Exception as error:  # of the user's module, mostly
+        if _is_unread(error):
+            _print_no_more()
+            return UNREAD
         if options.verbose:
             traceback.print_exception(error)
         say(f"{describe_error(error)}{_place_of(error)}")
         return 1
     return status
+
+
+def _flush() -> None:
+    """Have what was printed written now, where an error is told as any other."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _is_unread(error: Exception) -> bool:
+    """Whether it was raised because who reads what is printed here has gone, as `head` does."""
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, BrokenPipeError) and Path(raised_in).parent == Path(__file__).parent
+
+
+def _print_no_more() -> None:
+    """Let what is still to be printed go nowhere: Python would try, and complain, once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _place_of(error: Exception) -> str:
@@ -121,14 +153,8 @@ def _pipeline(target: str) -> Pipeline:
     module, _, name = target.partition(":")
     if not module or not name or module.startswith(".") or "/" in module:
         raise PipelineError(f"expected module:name, with the module as it is imported, got {target!r}")
-    sys.path.insert(0, "")  # as `python -m` does
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, but misses something
-        hint = f"; if that is a file: {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
-        raise PipelineError(f"there is no module {module!r}{hint}") from error
+    hint = f"; if that is a file: {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
+    found: Any = imported(module, hint)
     for part in name.split("."):
         if not hasattr(found, part):
             raise PipelineError(f"module {module!r} has no {name!r}")

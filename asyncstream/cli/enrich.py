@@ -123,8 +123,7 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
     """
     in_format = format_of(options.input, options.in_format, "--in-format")
     out_format = format_of(options.out, options.out_format, "--out-format")
-    if not (Path(options.input).is_file() or (in_format == "parquet" and Path(options.input).is_dir())):
-        raise PipelineError(f"there is no file {options.input}")
+    _check_input(Path(options.input), in_format)
     _check_url(options, in_format)
     _check_new(options)
     lookup = HttpLookup(
@@ -158,6 +157,16 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
         existing: Any = "overwrite" if options.overwrite else "refuse"
         aside.to(JsonLinesSink(options.failed, existing=existing), name="failed")
     return pipeline
+
+
+def _check_input(path: Path, in_format: str) -> None:
+    """Refuse what is no file of rows."""
+    if path.is_file() or (in_format == "parquet" and path.is_dir()):
+        return
+    if not path.exists():
+        raise PipelineError(f"there is no file {path}")
+    kind = "directory" if path.is_dir() else "pipe or a device"
+    raise PipelineError(f"{path} is no file, but a {kind}: only a file can be read again where it was left")
 
 
 def _check_url(options: argparse.Namespace, in_format: str) -> None:

@@ -1,16 +1,20 @@
 """
-Where checkpoints are, and with which key they were written: what several commands are told.
+Where checkpoints are, with which key they were written, and modules of the user's: what several commands are
+told.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from asyncstream.checkpoint import CheckpointStore, DirectoryStore, SqliteStore
-from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.errors import CheckpointError, PipelineError, describe_error
 
-__all__ = ("add_key", "key_of", "store_of")
+__all__ = ("add_key", "imported", "key_of", "store_of")
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +39,27 @@ def key_of(options: argparse.Namespace) -> bytes | None:
         return Path(options.key_file).read_bytes()
     except OSError as error:
         raise CheckpointError(f"--key-file: {describe_error(error)}") from error
+
+
+def imported(name: str, hint: str = "") -> ModuleType:
+    """
+    A module of the user's, which may be in the directory that the command is called in.
+
+    Args:
+        name: dotted.
+        hint: what to add where there is none of that name.
+
+    Raises:
+        PipelineError: if there is none.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, but misses something
+        raise PipelineError(f"there is no module {name!r}{hint}") from error
 
 
 def store_of(path: str) -> CheckpointStore:

@@ -11,13 +11,12 @@ import argparse
 import asyncio
 import json
 from collections.abc import Hashable, Mapping
-from importlib import import_module
 from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, CheckpointStore, History
 from asyncstream.checkpoint.parts import Encoded
 from asyncstream.checkpoint.segments import decoded
-from asyncstream.cli.places import add_key, key_of, store_of
+from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import MISSING, Kept, Table
@@ -161,4 +160,4 @@ def _shown(value: Any) -> str:
 
 def _import(options: argparse.Namespace) -> None:
     for module in options.imports:
-        import_module(module)
+        imported(module)

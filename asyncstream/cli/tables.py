@@ -102,7 +102,12 @@ def columns_of(path: str, format: str) -> list[str] | None:
     if format == "parquet":
         return ParquetSource(path).column_names()
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader(file, delimiter=_DELIMITERS[format]), [])
-    except (OSError, UnicodeError, csv.Error) as error:
+        # what else is read with the header may be no UTF-8: the rows are looked at one by one later
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            columns = next(csv.reader(file, delimiter=_DELIMITERS[format]), [])
+        "".join(columns).encode()
+    except UnicodeError as error:
+        raise PipelineError(f"cannot read {path}: its header is not UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise PipelineError(f"cannot read {path}: {describe_error(error)}") from error
+    return columns

@@ -203,6 +203,17 @@ def test_rows_that_fail_go_aside_and_so_do_lines_that_are_no_rows(
     assert by_row["4"]["line"] == "N3"
 
 
+def test_row_that_is_not_utf_8_goes_aside(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.csv").write_bytes("id,town\nN1,Rom\nN22,M\u00fcnchen\n".encode("latin-1"))
+    arguments = ("in.csv", "--url", service.url + "/{id}", "--out", "out.jsonl")
+    status, said = enrich(*arguments)
+    assert (status, "in.csv, line 3: not UTF-8" in said) == (1, True)
+    assert enrich(*arguments, "--failed", "failed.jsonl", "--overwrite")[0] == 0
+    assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["N1"]
+    (failed,) = rows_of(tmp_path / "failed.jsonl")
+    assert (failed["line_number"], failed["reason"][:9]) == (3, "not UTF-8")
+
+
 def test_request_is_as_asked_for(tmp_path: Path, service: Service, enrich: Enrich) -> None:
     (tmp_path / "in.jsonl").write_text('{"id": "N1", "n": 1}\n{"id": "N1", "n": 1}\n')
     (tmp_path / "secret").write_text("Authorization: Bearer of/tidings\n\nX-Two: 2\n")
@@ -247,6 +258,15 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
     ("arguments", "text"),
     [
         (("none.csv", "--url", "http://x/{id}", "--out", "o.jsonl"), "there is no file none.csv"),
+        (
+            ("pipe.csv", "--url", "http://x/{id}", "--out", "o.jsonl"),
+            "pipe.csv is no file, but a pipe or a dev",
+        ),
+        (
+            ("folder.csv", "--url", "http://x/{id}", "--out", "o.jsonl"),
+            "folder.csv is no file, but a director",
+        ),
+        (("latin.csv", "--url", "http://x/{id}", "--out", "o.jsonl"), "latin.csv: its header is not UTF-8"),
         (("in.csv", "--url", "http://x/{idd}", "--out", "o.jsonl"), "no column 'idd'; it has: id, color"),
         (("in.csv", "--url", "http://x/{}", "--out", "o.jsonl"), "the name of a column between"),
         (("in.csv", "--url", "http://x/all", "--out", "o.jsonl"), "else all ask for the same"),
@@ -277,8 +297,11 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(
     (tmp_path / "there.jsonl").write_text("")
     (tmp_path / "symlink.csv").symlink_to("in.csv")
     (tmp_path / "hardlink.csv").hardlink_to(tmp_path / "in.csv")
-    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    (tmp_path / "latin.csv").write_bytes(b"id,caf\xe9\n1,red\n")
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    before = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     status, said = enrich(*arguments)
     assert status == 1
     assert text in said
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,22 @@ def test_keys_are_typed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "state/total: 1" in capsys.readouterr().out
     assert main(["state", "query", str(tmp_path), "totals", '["x", "de"]', "--number", "2"]) == 0
     assert "state/total: 2" in capsys.readouterr().out
+
+
+def test_modules_with_classes_may_be_in_the_directory_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(fed(tmp_path / "kept", [("a", 1)]))
+    (tmp_path / "classes_of_mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    query = ["state", "query", "kept", "totals", "a", "--import"]
+    assert main([*query, "classes_of_mine"]) == 0
+    assert "classes_of_mine" in sys.modules
+    monkeypatch.delitem(sys.modules, "classes_of_mine")
+    capsys.readouterr()
+    assert main([*query, "classes_of_nobody"]) == 1
+    assert capsys.readouterr().err == "asyncstream: there is no module 'classes_of_nobody'\n"
 
 
 def test_diff_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

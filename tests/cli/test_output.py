@@ -1,0 +1,71 @@
+"""What becomes of a command whose output nobody reads, and of one that is interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncstream.cli.checkpoints as checkpoints
+from asyncstream.cli import main
+from asyncstream.cli.commands import UNREAD
+
+COMMAND = [sys.executable, "-m", "asyncstream"]
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """The writing end of a pipe that has no reading end any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("completion", "bash"), ("describe", "work:pipeline")])
+def test_command_that_nobody_reads_ends_without_a_word(
+    tmp_path: Path, arguments: tuple[str, ...], unbuffered: str
+) -> None:
+    text = "from asyncstream import Pipeline\npipeline = Pipeline()\npipeline.source([1]).discard()\n"
+    (tmp_path / "work.py").write_text(text)
+    with unread() as output:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": unbuffered},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (UNREAD, "")
+
+
+def test_broken_pipe_of_the_module_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "piping.py").write_text("raise BrokenPipeError('to the database')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["describe", "piping:pipeline"]) == 1
+    assert "asyncstream: BrokenPipeError: to the database, raised in " in capsys.readouterr().err
+
+
+def test_command_that_is_interrupted_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "store_of", interrupted)
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "asyncstream: stopped at once\n"
