@@ -20,7 +20,7 @@ Windows that do not overlap are slices themselves, and none of this is about the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -221,12 +221,13 @@ class PaneStore:
             self.gather(found, cells)
         return found.items()
 
-    def make_whole(self, gone_ms: float) -> None:
+    def make_whole(self, gone_ms: float, pending: Container[Span]) -> None:
         """
         Keep windows whole that are made up of slices; there are no slices then.
 
         Args:
-            gone_ms: windows that ended by this are not to come back, in parts.
+            gone_ms: windows that ended by this are not to come back, in parts,
+            pending: but for these, which are still to fire.
         """
         merge = self.aggregate.merge
         parts: list[tuple[int, Any, Any]] = []
@@ -235,7 +236,7 @@ class PaneStore:
             parts += [(place[0], key, held) for key in keys for held in self._parts(place, key)]
         for start, key, held in sorted(parts, key=lambda part: _NUMBER(part[2])):
             for window in self._slicing.windows_of(start):
-                if window[1] - 1 > gone_ms:
+                if window[1] - 1 > gone_ms or window in pending:
                     self.windows.add(window)
                     merge(self.own(window, key), held)
         for place in list(self.ends.items()):

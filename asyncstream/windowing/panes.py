@@ -19,7 +19,9 @@ its slices while it is still to fire, and fires for the keys that its slices hol
 Which windows have fired follows from how far event time had come when the operator last fired, `fired_ms`.
 After a restore elements may come before it is known again how far that was, or it is not known at all: then
 windows are to fire *again*, but only for the keys of those elements, which a table holds. Slices that windows
-share cannot tell which of these have gone, so with the first such element all become whole.
+share cannot tell which of these have gone, so with the first such element all become whole. Or event time has
+passed windows that have not fired, which they do with the next watermark: for the keys that they have, which
+go into that table with the first element that comes before, and not for those that come late.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class PaneWindowOperator(PlainWindowOperator):
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
-        self._is_unsure = False  # whether windows that have fired, and share slices, may be to fire again
+        self._is_unsure = False  # whether `fired_ms` says too little of the windows behind event time
         self._lateness_before_ms = self._lateness_ms
         self._armed: set[Span] = set()
         self._to_fire: list[Span] = []  # windows, as (end, start)
@@ -116,8 +118,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         elements = pairs(values, timestamps)
         if self._is_unsure and values:
-            self._in_order = True
-            self._make_whole(self._fired_ms)
+            self._make_sure()
         if not self._in_order:
             key_by = self._key_by
             if self._panes.slices.is_remote:
@@ -129,7 +130,7 @@ class PaneWindowOperator(PlainWindowOperator):
             except OrderMatters as found:
                 self._emitter.flush()
                 self._in_order = True
-                self._make_whole(self._watermark)
+                self._make_whole()
                 elements = iter([*found.rest, *elements])
         self._add_in_order(elements)
 
@@ -250,8 +251,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def take_in(self, partials: Partials) -> None:
         """Accept elements that are folded as `partials` says; the side output "late" is not read."""
         if self._is_unsure and partials:
-            self._in_order = True
-            self._make_whole(self._fired_ms)
+            self._make_sure()
         known: dict[int, tuple[Span, list[Span]]] = {}
         for start, some in groupby(partials, itemgetter(0)):
             place, windows = known.get(start) or known.setdefault(start, self._opened_at(start))
@@ -404,10 +404,23 @@ class PaneWindowOperator(PlainWindowOperator):
     def _is_late(self, window: Span) -> bool:
         return window[1] - 1 + self._lateness_ms <= self._watermark
 
-    def _make_whole(self, reached: float) -> None:
-        """Have whole windows in place of slices, but for those that go until event time is at `reached`."""
+    def _make_sure(self) -> None:
+        """Have it known of each window that event time has passed for which keys it is to fire."""
         self._is_unsure = False
-        self._panes.make_whole(reached - self._lateness_before_ms)
+        if self._watermark < self._fired_ms:
+            self._in_order = True
+            self._make_whole()
+            return
+        for window in self._armed:
+            if self._fired_ms < window[1] - 1 <= self._watermark:
+                for key, _ in self._panes.each(window):
+                    self._again.put(window, key, None)
+        self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
+
+    def _make_whole(self) -> None:
+        """Have whole windows in place of slices, but for those that have gone."""
+        gone_ms = self._fired_ms - self._lateness_before_ms
+        self._panes.make_whole(gone_ms, set(self._again.namespaces()))
         self._index()
 
     # ------------------------------------------------------------------ state
@@ -424,7 +437,7 @@ class PaneWindowOperator(PlainWindowOperator):
         # windows that have gone, but not all of their slices, are not to come back in parts
         has_parts = self._lateness_before_ms < self._lateness_ms and not is_disjoint
         if panes.ends and (self._in_order or has_parts):
-            self._make_whole(self._fired_ms)
+            self._make_whole()
         else:
             self._index()
         self._lateness_before_ms = self._lateness_ms
@@ -433,8 +446,8 @@ class PaneWindowOperator(PlainWindowOperator):
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
         is_behind = self._watermark < self._fired_ms
-        self._is_unsure = is_behind and not (self._in_order or self._slicing.is_disjoint)
         is_due = bool(self._to_fire) and self._to_fire[0][0] - 1 <= self._watermark
+        self._is_unsure = not (self._in_order or self._slicing.is_disjoint) if is_behind else is_due
         if not is_due and (not is_behind or self._panes.is_empty()):
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
             self._is_unsure = False

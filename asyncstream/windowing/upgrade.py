@@ -13,7 +13,7 @@ them and can be made of them. So does version 0.2, in which all kinds had one fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -186,7 +186,9 @@ def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     if slicing_of(plan.assigner).is_disjoint:
         held = [*slices["slices"], *whole]
     else:
-        held = _merged({**slices, "open": whole}, plan, fired_ms - state["cells"]["lateness_ms"])
+        pending = {tuple(window) for window, _ in tables.get("again", ())}
+        gone_ms = fired_ms - state["cells"]["lateness_ms"]
+        held = _merged({**slices, "open": whole}, plan, gone_ms, pending)
     done, again = (
         {
             (tuple(window), key): number
@@ -204,13 +206,13 @@ def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     return [pane for _, pane in sorted(found, key=lambda ordered: ordered[0])]
 
 
-def _merged(kept: Mapping[str, Any], plan: WindowPlan, gone_ms: int) -> list[Any]:
-    """The rows of windows, of those of slices and of whole windows; not of windows that have gone."""
+def _merged(kept: Mapping[str, Any], plan: WindowPlan, gone_ms: int, pending: Container[Any]) -> list[Any]:
+    """The rows of windows, of those of slices and of whole windows; as `PaneStore.make_whole`."""
     tables = Tables()
     panes = PaneStore(slicing_of(plan.assigner), plan.folding, tables)
     tables.restore(snapshot(dict(kept), {}, {}))
     panes.index()
-    panes.make_whole(gone_ms)
+    panes.make_whole(gone_ms, pending)
     merged: list[Any] = tables.snapshot()["tables"]["open"]
     return merged
 

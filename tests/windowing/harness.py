@@ -1,7 +1,8 @@
 """
 Runs scripts against window operators and writes down what comes out.
 
-A script is a list of steps: ("el", value, timestamp), ("wm", timestamp), ("pt", now_ms), ("restart",).
+A script is a list of steps: ("el", value, timestamp), ("wm", timestamp), ("pt", now_ms), ("restart",), and
+after that ("known", timestamp), the watermark that is known again.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ class Harness:
                 self.time(arguments[0])
             elif kind == "restart":
                 self.restart()
+            elif kind == "known":
+                self.operator.restore_watermark(arguments[0])
             if self._on_disk:
                 bring_away(self.operator.tables)
         flush()
