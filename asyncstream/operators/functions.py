@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from asyncstream.errors import CallTimeout, describe_error, safe_repr
 from asyncstream.sharing import hold, release
 
-__all__ = ("AsyncFunction", "FailedCall", "counters_of", "figures_of", "has_timeout_hook")
+__all__ = ("AsyncFunction", "FailedCall", "counters_of", "figures_of", "has_timeout_hook", "unread_of")
 
 log = logging.getLogger("asyncstream.job")
 
@@ -113,8 +113,8 @@ def has_timeout_hook(function: AsyncFunction[Any, Any]) -> bool:
     return getattr(function.timeout, "__func__", None) is not AsyncFunction.timeout
 
 
-_told: Final[WeakValueDictionary[int, Any]] = WeakValueDictionary()
-"""By id, since not all can be hashed: functions of whose figures the log has told."""
+_told: Final[WeakValueDictionary[tuple[int, str], Any]] = WeakValueDictionary()
+"""By id, since not all can be hashed, and method: whose figures the log has told of."""
 
 
 def figures_of(function: Any) -> dict[str, int]:
@@ -159,10 +159,23 @@ def counters_of(function: AsyncFunction[Any, Any]) -> tuple[str, ...]:
     return names
 
 
-def _tell(function: Any, method: str, expected: str, wrong: str) -> None:
-    """Say, once for a function, what is left out of its figures."""
-    if id(function) not in _told:
+def unread_of(source: Any) -> int:
+    """What `source.unread()` gives, as `figures_of`; 0 where that is no number."""
+    try:
+        found: Any = source.unread()
+        if isinstance(found, Integral):
+            return int(found)
+        wrong = safe_repr(found)
+    except Exception as error:  # of the user's source
+        wrong = describe_error(error)
+    _tell(source, "unread", "a number", wrong)
+    return 0
+
+
+def _tell(owner: Any, method: str, expected: str, wrong: str) -> None:
+    """Say, once for each method of a function or source, what is left out of its figures."""
+    if (id(owner), method) not in _told:
         with suppress(TypeError):  # there are no weak references to some: of these it tells again
-            _told[id(function)] = function
-        kind = type(function).__name__
+            _told[id(owner), method] = owner
+        kind = type(owner).__name__
         log.warning("%s() of %s: expected %s, left out is %s", method, kind, expected, wrong)

@@ -19,6 +19,7 @@ from asyncstream import (
     Job,
     MemoryStore,
     Pipeline,
+    Source,
     TumblingWindows,
 )
 from asyncstream.errors import MissingExtra
@@ -180,6 +181,48 @@ def test_figures_of_what_has_slots_only_are_left_out_too() -> None:
             raise OSError("the pool is closed")
 
     assert figures_of(Bare()) == {}
+
+
+def test_each_method_that_gives_wrong_figures_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Naming(Odd):
+        def counter_names(self) -> tuple[str, ...]:
+            raise OSError("closed")
+
+    pipeline = Pipeline("mine")
+    pipeline.source([1], name="in").async_map(retry(Naming(OSError("closed"))), name="ask").discard()
+    scraped(pipeline)
+    for method in ("metrics", "counter_names"):
+        assert len([record for record in caplog.records if f"{method}() of Naming" in record.message]) == 1
+
+
+@pytest.mark.parametrize(("gives", "told"), [(np.int64(7), 7), ("many", 0), (OSError("closed"), 0)])
+def test_a_source_that_cannot_say_what_it_holds_does_not_fail_who_looks(
+    gives: Any, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Telling(Source[int]):
+        async def read(self) -> None:
+            await asyncio.Event().wait()
+
+        def unread(self) -> int:
+            if isinstance(gives, Exception):
+                raise gives
+            return gives  # type: ignore[no-any-return]
+
+    async def main() -> tuple[str, dict[str, Any]]:
+        pipeline = Pipeline("mine")
+        pipeline.source(Telling(), name="in").discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(0)
+            found = exposition(job)[0].decode(), job.status().to_dict()
+            await job.stop()
+            return found
+
+    text, status = run(main())
+    assert orjson.loads(orjson.dumps(status))["steps"][0]["waiting"].get("inbox", 0) == told
+    labels = frozenset({("pipeline", "mine"), ("step", "in"), ("place", "inbox")})
+    assert samples(text).get(("asyncstream_elements_waiting", labels), 0) == told
+    warned = [record for record in caplog.records if "unread() of Telling" in record.message]
+    assert len(warned) == (told == 0)
 
 
 @pytest.mark.parametrize("names", [None, "good", [3], OSError("closed"), ("good",)])

@@ -19,6 +19,7 @@ from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
+from asyncstream.operators.functions import unread_of
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.endpoints import close_in_time, naming
@@ -295,7 +296,7 @@ class SourceDriver:
 
     def whereabouts(self) -> Whereabouts:
         """Where the elements are that the source holds, and since when it has been asked for more."""
-        unread = self.source.unread()
+        unread = unread_of(self.source)
         if self.gate.is_open():
             return Whereabouts(inbox=unread, doing="read", since=self._reading_since)
         return Whereabouts(downstream=unread, doing="read")
