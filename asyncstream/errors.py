@@ -225,12 +225,17 @@ def _field_names(element: object) -> Sequence[object]:
         return []
 
 
-def describe_error(error: BaseException) -> str:
-    """The type and text of any exception, also of one whose `__str__` raises."""
+def describe_error(error: BaseException, limit: int = 10_000) -> str:
+    """
+    The type and text of any exception, also of one whose `__str__` raises; of a text of more characters than
+    `limit` the beginning, and how many follow.
+    """
     try:
         text = str(error)
     except Exception:
         text = "<its message could not be read>"
+    if len(text) > limit:
+        text = f"{text[:limit]}… and {len(text) - limit} characters more"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 

@@ -80,6 +80,13 @@ def test_describe_error(error: BaseException, shown: str) -> None:
     assert describe_error(error) == shown
 
 
+def test_a_long_text_is_cut_and_says_so() -> None:
+    text = describe_error(ValueError("x" * 10_000_000))
+    assert text == f"ValueError: {'x' * 10_000}… and 9990000 characters more"
+    assert describe_error(ValueError("x" * 10_000)) == f"ValueError: {'x' * 10_000}"
+    assert len(str(UserFunctionError("enrich", None, OSError(text)))) < 10_200
+
+
 def test_safe_repr_is_cut_and_never_raises() -> None:
     assert safe_repr("x" * 500, 10) == "'xxxxxxxx…"
     assert len(safe_repr("x" * 500)) == 200
