@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from asyncstream.runtime.spark.worker import group_memory
@@ -73,6 +75,24 @@ def test_a_group_has_room_if_others_of_its_size_had() -> None:
     for _ in range(2):  # the others are of a query that has ended
         found = [turn(position, tight) for position in positions[:2]]
     assert all(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_groups_are_counted_once_each(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_memory, "KNOWN", 20)
+    random_groups = random.Random(seed)
+    positions = [Position().after(100) for _ in range(30)]
+    turns: list[Position] = []  # the last of each group
+    for _ in range(500):
+        position = random_groups.choice(positions[: random_groups.choice([3, 10, 30])])
+        others = 0
+        if position in turns:
+            others = len(turns) - 1 - turns.index(position)
+            turns.remove(position)
+        turns = [*turns, position][-20:]
+        take_back(position)
+        assert group_memory._worker.groups[position.log].others == others
+    assert len(group_memory._worker.turns) == len(group_memory._worker.groups) == 20
 
 
 def test_tables_are_weighed_anew_when_their_log_has_grown_or_was_rewritten() -> None:
