@@ -8,18 +8,20 @@ they came. What is too late for that goes to `late`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
-from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.eventtime import check_timestamp
 from asyncstream.keyed.base import TimedStep
 from asyncstream.keyed.nfa import Automaton, Run
 from asyncstream.keyed.pattern import Match, Pattern
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
-from asyncstream.state import Cell, ListDescriptor, ValueDescriptor
+from asyncstream.state import SLICE, Cell, ListDescriptor, ValueDescriptor
 from asyncstream.state.schema import Schema
 
 __all__ = ("TIMED_OUT", "Matching", "MatchingSpec", "Skip")
@@ -50,12 +52,32 @@ class Matching(TimedStep):
         self._automaton = Automaton(pattern)
         self._skips = skip == "past_last_event"
         self._timed_out = 0
+        self._soonest_ms = MIN_TIMESTAMP  # what came out before this time would be late
+        self._within_ms = MAX_TIMESTAMP if pattern.within_ms is None else pattern.within_ms
+        self._within_before_ms = MAX_TIMESTAMP  # also of a snapshot that does not say
         self.tables.declare_cell("timed_out", Cell.of(self, "_timed_out", "sum"))
+        came_with = partial(setattr, self, "_within_before_ms")
+        self.tables.declare_cell("within_ms", Cell(lambda: self._within_ms, came_with, "max"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._waiting = self._state.state(ListDescriptor[Any]("waiting"))
         self._runs = self._state.state(ValueDescriptor[Any]("runs"))
+        self.tables.on_restored(self._setting_timers)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._soonest_ms = min(self._timers.watermark + 1, timestamp)
+        super().advance_watermark(timestamp)
+
+    def _setting_timers(self) -> Iterator[None]:
+        """Has what began when a pattern was given more time end in time."""
+        before, self._within_before_ms = self._within_before_ms, self._within_ms
+        if self._within_ms < before:
+            kept = iter(self.tables["state/runs"].each())
+            while some := list(islice(kept, SLICE)):
+                for key, runs in some:
+                    self._set_timer(key, Run(*runs[0]))
+                yield
 
     def metrics(self) -> dict[str, int]:
         return {**super().metrics(), "timed_out": self._timed_out}
@@ -77,7 +99,8 @@ class Matching(TimedStep):
         self._waiting.clear()
         state.namespace = None
         kept = self._runs.get()
-        runs = self._time_out([Run(*run) for run in kept or ()], timestamp, timestamp)
+        at_ms = max(timestamp, self._soonest_ms)
+        runs = self._time_out([Run(*run) for run in kept or ()], at_ms, at_ms)
         for value in values:
             try:
                 runs, matches = self._automaton.advance(runs, value, timestamp)
@@ -92,11 +115,15 @@ class Matching(TimedStep):
             runs = self._time_out(runs, math.inf, timestamp)
         if runs:
             self._runs.set([tuple(run) for run in runs])
-            ends_ms = self._automaton.ends_ms(runs[0])
-            if ends_ms is not None:
-                self._timers.event.register(min(ends_ms, MAX_TIMESTAMP), key)
+            self._set_timer(key, runs[0])
         elif kept is not None:
             self._runs.clear()
+
+    def _set_timer(self, key: Any, first: Run) -> None:
+        """Have the first of the runs of a key end in time."""
+        ends_ms = self._automaton.ends_ms(first)
+        if ends_ms is not None:
+            self._timers.event.register(min(ends_ms, MAX_TIMESTAMP), key)
 
     def _time_out(self, runs: list[Run], reached_ms: float, at_ms: int) -> list[Run]:
         """

@@ -145,6 +145,38 @@ def test_a_time_that_has_become_longer_holds_for_what_has_begun() -> None:
         assert len(after.collect("timed_out")) == 1
 
 
+@pytest.mark.parametrize("before", [None, 100])
+def test_a_time_that_has_become_shorter_holds_for_what_has_begun(before: float | None) -> None:
+    """No other element of the key need come."""
+    long = abc() if before is None else abc().within(before)
+    with (
+        harness(MatchingSpec(lambda _: 0, long).build) as tested,
+        harness(MatchingSpec(lambda _: 0, abc().within(1)).build) as after,
+        harness(MatchingSpec(lambda _: 0, abc().within(1)).build) as again,
+    ):
+        tested.push("a1", at=10)
+        tested.advance(600)
+        after.restore(tested.snapshot())
+        after.advance(1_009)
+        assert after.collect("timed_out") == []
+        again.restore(after.snapshot())
+        again.advance(1_010)
+        beginning = Match(0, {"a": ["a1"]}, 10, 10)
+        assert again.collect("timed_out", timestamps=True) == [(beginning, 1_010)]
+
+
+def test_what_was_over_before_it_became_so_is_not_told_behind_the_watermark() -> None:
+    with (
+        harness(MatchingSpec(lambda _: 0, abc().within(100)).build) as tested,
+        harness(MatchingSpec(lambda _: 0, abc().within(1)).build) as after,
+    ):
+        tested.push("a1", at=0)
+        tested.advance(5_000)
+        after.restore(tested.snapshot())
+        after.advance(5_100)
+        assert after.collect("timed_out", timestamps=True) == [(Match(0, {"a": ["a1"]}, 0, 0), 5_001)]
+
+
 def test_a_condition_that_fails_names_the_element() -> None:
     with harness(lambda stream: stream.key_by(lambda _: 0).pattern(Pattern.begin("a", "missing"))) as tested:
         tested.push("a1", at=0)
