@@ -58,7 +58,7 @@ class KeyedState(Cursor):
         namespace_of: makes a namespace of what the codec gives back.
     """
 
-    __slots__ = ("_ages", "_clock", "_handles", "_kinds", "_namespace_of", "_prefix", "_tables")
+    __slots__ = ("_ages", "_clock", "_handles", "_kinds", "_lives", "_namespace_of", "_prefix", "_tables")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class KeyedState(Cursor):
         self._namespace_of = namespace_of
         self._handles: dict[str, State] = {}
         self._ages: list[Ages[Any]] = []
+        self._lives: dict[str, int | None] = {}  # in milliseconds, by name
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
         self._tables.on_restored(self._rebuilding)
@@ -103,10 +104,12 @@ class KeyedState(Cursor):
         if handle is None:
             _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
             cells, ages, ttl = self._declare(name), None, descriptor.time_to_live
+            self._lives[name] = None if ttl is None else ttl.duration_ms
             if ttl is None:
-                self._tables.forget(f"{self._prefix}/{name}{WRITTEN}")
+                self._read_times(name)
             else:
-                written = self._written(name, ttl.duration_ms)
+                written, _ = self._declare(f"{name}{WRITTEN}"), self._declare(f"{name}{EXPIRES}")
+                self._read_times(name)
                 ages = handle_type.ages_of(ttl, self._clock.now_ms, cells, written)
                 self._ages.append(ages)
             handle = self._handles[name] = handle_type(self, cells, ages, descriptor)
@@ -138,6 +141,8 @@ class KeyedState(Cursor):
             ages.purge()
 
     def _rebuilding(self) -> Iterator[None]:
+        for name in self._lives:
+            self._read_times(name)
         for ages in self._ages:
             yield from ages.rebuilding()
 
@@ -146,14 +151,20 @@ class KeyedState(Cursor):
             Table(f"{self._prefix}/{name}", may_be_away=True, namespace_of=self._namespace_of)
         )
 
-    def _written(self, name: str, ttl_ms: int) -> Table:
-        """The table of when entries of the state `name` were written."""
-        written = self._declare(f"{name}{WRITTEN}")
-        expires = self._declare(f"{name}{EXPIRES}")
-        for namespace, key, expires_ms in list(expires.items()):
-            written.put(namespace, key, expires_ms - ttl_ms)
-            expires.remove(namespace, key)
-        return written
+    def _read_times(self, name: str) -> None:
+        """
+        Make what an earlier run may have kept of the times of a state what is kept of them now: nothing where
+        it has no time to live any more, or with another change of mind they would be taken for times of what
+        was written since.
+        """
+        written, expires = (f"{self._prefix}/{name}{what}" for what in (WRITTEN, EXPIRES))
+        ttl_ms = self._lives[name]
+        if ttl_ms is None:
+            self._tables.forget(written)
+        else:
+            for namespace, key, expires_ms in list(self._tables[expires].items()):
+                self._tables[written].put(namespace, key, expires_ms - ttl_ms)
+        self._tables.forget(expires)
 
     def _used_kinds(self) -> dict[str, str]:
         return dict(self._kinds)

@@ -152,7 +152,43 @@ def test_a_changed_time_to_live_holds_for_what_is_there(
         assert handle.get() == []
 
 
-def test_times_of_expiry_from_before_version_0_2_are_understood() -> None:
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_what_was_written_in_a_run_without_a_time_to_live_is_not_as_old_as_what_was_there(
+    is_open_before: bool,
+) -> None:
+    clock = ManualClock(100)
+    kinds = (ValueDescriptor[int], ListDescriptor[int], MapDescriptor[int, int])
+
+    def opened(store: Store, ttl_ms: int | None) -> tuple[Any, Any, Any]:
+        value, values, table = (
+            store.state(kind(name, ttl=milliseconds(ttl_ms))) for kind, name in zip(kinds, "vlm", strict=True)
+        )
+        return value, values, table
+
+    kept = Store(clock).snapshot()
+    for number, ttl_ms in enumerate((TTL_MS, None, TTL_MS)):
+        clock.set_ms(100 + number * TTL_MS)
+        store = Store(clock)
+        store.key = "k"
+        if is_open_before:
+            opened(store, ttl_ms)
+        store.restore(kept)
+        value, values, table = opened(store, ttl_ms)
+        if number < 2:
+            value.set(number)
+            values.set(range(number, 2))
+            table.clear()
+            table.put(number, number)
+        kept = store.snapshot()
+    clock.set_ms(100 + 3 * TTL_MS - 1)  # lives began with the last run
+    assert (value.get(), values.get(), table.items()) == (1, [1], [(1, 1)])
+    table.remove(1)
+    clock.set_ms(100 + 3 * TTL_MS)
+    assert (value.get(), values.get(), table.items()) == (None, [], [])
+
+
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_times_of_expiry_from_before_version_0_2_are_understood(is_open_before: bool) -> None:
     clock = ManualClock(100)
     store = Store(clock)
     store.key = "k"
@@ -162,6 +198,10 @@ def test_times_of_expiry_from_before_version_0_2_are_understood() -> None:
         "map": {"kind": "map", "cells": [("k", None, {"a": 1}, 105)]},
         "ever": {"kind": "value", "cells": [("k", None, 8, None)]},
     }
+    if is_open_before:
+        store.state(ValueDescriptor[int]("value", ttl=milliseconds(TTL_MS)))
+        store.state(ListDescriptor[int]("list", ttl=milliseconds(TTL_MS)))
+        store.state(MapDescriptor[str, int]("map", ttl=milliseconds(TTL_MS)))
     store.restore_old(old)
     value = store.state(ValueDescriptor[int]("value", ttl=milliseconds(TTL_MS)))
     values = store.state(ListDescriptor[int]("list", ttl=milliseconds(TTL_MS)))
