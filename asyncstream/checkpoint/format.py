@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
-from asyncstream.checkpoint.parts import Encoded, Part, PartInfo, unite
-from asyncstream.checkpoint.segments import plain_state
+from asyncstream.checkpoint.parts import Part
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
@@ -32,9 +31,7 @@ __all__ = (
     "Draft",
     "Role",
     "StepInfo",
-    "encoded_states",
     "pack",
-    "parts_in",
     "unpack",
     "unpack_info",
 )
@@ -57,17 +54,20 @@ class StepInfo:
     Attributes:
         role: whether it is a source (its position), an operator, or a sink that takes part in epochs.
         kind: what the step did, such as "async_map"; its state is of no use to another kind.
-        size: bytes of its state.
         schema: what the state consists of, as plain JSON; None: unknown, as in checkpoints from before it was
             kept, and not compared.
-        parts: which parts its state is in.
+        parts: those that its state is in, without data.
     """
 
     role: Role
     kind: str
-    size: int
     schema: Any = None
-    parts: tuple[PartInfo, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its state."""
+        return sum(part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     The bytes of a checkpoint.
 
     Args:
-        info: what it says of itself; its sizes and parts are filled in here.
+        info: what it says of itself; its size and parts are filled in here.
         states: by name, the parts of each of its steps. Of those that have no data the store has it.
     """
     contents: list[bytes] = []
@@ -139,8 +139,7 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
                 contents.append(part.data)
             else:
                 stored[part.stored] = part.data
-        infos = tuple(part.info for part in parts)
-        steps[name] = replace(step, size=sum(part.size for part in parts), parts=infos)
+        steps[name] = replace(step, parts=tuple(replace(part, data=None) for part in parts))
     description = json.dumps(
         {
             "id": info.id,
@@ -167,76 +166,55 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     return Draft(replace(info, size=size, steps=steps), manifest, stored)
 
 
-def unpack_info(data: bytes, codec: Codec | None = None) -> CheckpointInfo:
+def unpack_info(data: bytes) -> CheckpointInfo:
+    """What a checkpoint says of itself. As for `unpack`."""
+    return _unpacked(data)[0]
+
+
+def unpack(data: bytes, codec: Codec | None = None) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
     """
-    What a checkpoint says of itself; nothing of its contents is decoded.
+    What a checkpoint says of itself, and by name the parts of its steps, without data those that the store
+    keeps; nothing is decoded.
 
     Args:
-        codec: with which its contents are to be read; None: they are not.
+        codec: with which they are to be decoded; None: they are not.
 
     Raises:
         DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
         CheckpointError: if a newer version of this package wrote them, or another codec did.
     """
-    description, _ = _read(data)
+    info, rest = _unpacked(data)
+    if codec is not None and info.codec != codec.name:
+        raise CheckpointError(
+            f"it was written with codec={info.codec!r}, and is now read with {codec.name!r}"
+        )
+    parts: dict[str, list[Part]] = {name: [] for name in info.steps}
+    for name, step in info.steps.items():
+        for part in step.parts:
+            if part.stored is not None:
+                parts[name].append(part)
+                continue
+            parts[name].append(replace(part, data=bytes(rest[: part.size])))
+            rest = rest[part.size :]
+    return info, parts
+
+
+def _unpacked(data: bytes) -> tuple[CheckpointInfo, memoryview]:
+    """What a checkpoint says of itself, and its contents."""
+    description, contents = _read(data)
     steps = {name: _step(step) for name, step in description["steps"].items()}
     size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
     plain = {key: value for key, value in description.items() if key != "steps"}
-    info = CheckpointInfo(**plain, size=size, steps=steps)
-    if codec is not None and info.codec != codec.name:
-        raise CheckpointError(
-            f"checkpoint {info.id} was written with codec={info.codec!r}, and is now read with {codec.name!r}"
-        )
-    return info
+    return CheckpointInfo(**plain, size=size, steps=steps), contents
 
 
 def _step(step: Mapping[str, Any]) -> StepInfo:
     """What a description says of a step; in version 1 a part is a path and a size."""
     parts = tuple(
-        PartInfo(tuple(path), (chunks,) if isinstance(chunks, int) else tuple(chunks), *stored)
+        Part(tuple(path), (chunks,) if isinstance(chunks, int) else tuple(chunks), *stored)
         for path, chunks, *stored in step["parts"]
     )
-    return StepInfo(step["role"], step["kind"], sum(part.size for part in parts), step.get("schema"), parts)
-
-
-def unpack(data: bytes, codec: Codec, stored: Mapping[str, bytes]) -> tuple[CheckpointInfo, dict[str, Any]]:
-    """
-    A checkpoint: what it says of itself, and by name what its steps remember.
-
-    Args:
-        stored: by name, the parts that its `CheckpointInfo.stored` names.
-
-    Raises:
-        DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
-        CheckpointError: if a newer version of this package wrote them, or another codec did, or a value
-            cannot be read any more.
-    """
-    info = unpack_info(data, codec)
-    return info, {name: plain_state(name, state, codec) for name, state in encoded_states(data, info, stored)}
-
-
-def encoded_states(
-    data: bytes, info: CheckpointInfo, stored: Mapping[str, bytes]
-) -> Iterator[tuple[str, Encoded]]:
-    """By name, what the steps of a checkpoint remember, as it went through the codec. As for `unpack`."""
-    _, rest = _read(data)
-    for name, step in info.steps.items():
-        encoded, used = unite(step.parts, rest, stored)
-        rest = rest[used:]
-        yield name, encoded
-
-
-def parts_in(data: bytes, info: CheckpointInfo) -> Iterator[tuple[str, list[Part]]]:
-    """By name, the parts of the steps of a checkpoint; without data those that the store keeps."""
-    _, rest = _read(data)
-    for name, step in info.steps.items():
-        parts = []
-        for part in step.parts:
-            inline = None
-            if part.stored is None:
-                inline, rest = bytes(rest[: part.size]), rest[part.size :]
-            parts.append(Part(part, inline))
-        yield name, parts
+    return StepInfo(step["role"], step["kind"], step.get("schema"), parts)
 
 
 def _read(data: bytes) -> tuple[Any, memoryview]:

@@ -5,12 +5,14 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from asyncstream.aside import aside
-from asyncstream.checkpoint.format import CheckpointInfo, Draft, encoded_states, parts_in, unpack_info
+from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
 from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
 from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
 from asyncstream.checkpoint.segments import plain_state
@@ -38,7 +40,7 @@ class History:
 
     Attributes:
         newest: the largest number that `look` has seen, also of a checkpoint that is damaged; 0: none.
-        passed_over: by number, what was wrong with those that `read_newest` could not use.
+        passed_over: by number, what was wrong with those that `newest_whole` could not use.
 
     Args:
         store: where they are.
@@ -76,29 +78,14 @@ class History:
                 found[number] = error
         return found
 
-    async def read_newest(self) -> tuple[CheckpointInfo, dict[str, Any]] | None:
-        """As `open_newest`, with what steps remember as snapshots."""
-        opened = await self.open_newest()
-        return None if opened is None else (opened[0], self._decoded(opened[1]))
-
-    async def open_newest(self) -> tuple[CheckpointInfo, dict[str, Encoded]] | None:
+    async def newest_whole(self, look: Callable[[int], Awaitable[T]]) -> T | None:
         """
-        The newest checkpoint that is whole, and by name what its steps remember, as it went through the
-        codec; None if there is none at all. As for `newest_parts`.
-        """
-        return await self._newest_by(self.open)
-
-    async def newest_parts(self) -> tuple[CheckpointInfo, dict[str, list[Part]]] | None:
-        """
-        The newest checkpoint that is whole, and by name the parts of what its steps remember; None if there
-        is none at all. What is damaged is logged.
+        What `read`, `open` or `parts` gives of the newest checkpoint that is whole; None if there is none at
+        all. What is damaged is logged.
 
         Raises:
             CheckpointError: if all are damaged, or the newest whole one cannot be read by this program.
         """
-        return await self._newest_by(self.parts)
-
-    async def _newest_by(self, look: Callable[[int], Awaitable[T]]) -> T | None:
         self.passed_over.clear()
         numbers = await self.look()
         for number in reversed(numbers):
@@ -114,114 +101,76 @@ class History:
         return None
 
     async def read(self, number: int) -> tuple[CheckpointInfo, dict[str, Any]]:
+        """As `open`, with what steps remember as snapshots; raises, too, if a value cannot be read."""
+        info, encoded = await self.open(number)
+        return info, {name: plain_state(name, state, self._codec) for name, state in encoded.items()}
+
+    async def open(self, number: int, *, to_decode: bool = True) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+        """As `parts`, with what steps remember as it went through the codec."""
+        info, parts = await self._unpacked(number, to_decode)
+        with _naming(number):
+            encoded = {
+                name: [(part.path, chunk) for part in of_step for chunk in await self._whole_chunks(part)]
+                for name, of_step in parts.items()
+            }
+        self._rely_on(info.stored)
+        return info, encoded
+
+    async def parts(
+        self, number: int, *, to_decode: bool = True
+    ) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
         """
-        The checkpoint of this number, and by name what its steps remember, as snapshots.
+        The checkpoint of this number, and by name the parts of what its steps remember, of which the data is
+        here only if the manifest holds it.
+
+        Args:
+            to_decode: False: what is not sealed, or written by another codec, will do, too; the seal is
+                looked at only if this history has a key.
 
         Raises:
             DamagedCheckpoint: if it is not whole.
             CheckpointError: if it is not there, cannot be read by this program, or another key wrote it.
         """
-        info, encoded = await self.open(number)
-        return info, self._decoded(encoded)
-
-    async def open(self, number: int) -> tuple[CheckpointInfo, dict[str, Encoded]]:
-        """As `read`, with what steps remember as it went through the codec."""
-        data = await self._manifest(number)
-        try:
-            info = unpack_info(data, self._codec)
-            stored = await self._read_parts(info)
-            found = info, dict(encoded_states(data, info, stored))
-        except DamagedCheckpoint as damage:
-            raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+        info, parts = await self._unpacked(number, to_decode)
+        with _naming(number):
+            for part in chain.from_iterable(parts.values()):
+                await self._whole_chunks(part)
         self._rely_on(info.stored)
-        return found
-
-    async def parts(self, number: int) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
-        """As `open`, with the parts, of which the data is here only if the manifest holds it."""
-        data = await self._manifest(number)
-        try:
-            info = unpack_info(data, self._codec)
-            for name in sorted(info.stored):
-                await self._whole_part(name)
-            found = info, dict(parts_in(data, info))
-        except DamagedCheckpoint as damage:
-            raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
-        self._rely_on(info.stored)
-        return found
+        return info, parts
 
     async def chunks(self, part: Part) -> Iterator[bytes]:
-        """Those of a part, which may be read for that. Raises as `read_part`."""
-        if part.data is not None or part.stored is None:
-            return part.chunks_in()
-        return part.chunks_in(await self.read_part(part.stored))
-
-    def _decoded(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
-        return {name: plain_state(name, state, self._codec) for name, state in encoded.items()}
-
-    async def read_part(self, name: str) -> bytes:
         """
-        A part of a checkpoint of this store.
+        Those of a part, which may be read for that.
 
         Raises:
             DamagedCheckpoint: if it is not what was written.
             CheckpointError: if it is not there.
         """
-        data = await self._store.read(name)
+        if part.data is not None or part.stored is None:
+            return part.chunks_in()
+        data = await self._store.read(part.stored)
         if len(data) > LARGE:
-            await aside(partial(check_part, name, data))
+            await aside(partial(check_part, part.stored, data))
         else:
-            check_part(name, data)
-        return data
-
-    async def check(self, number: int) -> CheckpointInfo:
-        """
-        See whether a checkpoint is whole, its parts included; nothing is decoded.
-
-        Its seal is looked at only if this history has a key.
-
-        Raises: as `read`, except for values that cannot be read any more.
-        """
-        info = unpack_info(await self._manifest(number, must_believe=False))
-        await self._read_parts(info)
-        return info
-
-    async def contents(self, number: int) -> dict[str, list[bytes]]:
-        """
-        By step, what a checkpoint holds, as it went through the codec. As for `check`.
-
-        What is not sealed, or whose seal is not looked at, is not to be decoded.
-        """
-        data = await self._manifest(number, must_believe=False)
-        info = unpack_info(data)
-        stored = await self._read_parts(info)
-        return {name: [part for _, part in state] for name, state in encoded_states(data, info, stored)}
+            check_part(part.stored, data)
+        return part.chunks_in(data)
 
     async def is_sealed(self, number: int) -> bool:
         """Whether the checkpoint was written with a key, whichever."""
         return is_sealed(await self._store.read(number))
 
-    async def _manifest(self, number: int, *, must_believe: bool = True) -> bytes:
+    async def _unpacked(self, number: int, to_decode: bool) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
         data = await self._store.read(number)
-        try:
+        with _naming(number):
             # a damaged file is no holder's work, and the one before it may be whole
             unpack_info(unsealed(data))
-            if self._key is None and not must_believe:
-                return unsealed(data)
-            return unseal(data, self._key)
-        except DamagedCheckpoint as damage:
-            raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
-        except CheckpointError as error:
-            raise CheckpointError(f"checkpoint {number}: {error}") from error
+            manifest = unsealed(data) if self._key is None and not to_decode else unseal(data, self._key)
+            return unpack(manifest, self._codec if to_decode else None)
 
-    async def _read_parts(self, info: CheckpointInfo) -> dict[str, bytes]:
-        stored = {}
-        for name in sorted(info.stored):
-            stored[name] = await self._whole_part(name)
-        return stored
-
-    async def _whole_part(self, name: str) -> bytes:
+    async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
+        """As `chunks`, of a part without which the checkpoint is damaged."""
         try:
-            return await self.read_part(name)
+            return await self.chunks(part)
         except DamagedCheckpoint:
             raise
         except CheckpointError as error:
@@ -306,3 +255,14 @@ class History:
 
     def _named(self) -> set[str]:
         return self._ahead.union(*(names for names in self._stored.values() if names is not None))
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """Errors in this block say which checkpoint they are about."""
+    try:
+        yield
+    except DamagedCheckpoint as damage:
+        raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {number}: {error}") from error

@@ -13,8 +13,8 @@ that was damaged is found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
@@ -27,14 +27,12 @@ __all__ = (
     "INLINE_BYTES",
     "Encoded",
     "Part",
-    "PartInfo",
     "check_part",
     "decode_state",
     "digest_in",
     "encode_state",
     "part_name",
     "parts_of",
-    "unite",
 )
 
 PART: Final = 1000
@@ -46,27 +44,6 @@ INLINE_BYTES: Final = 32 * 1024
 _Path: TypeAlias = tuple[str, ...]
 Encoded: TypeAlias = list[tuple[_Path, bytes]]
 """One step's state: all but its long lists, then chunks of these, each with its path."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartInfo:
-    """
-    What a checkpoint says of one part of a step's state.
-
-    Attributes:
-        path: which part of the state; empty for all that is no long list.
-        chunks: sizes in bytes of what was encoded in one go.
-        stored: the name under which the store keeps it; None: it lies in the manifest.
-    """
-
-    path: _Path
-    chunks: tuple[int, ...]
-    stored: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return sum(self.chunks)
 
 
 # ------------------------------------------------------------------ states and chunks
@@ -141,12 +118,16 @@ class Part:
     A part of a step's state.
 
     Attributes:
-        info: what a checkpoint says of it.
-        data: its bytes; None: only the store has them.
+        path: which part of the state; empty for all that is no long list.
+        chunks: sizes in bytes of what was encoded in one go.
+        stored: the name under which the store keeps it; None: it lies in the manifest.
+        data: its bytes, where they are here.
     """
 
-    info: PartInfo
-    data: bytes | None
+    path: _Path
+    chunks: tuple[int, ...]
+    stored: str | None = None
+    data: bytes | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -162,35 +143,25 @@ class Part:
         """
         data = b"".join(chunks)
         stored = None if len(data) <= inline_bytes else name_of(_digest(data))
-        return cls(PartInfo(path, tuple(map(len, chunks)), stored), data)
-
-    @property
-    def path(self) -> _Path:
-        """Which part of the state."""
-        return self.info.path
+        return cls(path, tuple(map(len, chunks)), stored, data)
 
     @property
     def size(self) -> int:
         """Bytes in all."""
-        return self.info.size
-
-    @property
-    def stored(self) -> str | None:
-        """The name under which the store keeps it; None: it lies in the manifest."""
-        return self.info.stored
+        return sum(self.chunks)
 
     def chunks_in(self, data: bytes | None = None) -> Iterator[bytes]:
         """Its chunks, of the bytes that are here, or of these; each is copied when it is asked for."""
         data = self.data if data is None else data
         assert data is not None
         at = 0
-        for size in self.info.chunks:
+        for size in self.chunks:
             yield data[at : at + size]
             at += size
 
     def without_data(self) -> Part:
         """The same, without bytes that the store has."""
-        return self if self.stored is None or self.data is None else Part(self.info, None)
+        return self if self.stored is None or self.data is None else replace(self, data=None)
 
 
 def parts_of(encoded: Encoded, name_of: Callable[[str], str], inline_bytes: int = INLINE_BYTES) -> list[Part]:
@@ -227,30 +198,6 @@ def check_part(name: str, data: bytes) -> None:
     """
     if _digest(data) != digest_in(name):
         raise DamagedCheckpoint(f"its part {name} is not what was written")
-
-
-def unite(infos: Iterable[PartInfo], inline: memoryview, stored: Mapping[str, bytes]) -> tuple[Encoded, int]:
-    """
-    The chunks of a step's state.
-
-    Args:
-        inline: the bytes in the manifest, from those of this step on.
-        stored: by name, the parts that the store keeps.
-
-    Returns the chunks, and how many bytes of `inline` are theirs.
-    """
-    encoded: Encoded = []
-    used = 0
-    for info in infos:
-        if info.stored is None:
-            data, at = inline, used
-            used += info.size
-        else:
-            data, at = memoryview(stored[info.stored]), 0
-        for size in info.chunks:
-            encoded.append((info.path, bytes(data[at : at + size])))
-            at += size
-    return encoded, used
 
 
 def _digest(data: bytes) -> str:

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, History
-from asyncstream.checkpoint.parts import PartInfo
+from asyncstream.checkpoint.parts import Encoded, Part
 from asyncstream.cli.logs import say
 from asyncstream.cli.places import add_key, key_of, store_of
 from asyncstream.cli.state import add_import, diff
@@ -95,9 +95,10 @@ def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[in
         sealed = await history.is_sealed(number)
         try:
             if contents:
-                return _Looked(info, sealed, _classes(info, await history.contents(number)))
+                _, states = await history.open(number, to_decode=False)
+                return _Looked(info, sealed, _classes(info, states))
             if options.key_file is not None:
-                await history.check(number)
+                await history.parts(number, to_decode=False)
         except CheckpointError as error:
             return _Looked(error, sealed)
         return _Looked(info, sealed)
@@ -108,11 +109,11 @@ def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[in
     return asyncio.run(read())
 
 
-def _classes(info: CheckpointInfo, contents: dict[str, list[bytes]]) -> list[NamedClass] | None:
+def _classes(info: CheckpointInfo, states: dict[str, Encoded]) -> list[NamedClass] | None:
     if info.codec != JsonCodec.name:
         return None
     try:
-        return named_classes(chain.from_iterable(contents.values()))
+        return named_classes(chunk for _, chunk in chain.from_iterable(states.values()))
     except CodecError as error:
         raise CheckpointError(f"checkpoint {info.id}: {error}") from error
 
@@ -201,9 +202,9 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tables_of(parts: Iterable[PartInfo]) -> Iterator[str]:
+def _tables_of(parts: Iterable[Part]) -> Iterator[str]:
     """A line for each table of a step, or long list of its state."""
-    by_table: dict[str, list[PartInfo]] = {}
+    by_table: dict[str, list[Part]] = {}
     for part in parts:
         by_table.setdefault(part.path[0] if part.path else "", []).append(part)
     for table, some in by_table.items():

@@ -131,7 +131,7 @@ async def _open(
     store: CheckpointStore, number: int | None, options: argparse.Namespace
 ) -> tuple[CheckpointInfo, dict[str, Encoded]]:
     history = History(store, JsonCodec(), key_of(options))
-    found = await history.open_newest() if number is None else await history.open(number)
+    found = await (history.newest_whole(history.open) if number is None else history.open(number))
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {store}")
     return found

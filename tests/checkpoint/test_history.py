@@ -26,7 +26,7 @@ async def lease_of(store: MemoryStore) -> Lease:
 async def write(history: History, lease: Lease, number: int, state: Any) -> None:
     encoded = encode_state("step", state, JsonCodec())
     states = {"step": parts_of(encoded, lambda digest: history.name_of(digest, lease.number))}
-    info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map", 0)})
+    info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map")})
     await history.write(lease, pack(info, states))
 
 
@@ -42,14 +42,14 @@ async def filled(*numbers: int) -> tuple[MemoryStore, History]:
 
 async def test_newest_is_read() -> None:
     _, history = await filled(1, 2, 10)
-    found = await history.read_newest()
+    found = await history.newest_whole(history.read)
     assert found is not None
     assert (found[0].id, found[1], history.newest) == (10, {"step": 10}, 10)
 
 
 async def test_empty_store_has_none() -> None:
     _, history = await filled()
-    assert await history.read_newest() is None
+    assert await history.newest_whole(history.read) is None
     assert history.newest == 0
 
 
@@ -57,7 +57,7 @@ async def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogC
     store, history = await filled(1, 2, 3)
     store._kept[3] = store._kept[3][:-1]
     with caplog.at_level(logging.WARNING):
-        found = await history.read_newest()
+        found = await history.newest_whole(history.read)
     assert found is not None
     assert found[0].id == 2
     assert history.newest == 3, "its number is not used again"
@@ -69,7 +69,7 @@ async def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
     for number in (1, 2):
         store._kept[number] = b""
     with pytest.raises(CheckpointError, match="every checkpoint"):
-        await history.read_newest()
+        await history.newest_whole(history.read)
     with pytest.raises(DamagedCheckpoint, match="checkpoint 2 is damaged"):
         await history.read(2)
 
@@ -80,7 +80,7 @@ async def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
     head = head[:8] + b"\xff\xff" + head[10:]
     store._kept[2] = head + blake2b(head + rest, digest_size=32).digest() + rest
     with pytest.raises(CheckpointError, match="newer version"):
-        await history.read_newest()
+        await history.newest_whole(history.read)
 
 
 async def test_old_ones_are_let_go() -> None:
@@ -114,7 +114,7 @@ async def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_
     for run in range(2):
         history = History(store, JsonCodec())
         lease = await lease_of(store)
-        await history.read_newest()
+        await history.newest_whole(history.read)
         await history.clean(lease)
         for number in (1, 2, 3):
             await write(history, lease, 10 * run + number, BIG)
@@ -169,7 +169,8 @@ async def test_checkpoint_with_a_damaged_part_leads_to_the_one_before(
         del store._parts[name]
     else:
         store._parts[name] = store._parts[name][:-1] + b"?"
-    found = await History(store, JsonCodec()).read_newest()
+    history = History(store, JsonCodec())
+    found = await history.newest_whole(history.read)
     assert found is not None
     assert found[0].id == 1
     assert "checkpoint 2 is damaged" in caplog.text
@@ -227,14 +228,14 @@ async def test_part_that_is_damaged_is_written_anew_though_a_manifest_names_it()
     (part,) = (await history.read(2))[0].stored
     store._parts[part] = store._parts[part][:-1]
     history = History(store, JsonCodec())
-    found = await history.read_newest()
+    found = await history.newest_whole(history.read)
     assert found is not None
     assert found[0].id == 1
     await store.release(lease)
     lease = await lease_of(store)
     await history.clean(lease)
     await write(history, lease, 3, large + "2")
-    found = await history.read_newest()
+    found = await history.newest_whole(history.read)
     assert found is not None
     assert (found[0].id, found[1]) == (3, {"step": large + "2"})
 

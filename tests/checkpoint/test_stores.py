@@ -341,8 +341,9 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
         return
     with closing(sqlite3.connect(tmp_path / "file")) as database, database:
         database.execute(statement)
+    history = History(store, JsonCodec())
     with pytest.raises(CheckpointError, match="every checkpoint"):
-        asyncio.run(History(store, JsonCodec()).read_newest())
+        asyncio.run(history.newest_whole(history.read))
 
 
 async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:

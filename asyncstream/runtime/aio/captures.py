@@ -100,7 +100,7 @@ class Captures:
                 states[name] = parts + self._tables.parts_of(name)
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
-                steps[name] = StepInfo(role, step.kind, 0, schema)
+                steps[name] = StepInfo(role, step.kind, schema)
         return pack(replace(about, steps=steps), states)
 
 

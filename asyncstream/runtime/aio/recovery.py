@@ -201,7 +201,7 @@ async def _find(
                 _check_pipeline(info, settings, pipeline)
         return Survey()
     if settings.restore == "newest":
-        read = await history.newest_parts()
+        read = await history.newest_whole(history.parts)
     else:
         read = await history.parts(settings.restore)
     if read is None:

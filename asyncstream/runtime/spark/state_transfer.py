@@ -167,7 +167,7 @@ def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: i
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
     history = History(settings.store, settings.values_codec(), settings.key)
     if settings.restore == "newest":
-        return await history.read_newest()
+        return await history.newest_whole(history.read)
     if settings.restore == "none":
         raise PipelineError("start_from: restore='none' starts from nothing; leave start_from out")
     return await history.read(settings.restore)
@@ -258,12 +258,7 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
     await history.look()
     encoded = {name: encode_snapshot(name, state, values) for name, (_, state) in states.items()}
     steps = {
-        name: StepInfo(
-            "operator",
-            step.kind,
-            sum(len(data) for _, data in encoded[name]),
-            None if step.schema is None else step.schema.plain(),
-        )
+        name: StepInfo("operator", step.kind, None if step.schema is None else step.schema.plain())
         for name, (step, _) in states.items()
     }
     number = history.newest + 1
