@@ -18,7 +18,7 @@ lets the event loop run in between, and a restore goes from one to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -63,25 +63,25 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
         CheckpointError: if the codec refuses a value; names the step.
     """
     try:
-        return [codec.encode(chunk) for chunk in _chunks(table.saved(delta))]
+        return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
     except CodecError as error:
         raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
 
 
-def _chunks(delta: Delta) -> Iterator[list[Any]]:
-    dropped = list(map(_listed, delta.dropped))
-    for start in range(0, len(dropped), CHUNK):
-        yield ["dropped", dropped[start : start + CHUNK]]
-    gone = ((namespace, _listed(key)) for namespace, keys in delta.gone.items() for key in keys)
-    for some in _grouped(gone):
-        yield ["gone", some]
-    rows = (
-        (namespace, [_listed(key), value])
-        for namespace, rows in delta.rows.items()
-        for key, value in rows.items()
-    )
-    for some in _grouped(rows):
-        yield ["rows", some]
+def _chunks(
+    dropped: Iterable[Any],
+    gone: Mapping[Any, Iterable[Any]],
+    rows: Iterable[tuple[Any, Iterable[tuple[Any, Any]]]],
+) -> Iterator[list[Any]]:
+    spaces = map(_listed, dropped)
+    while some := list(islice(spaces, CHUNK)):
+        yield ["dropped", some]
+    keys_gone = ((namespace, _listed(key)) for namespace, keys in gone.items() for key in keys)
+    for groups in _grouped(keys_gone):
+        yield ["gone", groups]
+    put = ((namespace, [_listed(key), value]) for namespace, of in rows for key, value in of)
+    for groups in _grouped(put):
+        yield ["rows", groups]
 
 
 def _grouped(entries: Iterator[tuple[Any, Any]]) -> Iterator[list[list[Any]]]:
@@ -170,7 +170,7 @@ class Decoder:
         if self._plain[0][0] != ABOUT:
             return decode_state(self._step, self._plain, self._codec)
         about = self._decoded_about() if self._about is None else self._about
-        return Kept(self._tables, about["cells"], about["compound"], about["rules"])
+        return Kept(self._tables, about)
 
     def _decoded_about(self) -> Any:
         return decode_state(self._step, [(path[1:], data) for path, data in self._plain], self._codec)
@@ -247,7 +247,7 @@ class Compaction:
 
     def chunks(self) -> Iterator[bytes]:
         """The chunks of a delta from nothing that comes to the same as all of them."""
-        rest = ((namespace, [_listed(key), value]) for namespace, key, value in self._table.old_rows())
+        rest = ((namespace, [_listed(key), value]) for namespace, key, value in self._table.items())
         for some in _grouped(rest):
             yield self._codec.encode(["rows", some])
 

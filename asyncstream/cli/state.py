@@ -109,9 +109,10 @@ def _changes(
             lines.append(
                 f"/{name}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
             )
-    for name in new.cells:
-        if old.cells.get(name, MISSING) != new.cells[name]:
-            lines.append(f": {name} was {_shown(old.cells.get(name))} and is {_shown(new.cells[name])}")
+    before_cells = old.about["cells"]
+    for name, cell in new.about["cells"].items():
+        if before_cells.get(name, MISSING) != cell:
+            lines.append(f": {name} was {_shown(before_cells.get(name))} and is {_shown(cell)}")
     return lines
 
 

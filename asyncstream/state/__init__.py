@@ -9,7 +9,6 @@ changes between two runs, and `upgrade` for what earlier versions kept.
 
 from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze
 from asyncstream.state.database import Database, DiskState
-from asyncstream.state.delta import Delta
 from asyncstream.state.descriptors import (
     AggregatingDescriptor,
     Aggregation,
@@ -21,6 +20,7 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.disk import DiskRows
+from asyncstream.state.generations import Delta
 from asyncstream.state.handles import (
     AggregatingState,
     ListState,

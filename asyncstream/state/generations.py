@@ -31,7 +31,6 @@ from typing import Any, cast
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
-from asyncstream.state.delta import Delta
 from asyncstream.state.rows import (
     MISSING,
     NO_ROWS,
@@ -45,7 +44,37 @@ from asyncstream.state.rows import (
 )
 from asyncstream.state.weights import Scale
 
-__all__ = ("Generations",)
+__all__ = ("Delta", "Generations")
+
+
+class Delta:
+    """
+    What has changed in a table between two cuts; nothing in it changes any more.
+
+    Attributes:
+        dropped: namespaces of which nothing is left but what is in `rows`.
+        gone: keys by namespace that were removed.
+        rows: what was put, values by key, by namespace; a row that is gone too was put again after that.
+    """
+
+    __slots__ = ("dropped", "gone", "rows")
+
+    def __init__(
+        self,
+        rows: Mapping[Any, Rows],
+        gone: Mapping[Any, set[Any]] | None = None,
+        dropped: Iterable[Any] = (),
+    ) -> None:
+        self.rows = rows
+        self.gone = {} if gone is None else gone
+        self.dropped = dropped if isinstance(dropped, set) else set(dropped)
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.gone or self.rows)
+
+    def __len__(self) -> int:
+        """How many rows, keys and namespaces it names."""
+        return sum(map(len, self.rows.values())) + sum(map(len, self.gone.values())) + len(self.dropped)
 
 
 class Generations:
@@ -202,10 +231,6 @@ class Generations:
         else:
             self._remote.put(entries)
         self.has_older = True
-
-    def old_rows(self) -> Iterator[Entry]:
-        """(namespace, key, value) of every row that is old; nothing may change meanwhile."""
-        return self._old.entries()
 
     def clear_young(self) -> None:
         """Have nothing that is not old, and look for no more."""

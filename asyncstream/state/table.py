@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from asyncstream.state.capture import IMMUTABLE, detached
-from asyncstream.state.delta import Delta, SavedRows
-from asyncstream.state.generations import Generations
+from asyncstream.state.generations import Delta, Generations
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     AWAY,
@@ -34,7 +33,13 @@ from asyncstream.state.rows import (
     same,
 )
 
-__all__ = ("Table",)
+__all__ = ("Saved", "Table")
+
+Saved: TypeAlias = tuple[set[Any], dict[Any, set[Any]], Iterator[tuple[Any, Iterator[tuple[Any, Any]]]]]
+"""
+Namespaces dropped, keys gone by namespace, and the rows of each namespace that were put, as keys with values:
+made one by one, for there may be more than should be in memory twice.
+"""
 
 
 class Table(Generations):
@@ -294,24 +299,27 @@ class Table(Generations):
                 yield namespace
 
     def items(self) -> Iterator[tuple[Any, Any, Any]]:
-        """(namespace, key, value) of every row; to be read only."""
+        """(namespace, key, value) of every row, namespaces in order; nothing may change meanwhile."""
+        if self.has_older and self._frozen is None and not self._count_young():
+            yield from self._old.entries()
+            return
         for namespace in self.namespaces():
             for key, value in self.whole(namespace).items():
                 yield namespace, key, value
 
     # ------------------------------------------------------------------ from one table to another
 
-    def saved(self, delta: Delta) -> Delta:
-        """A delta of this table with namespaces, keys and values as they are saved."""
-        save_key = self.save_key
-        return Delta(
-            {
-                plain_namespace(namespace): SavedRows(rows, save_key, self.save)
+    def saved(self, delta: Delta) -> Saved:
+        """What a delta of this table says, with namespaces, keys and values as they are saved."""
+        save, save_key = self.save, self.save_key
+        return (
+            set(map(plain_namespace, delta.dropped)),
+            {plain_namespace(namespace): set(map(save_key, keys)) for namespace, keys in delta.gone.items()},
+            (
+                (plain_namespace(namespace), ((save_key(key), save(value)) for key, value in rows.items()))
                 for namespace, rows in delta.rows.items()
                 if rows
-            },
-            {plain_namespace(namespace): set(map(save_key, keys)) for namespace, keys in delta.gone.items()},
-            map(plain_namespace, delta.dropped),
+            ),
         )
 
     def apply(self, delta: Delta) -> None:

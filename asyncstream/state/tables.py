@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.capture import detached
-from asyncstream.state.delta import Delta
+from asyncstream.state.generations import Delta
 from asyncstream.state.rows import OldRows, plain_namespace
 from asyncstream.state.table import Table
 from asyncstream.state.weights import Scale
@@ -82,15 +82,11 @@ class Kept:
 
     Attributes:
         tables: by name; they hold keys and values as those were saved.
-        cells: by name.
-        compound: names of tables with compound keys.
-        rules: of the cells.
+        about: the cells, and what else a snapshot says besides its tables.
     """
 
     tables: Mapping[str, Table]
-    cells: Mapping[str, Any]
-    compound: Sequence[str]
-    rules: Mapping[str, Rule]
+    about: Mapping[str, Any]
 
     def snapshot(self) -> Snapshot:
         """The same as plain data; shares it."""
@@ -101,12 +97,7 @@ class Kept:
             ]
             for name, table in self.tables.items()
         }
-        return {
-            "tables": tables,
-            "cells": dict(self.cells),
-            "compound": list(self.compound),
-            "rules": dict(self.rules),
-        }
+        return {"tables": tables, **self.about}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +321,12 @@ class Tables:
 
         Tables that are not declared yet are kept until they are: user code may ask for its state later.
         """
-        compound = snapshot["compound"]
+        about = dict(snapshot)
         tables = {
-            name: _young_table(name, rows, compound=name in compound)
-            for name, rows in snapshot["tables"].items()
+            name: _young_table(name, rows, compound=name in about["compound"])
+            for name, rows in about.pop("tables").items()
         }
-        for _ in self.take_over(Kept(tables, detached(snapshot["cells"]), compound, snapshot["rules"])):
+        for _ in self.take_over(Kept(tables, detached(about))):
             pass
 
     def take_over(self, kept: Kept) -> Iterator[None]:
@@ -348,7 +339,7 @@ class Tables:
         for name, table in kept.tables.items():
             if name not in self._tables:
                 self._unclaimed[name] = table
-        self.give_cells(kept.cells)
+        self.give_cells(kept.about["cells"])
         for listener in self._listeners:
             listener()
         yield from self._tell_restored()

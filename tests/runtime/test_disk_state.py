@@ -182,7 +182,7 @@ def test_windows_give_what_they_give_in_memory(tmp_path: Path, kind: str) -> Non
             await give(job, part)
             if state is not None:
                 tables = job._run.wiring.operators["windows"].tables
-                assert max(sum(1 for _ in table.old_rows()) for table in tables) > 300
+                assert max(sum(1 for _ in table._old.entries()) for table in tables) > 300
             if last:
                 await job.drain()
 

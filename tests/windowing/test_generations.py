@@ -127,7 +127,7 @@ class Durable:
             tables[name] = copied = Table(name, compound=table.compound)
             for namespace in table.namespaces():
                 copied.load_rows(namespace, detached(table.whole(namespace)).items())
-        return Kept(tables, detached(self.about["cells"]), self.about["compound"], self.about["rules"])
+        return Kept(tables, detached(self.about))
 
 
 class Run(Harness):

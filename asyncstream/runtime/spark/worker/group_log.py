@@ -276,18 +276,14 @@ def _whole(table: Table) -> dict[Any, Rows]:
     if not table.is_remote:
         return {space: table.whole(space) for space in table.namespaces()}
     rows: dict[Any, Rows] = {}
-    for space, key, value in table.old_rows():  # one walk: each timer may have a namespace of its own
+    for space, key, value in table.items():  # one walk: each timer may have a namespace of its own
         rows.setdefault(space, {})[key] = value
     return rows
 
 
 def _saved(table: Table, delta: Delta) -> tuple[Any, Any, Any]:
-    saved = table.saved(delta)
-    return (
-        saved.dropped,
-        saved.gone,
-        {namespace: dict(rows.items()) for namespace, rows in saved.rows.items()},
-    )
+    dropped, gone, rows = table.saved(delta)
+    return dropped, gone, {namespace: dict(some) for namespace, some in rows}
 
 
 def kept_tables(entries: Iterable[Entry], abouts: Mapping[str, Mapping[str, Any]]) -> dict[str, Kept]:
@@ -305,10 +301,7 @@ def kept_tables(entries: Iterable[Entry], abouts: Mapping[str, Mapping[str, Any]
                 if name not in of_step:
                     of_step[name] = Table(name, compound=name in abouts[step]["compound"])
                 of_step[name].apply(Delta(rows, gone, dropped))
-    return {
-        step: Kept(of_step, abouts[step]["cells"], abouts[step]["compound"], abouts[step]["rules"])
-        for step, of_step in tables.items()
-    }
+    return {step: Kept(of_step, abouts[step]) for step, of_step in tables.items()}
 
 
 def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
