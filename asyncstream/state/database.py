@@ -9,7 +9,7 @@ no write-ahead log either, and nothing is brought to the disk by force.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -132,14 +132,15 @@ class Database(Stored):
         batch.delete_range(begin, end)
         self._database.write(batch, self._write_options)
 
-    def scan(self, begin: bytes, end: bytes) -> Any:
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = self._options()
         options.set_iterate_upper_bound(end)
-        iterator = self._database.iter(options)
-        iterator.seek(begin)
-        if not iterator.valid():
-            iterator.status()  # raises if that is no end, but an error
-        return iterator
+        found = self._database.iter(options)
+        found.seek(begin)
+        while found.valid():
+            yield found.key(), found.value()
+            found.next()
+        found.status()  # raises if this is no end, but an error
 
     def close(self) -> None:
         """Give the directory up, and empty it."""

@@ -246,7 +246,7 @@ class DiskRows:
                 return True
         prefix = self._prefix_of(namespace)
         try:
-            return bool(self._stored.scan(prefix, behind(prefix)).valid())
+            return any(True for _ in self._stored.scan(prefix, behind(prefix)))
         except Exception as error:
             self._stored.fail(error)
 
@@ -292,8 +292,8 @@ class DiskRows:
         if not self._low_is_exact and self._low < _AFTER_ALL:
             begin = self._prefix + INTS + INT.pack(self._low + ZERO)
             try:
-                scan = self._stored.scan(begin, self._prefix + PAIRS)
-                self._low = int_in(scan.key()) if scan.valid() else _AFTER_ALL
+                found = next(self._stored.scan(begin, self._prefix + PAIRS), None)
+                self._low = _AFTER_ALL if found is None else int_in(found[0])
             except Exception as error:
                 self._stored.fail(error)
             self._low_is_exact = True
@@ -418,13 +418,10 @@ class DiskRows:
         """Names and rows from `begin` up to, and without, `end`, as they are now."""
         try:
             self._stored.check()
-            scan = self._stored.scan(begin, end)
-            while scan.valid():
-                name, held = scan.key(), self._loads(scan.value())
+            for name, data in self._stored.scan(begin, end):
+                held = self._loads(data)
                 for row in held if type(held) is list else (held,):
                     yield name, row
-                scan.next()
-            scan.status()
         except Exception as error:
             self._stored.fail(error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
 from asyncstream.errors import StateError, describe_error
@@ -81,10 +81,10 @@ class Stored(ABC):
         """Have nothing from `begin` up to, and without, `end`."""
 
     @abstractmethod
-    def scan(self, begin: bytes, end: bytes) -> Any:
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """
-        An iterator at the first name from `begin` on; it ends before `end`. While it is `valid()` it has a
-        `key()` and a `value()`, and `next()` moves it on; `status()` raises if it ended by an error.
+        Names, and what is under them, from `begin` up to, and without, `end`, in their order; of what changes
+        meanwhile, as it is now or then.
         """
 
     @abstractmethod

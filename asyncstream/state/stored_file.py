@@ -13,8 +13,9 @@ background, and a file that is open for a tenth of a second at a time leaves it 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any, Final
 
 from asyncstream.state.stored import Stored
@@ -28,7 +29,7 @@ CACHE_KIB: Final = 8 * 1024
 """Memory for pages of the file."""
 
 _PAGES: Final = (1, 20, 400)
-"""Entries that a scan reads in one go: often the first is all that is wanted."""
+"""Entries that a scan reads in one go, first and then: often the first is all that is wanted."""
 
 
 class StoredFile(Stored):
@@ -93,14 +94,16 @@ class StoredFile(Stored):
     def delete_range(self, begin: bytes, end: bytes) -> None:
         self._run("delete from entries where name >= ? and name < ?", (begin, end))
 
-    def scan(self, begin: bytes, end: bytes) -> _Scan:
-        return _Scan(self._page, begin, end)
-
-    def _page(self, begin: bytes, end: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        return self._run(
-            "select name, data from entries where name >= ? and name < ? order by name limit ?",
-            (begin, end, count),
-        ).fetchall()
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for count in chain(_PAGES, repeat(_PAGES[-1])):
+            page = self._run(
+                "select name, data from entries where name >= ? and name < ? order by name limit ?",
+                (begin, end, count),
+            ).fetchall()
+            yield from page
+            if len(page) < count:
+                return
+            begin = page[-1][0] + b"\0"
 
     def about(self) -> bytes | None:
         """What was given when the file was last handed on; None: it is new."""
@@ -120,39 +123,3 @@ class StoredFile(Stored):
         self._end()
         with suppress(sqlite3.Error):
             self._connection.close()
-
-
-class _Scan:
-    """Goes along the entries of a file, a page of them at a time: they may change meanwhile."""
-
-    def __init__(
-        self, page: Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]], begin: bytes, end: bytes
-    ) -> None:
-        self._page, self._end = page, end
-        self._pages = 0
-        self._entries: list[tuple[bytes, bytes]] = []
-        self._at = 0
-        self._read(begin)
-
-    def _read(self, begin: bytes) -> None:
-        count = _PAGES[min(self._pages, len(_PAGES) - 1)]
-        self._entries, self._at = self._page(begin, self._end, count), 0
-        self._pages += 1
-        self._is_last = len(self._entries) < count
-
-    def valid(self) -> bool:
-        return self._at < len(self._entries)
-
-    def key(self) -> bytes:
-        return self._entries[self._at][0]
-
-    def value(self) -> bytes:
-        return self._entries[self._at][1]
-
-    def next(self) -> None:
-        self._at += 1
-        if self._at == len(self._entries) and not self._is_last:
-            self._read(self._entries[-1][0] + b"\0")
-
-    def status(self) -> None:
-        """An error is raised where it happens."""

@@ -135,7 +135,7 @@ def test_state_may_be_kept_in_a_place_of_ones_own(tmp_path: Path) -> None:
     async def main() -> None:
         async with adding(out).start(state=state) as job:
             await give(job, elements())
-            assert state.opened[0].scan(b"", b"\xff").valid()
+            assert list(state.opened[0].scan(b"", b"\xff"))
             await job.drain()
 
     asyncio.run(main())
