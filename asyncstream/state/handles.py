@@ -63,6 +63,7 @@ class State:
         self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: StateDescriptor
     ) -> None:
         self.name = descriptor.name
+        self._descriptor = descriptor
         self._cursor = cursor
         self._cells = cells
         self._ages = ages
@@ -141,17 +142,12 @@ class ValueState(State, Generic[T]):
     """Handle of a `ValueDescriptor`."""
 
     kind = "value"
-
-    def __init__(
-        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: ValueDescriptor[T]
-    ) -> None:
-        super().__init__(cursor, cells, ages, descriptor)
-        self._default = descriptor.default
+    _descriptor: ValueDescriptor[T]
 
     def get(self) -> T | None:
         """The value, or the descriptor's default."""
         found = self._read()
-        return self._default if found is MISSING else found
+        return self._descriptor.default if found is MISSING else found
 
     def set(self, value: T) -> None:
         """Replace the value; setting None is the same as `clear`."""
@@ -269,16 +265,7 @@ class ReducingState(State, Generic[T]):
     """Handle of a `ReducingDescriptor`."""
 
     kind = "reducing"
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        cells: Table,
-        ages: Ages[Any] | None,
-        descriptor: ReducingDescriptor[T],
-    ) -> None:
-        super().__init__(cursor, cells, ages, descriptor)
-        self._reduce = descriptor.reduce
+    _descriptor: ReducingDescriptor[T]
 
     def get(self) -> T | None:
         """All added values folded into one, or None."""
@@ -288,38 +275,30 @@ class ReducingState(State, Generic[T]):
     def add(self, value: T) -> T:
         """Fold one value in; returns the outcome."""
         found = self._read()
-        outcome = value if found is MISSING else self._reduce(found, value)
+        outcome = value if found is MISSING else self._descriptor.reduce(found, value)
         self._write(outcome)
         return outcome
 
     def _merged(self, present: Any, other: Any) -> Any:
-        return self._reduce(present, other)
+        return self._descriptor.reduce(present, other)
 
 
 class AggregatingState(State, Generic[In, Out]):
     """Handle of an `AggregatingDescriptor`."""
 
     kind = "aggregating"
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        cells: Table,
-        ages: Ages[Any] | None,
-        descriptor: AggregatingDescriptor[In, Out],
-    ) -> None:
-        super().__init__(cursor, cells, ages, descriptor)
-        self._aggregation = descriptor.aggregation
+    _descriptor: AggregatingDescriptor[In, Out]
 
     def get(self) -> Out | None:
         """The result over all added values, or None if there was none."""
         found = self._read()
-        return None if found is MISSING else self._aggregation.result(found)
+        return None if found is MISSING else self._descriptor.aggregation.result(found)
 
     def add(self, value: In) -> None:
         """Take one value in."""
         found = self._read()
-        self._write(self._aggregation.add(self._aggregation.create() if found is MISSING else found, value))
+        aggregation = self._descriptor.aggregation
+        self._write(aggregation.add(aggregation.create() if found is MISSING else found, value))
 
     def _merged(self, present: Any, other: Any) -> Any:
-        return self._aggregation.merge(present, other)
+        return self._descriptor.aggregation.merge(present, other)

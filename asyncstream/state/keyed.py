@@ -76,7 +76,7 @@ class KeyedState(Cursor):
         self._ages: list[Ages[Any]] = []
         self._lives: dict[str, int | None] = {}  # in milliseconds, by name
         self._kinds: dict[str, str] = {}
-        self._tables.declare_cell(prefix, Cell(self._used_kinds, self._restore_kinds, rule="merge"))
+        self._tables.declare_cell(prefix, Cell(self._kinds.copy, self._restore_kinds, rule="merge"))
         self._tables.on_restored(self._rebuilding)
 
     @overload
@@ -165,9 +165,6 @@ class KeyedState(Cursor):
             for namespace, key, expires_ms in list(self._tables[expires].items()):
                 self._tables[written].put(namespace, key, expires_ms - ttl_ms)
         self._tables.forget(expires)
-
-    def _used_kinds(self) -> dict[str, str]:
-        return dict(self._kinds)
 
     def _restore_kinds(self, kinds: Mapping[str, str]) -> None:
         for name, kind in kinds.items():
