@@ -27,6 +27,7 @@ FLOORS = (
         "clock",
         "codec",
         "filelock",
+        "folders",
         "former_names",
         "sqlite_files",
         "validation",

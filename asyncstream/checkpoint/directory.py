@@ -26,6 +26,7 @@ from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.folders import sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.validation import refuse
 
@@ -79,7 +80,7 @@ class DirectoryStore:
             lease = following(current, holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
-            self._sync()
+            sync_folder(self._path)
             for old in self._numbers(_LEASE, ""):
                 # the one before stays, so that a listing of the directory meanwhile shows one of the two
                 if old < number:
@@ -190,20 +191,10 @@ class DirectoryStore:
     def _sync_name(self, file: Path) -> None:
         """Bring the name of a file to the disk; one that may not be there is taken away again."""
         try:
-            self._sync()
+            sync_folder(self._path)
         except BaseException:
             file.unlink(missing_ok=True)
             raise
-
-    def _sync(self) -> None:
-        """Bring the directory itself to the disk, or a name may be undone by a power cut."""
-        if os.name == "nt":  # where a directory cannot be opened
-            return
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     async def numbers(self) -> list[int]:
         return await aside(lambda: self._numbers("", _ENDING))

@@ -5,12 +5,12 @@ Where the journal of finished calls lies: files that grow at their end, and are 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from asyncstream.aside import aside
+from asyncstream.folders import sync_folder
 
 __all__ = ("FolderFiles", "JournalFiles")
 
@@ -106,15 +106,15 @@ class FolderFiles:
         def work() -> None:
             try:
                 for path in closed:
-                    with suppress(FileNotFoundError):  # what it held is in a checkpoint
-                        _on(path, os.fsync, os.O_WRONLY)
-                for file in files:
-                    os.fsync(file)
-                if names and os.name != "nt":  # where a directory cannot be opened
-                    _on(self._folder, os.fsync, os.O_RDONLY)
+                    with suppress(FileNotFoundError), path.open("rb+") as file:  # else a checkpoint has it
+                        os.fsync(file.fileno())
+                for number in files:
+                    os.fsync(number)
+                if names:
+                    sync_folder(self._folder)
             finally:
-                for file in files:
-                    os.close(file)
+                for number in files:
+                    os.close(number)
 
         await aside(work)
 
@@ -130,11 +130,3 @@ class FolderFiles:
             _, file = self._open.popitem()
             with suppress(OSError):
                 os.close(file)
-
-
-def _on(path: Path, work: Callable[[int], None], flags: int) -> None:
-    opened = os.open(path, flags)
-    try:
-        work(opened)
-    finally:
-        os.close(opened)

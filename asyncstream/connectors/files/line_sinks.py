@@ -35,6 +35,7 @@ from asyncstream.connectors.rows import Default, JsonWriter, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
+from asyncstream.folders import sync_folder
 from asyncstream.validation import choice, refuse
 
 __all__ = ("TOGETHER", "JsonLinesSink", "LineSink")
@@ -326,12 +327,8 @@ class LineSink(TransactionalSink[T]):
 
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
-        if self._is_new and os.name != "nt":  # its name is safe only once its directory is
-            folder = os.open(os.path.dirname(os.path.abspath(self._path)), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        if self._is_new:
+            sync_folder(os.path.dirname(os.path.abspath(self._path)))
             self._is_new = False
 
     async def commit(self, epoch: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import MissingExtra
+from asyncstream.folders import sync_folder
 
 __all__ = ("Storage", "is_remote", "size_of", "storage_of")
 
@@ -132,12 +133,7 @@ class _Disk(Storage):
         os.makedirs(path, exist_ok=True)
 
     def settle(self, folder: str) -> None:
-        if os.name != "nt":
-            directory = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+        sync_folder(folder)
 
     def join(self, folder: str, name: str) -> str:
         return os.path.join(folder, name)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from asyncstream.errors import SinkError, describe_error
+from asyncstream.folders import sync_folder
 from asyncstream.runtime.spark.json_lines.columns import lines_of
 
 if TYPE_CHECKING:
@@ -106,12 +107,7 @@ class BatchFolder:
                 os.replace(whole, final)
             else:
                 final.unlink(missing_ok=True)
-            if os.name != "nt":  # a name is safe only once its directory is
-                folder = os.open(self._folder, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+            sync_folder(self._folder)
             self._clean(query, number)
         except OSError as error:
             raise SinkError(f"cannot write {final}: {describe_error(error)}") from error
