@@ -93,6 +93,7 @@ class DiskRows:
         self._numbers: dict[Any, int] = {}
 
     def __len__(self) -> int:
+        """How many rows there are."""
         return self._count
 
     def kept(self) -> tuple[Any, ...]:
@@ -134,6 +135,7 @@ class DiskRows:
         return MISSING if row is None else row[2]
 
     def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
+        """For each of these keys the value, to be changed and put again, or `MISSING`."""
         prefix, pack = self._prefix_of(namespace), HASH.pack
         try:
             rows = map(row_of, self._read_all([prefix + pack(hash(key)) for key in keys]), keys)
@@ -199,11 +201,13 @@ class DiskRows:
         return changed
 
     def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
+        """Put rows that were cut, in slices; what was put before may be let go."""
         while some := list(islice(entries, AWAY)):
             self.put(some)
             yield
 
     def waiting(self) -> int:
+        """About how many of the rows are still in memory, to be brought away when others are merged."""
         return 0
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
@@ -222,6 +226,7 @@ class DiskRows:
         self.update(namespace, rows.items())
 
     def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
+        """Of these namespaces with keys, all different, how many have no row."""
         prefix_of, pack = self._prefix_of, HASH.pack
         rest = iter(entries)
         count = 0
@@ -245,10 +250,7 @@ class DiskRows:
             if number == self._low and self._low_is_exact:
                 return True
         prefix = self._prefix_of(namespace)
-        try:
-            return any(True for _ in self._stored.scan(prefix, behind(prefix)))
-        except Exception as error:
-            self._stored.fail(error)
+        return next(self._rows(prefix, behind(prefix)), None) is not None
 
     def of(self, namespace: Hashable) -> Rows:
         if not self._count:
@@ -291,12 +293,8 @@ class DiskRows:
         """The earliest namespace that is an int and has rows, or None."""
         if not self._low_is_exact and self._low < _AFTER_ALL:
             begin = self._prefix + INTS + INT.pack(self._low + ZERO)
-            try:
-                found = next(self._stored.scan(begin, self._prefix + PAIRS), None)
-                self._low = _AFTER_ALL if found is None else int_in(found[0])
-            except Exception as error:
-                self._stored.fail(error)
-            self._low_is_exact = True
+            found = next(self._rows(begin, self._prefix + PAIRS), None)
+            self._low, self._low_is_exact = _AFTER_ALL if found is None else int_in(found[0]), True
         numbered = [number for number in self._names if type(number) is int and number in self]
         return min(numbered if self._low == _AFTER_ALL else [self._low, *numbered], default=None)
 
@@ -333,6 +331,7 @@ class DiskRows:
         return {namespace: {row[0]: row[2] for row in rows} for namespace, rows in found.items()}
 
     def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of a namespace, in order; they need not be in memory all at once."""
         prefix = self._prefix_of(namespace)
         gathered = _Gathered(self._stored)
         for _, row in self._rows(prefix, behind(prefix)):
@@ -341,6 +340,7 @@ class DiskRows:
             yield key, value
 
     def unordered(self) -> Iterator[Entry]:
+        """All rows, in no order; they need not be in memory all at once."""
         for name, row in self._rows(self._prefix, behind(self._prefix)):
             yield self._namespace_of(name[: -HASH.size], row), row[0], row[2]
 
@@ -357,6 +357,7 @@ class DiskRows:
         yield from gathered.in_order()
 
     def check(self) -> None:
+        """Raise if what was put may be gone."""
         self._stored.check()
 
     def clear(self) -> None:

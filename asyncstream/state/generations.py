@@ -27,10 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
+from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import (
     MISSING,
     NO_ROWS,
@@ -38,7 +39,6 @@ from asyncstream.state.rows import (
     Entry,
     MemoryRows,
     OldRows,
-    RemoteRows,
     Rows,
     about,
 )
@@ -126,9 +126,9 @@ class Generations:
         """Have the oldest generation there; as long as there is none."""
         self._old: OldRows = old
         self.is_remote = old.is_remote
-        self._remote: RemoteRows | None = cast(RemoteRows, old) if old.is_remote else None
+        self._remote = old if isinstance(old, DiskRows) else None
 
-    def bring_old_to(self, old: RemoteRows) -> None:
+    def bring_old_to(self, old: DiskRows) -> None:
         """Have the oldest generation, which is all that there is, there and no longer in memory."""
         rest = self._old.entries()
         while some := list(islice(rest, SLICE)):
@@ -224,12 +224,9 @@ class Generations:
         self.has_older = True
 
     def load_entries(self, entries: Sequence[Entry]) -> None:
-        """As `load_rows`, of any namespaces, all of them together if the oldest generation is elsewhere."""
-        if self._remote is None:
-            for namespace, key, value in entries:
-                self._old.update(namespace, ((key, value),))
-        else:
-            self._remote.put(entries)
+        """As `load_rows`, of any namespaces, all together, where the oldest generation is elsewhere."""
+        assert self._remote is not None
+        self._remote.put(entries)
         self.has_older = True
 
     def clear_young(self) -> None:

@@ -4,7 +4,7 @@ The oldest generation of a table: what any keeper of it does, and the one in mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from itertools import chain, islice
 from sys import getsizeof
 from typing import Any, Final, Protocol, TypeAlias
@@ -19,7 +19,6 @@ __all__ = (
     "Entry",
     "MemoryRows",
     "OldRows",
-    "RemoteRows",
     "Rows",
     "about",
     "plain_namespace",
@@ -77,7 +76,7 @@ class OldRows(Protocol):
 
     Attributes:
         is_remote: a lookup takes far longer than one in a dict, and there may be more rows than memory: it is
-            a `RemoteRows`.
+            a `DiskRows`, of which many rows are better asked for together.
     """
 
     is_remote: bool
@@ -111,51 +110,6 @@ class OldRows(Protocol):
 
     def clear(self) -> None:
         """Have nothing."""
-
-
-class RemoteRows(OldRows, Protocol):
-    """The oldest generation of a table elsewhere: of which many rows are better asked for together."""
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-
-    def put(self, entries: Sequence[Entry]) -> None:
-        """Put rows of any namespaces."""
-
-    def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
-        """Put rows that were cut, in slices; what was put before may be let go."""
-
-    def waiting(self) -> int:
-        """About how many of the rows are still in memory, to be brought away when others are merged."""
-
-    def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
-        """For each of these keys the value, to be changed and put again, or `MISSING`."""
-
-    def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
-        """Keys and values of a namespace, in order; they need not be in memory all at once."""
-
-    def unordered(self) -> Iterator[Entry]:
-        """All rows, in no order; they need not be in memory all at once."""
-
-    def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
-        """Of these namespaces with keys, all different, how many have no row."""
-
-    def first(self) -> int | None:
-        """The earliest namespace that is an int and has rows, or None."""
-
-    def take_first(self, until: float, limit: int) -> dict[int, Rows]:
-        """
-        The rows of the earliest namespaces that are ints, up to and including `until`; they leave.
-
-        Args:
-            limit: with so many rows, it is enough.
-        """
-
-    def moving(self, other: Any, altered: Callable[[Entry], Entry]) -> Iterator[None]:
-        """Take all rows of another of the same kind, altered, in slices; they keep their places."""
-
-    def check(self) -> None:
-        """Raise if what was put may be gone."""
 
 
 class MemoryRows:

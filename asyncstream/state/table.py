@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from asyncstream.state.capture import IMMUTABLE, detached
+from asyncstream.state.disk import DiskRows
 from asyncstream.state.generations import Delta, Generations
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
@@ -27,7 +28,6 @@ from asyncstream.state.rows import (
     Entry,
     MemoryRows,
     OldRows,
-    RemoteRows,
     Rows,
     plain_namespace,
     same,
@@ -213,7 +213,7 @@ class Table(Generations):
             return self.whole(namespace).items()
         return self._each_away(self._remote, namespace)
 
-    def _each_away(self, remote: RemoteRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
+    def _each_away(self, remote: DiskRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         above = dict(self._above(NO_ROWS, namespace))
         for key, value in remote.each(namespace):
             yield key, above.pop(key, value)
