@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 __all__ = (
     "AsyncStreamError",
@@ -37,6 +37,9 @@ __all__ = (
     "describe_error",
     "safe_repr",
 )
+
+_LONGEST: Final = 10_000
+"""Characters of an error's text that are told: more than what Java or pydantic say of one fault."""
 
 
 class AsyncStreamError(Exception):
@@ -225,17 +228,17 @@ def _field_names(element: object) -> Sequence[object]:
         return []
 
 
-def describe_error(error: BaseException, limit: int = 10_000) -> str:
+def describe_error(error: BaseException) -> str:
     """
-    The type and text of any exception, also of one whose `__str__` raises; of a text of more characters than
-    `limit` the beginning, and how many follow.
+    The type and text of any exception, also of one whose `__str__` raises; of a text of more than 10,000
+    characters the beginning, and how many follow.
     """
     try:
         text = str(error)
     except Exception:
         text = "<its message could not be read>"
-    if len(text) > limit:
-        text = f"{text[:limit]}… and {len(text) - limit} characters more"
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… and {len(text) - _LONGEST} characters more"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 

@@ -19,9 +19,9 @@ _PATIENCE = 5.0
 """Seconds that a call may still take when who asked for it was cancelled."""
 
 
-async def carried_through(call: Coroutine[Any, Any, T], seconds: float = _PATIENCE) -> T:
+async def carried_through(call: Coroutine[Any, Any, T]) -> T:
     """
-    Do `call`. If the caller is cancelled, it may still come to its end, for so many seconds; then it is
+    Do `call`. If the caller is cancelled, it may still come to its end, for some seconds; then it is
     cancelled, too.
 
     Raises:
@@ -32,16 +32,16 @@ async def carried_through(call: Coroutine[Any, Any, T], seconds: float = _PATIEN
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            await _ended(task, seconds)
+            await _ended(task)
         if not task.cancelled():
             task.exception()  # of a caller that is gone
         raise
 
 
-async def _ended(task: asyncio.Task[Any], seconds: float) -> None:
+async def _ended(task: asyncio.Task[Any]) -> None:
     """Returns when the task has ended, by itself or not, however often the caller is cancelled meanwhile."""
     loop = asyncio.get_running_loop()
-    timer = loop.call_later(seconds, task.cancel)
+    timer = loop.call_later(_PATIENCE, task.cancel)
     try:
         while not task.done():
             try:

@@ -137,7 +137,7 @@ class _Reader:
         if kind in (None, types.NoneType):
             return _one_of((None,), None)
         if kind in (list, tuple, dict) or origin in (list, tuple, dict, Sequence, Mapping, set, frozenset):
-            return self._of_many(kind, origin or kind, args, where)
+            return self._of_many(origin or kind, args, where)
         if kind in _SCALARS:
             return _scalar(kind, self._is_text, self._has_bools)
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -165,7 +165,7 @@ class _Reader:
 
         return read
 
-    def _of_many(self, kind: Any, origin: Any, args: tuple[Any, ...], where: str) -> Read:
+    def _of_many(self, origin: Any, args: tuple[Any, ...], where: str) -> Read:
         if origin in (dict, Mapping):
             convert = self._of_type(args[1], where) if args else None
             return lambda value: _mapped(convert, value)

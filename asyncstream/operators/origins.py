@@ -24,7 +24,7 @@ from typing import Any, SupportsIndex, TypeAlias, overload
 
 from asyncstream.elements import Timestamps
 
-__all__ = ("Origin", "Placed", "carried", "compressed", "digest", "entering", "origin_of", "placed", "spread")
+__all__ = ("Origin", "Placed", "carried", "compressed", "digest", "entering", "placed", "spread")
 
 Origin: TypeAlias = tuple[Any, ...]
 """Texts and numbers that tell an element from all others."""
@@ -57,11 +57,6 @@ class Placed(list[int | None]):
 def placed(timestamps: Timestamps, origins: Sequence[Origin | None]) -> Placed:
     """The timestamps of a batch, None if it has none, with an origin for each of its elements."""
     return Placed([None] * len(origins) if timestamps is None else timestamps, origins)
-
-
-def origin_of(timestamps: Timestamps, place: int) -> Origin | None:
-    """That of one element of a batch."""
-    return timestamps.origins[place] if isinstance(timestamps, Placed) else None
 
 
 def carried(timestamps: list[int | None], of: Timestamps, start: int) -> list[int | None]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
+from asyncstream.state import ReducingDescriptor, ReducingState, StateDescriptor, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
 from asyncstream.windowing.windows import Window
 
@@ -35,8 +35,6 @@ __all__ = (
     "TriggerResult",
     "must_be_asked",
 )
-
-S = TypeVar("S", bound=State)
 
 
 class TriggerResult(Enum):

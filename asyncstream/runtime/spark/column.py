@@ -68,7 +68,7 @@ def enrich_column(
     from pyspark.sql.functions import arrow_udf
 
     returns = data_type("returns", returns)
-    graph, settings = async_step(fn, False, name, options, [])
+    graph, settings = async_step(fn, False, name, options)
     for option, choice in (("on_error", settings.on_error), ("on_timeout", settings.on_timeout)):
         if choice in ("skip", "route"):
             raise PipelineError(f"{option}={choice!r}: every row of a column needs a value; use enrich")

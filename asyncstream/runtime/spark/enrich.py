@@ -120,7 +120,7 @@ def _plan(
     options: AsyncWaitOptions,
     tags: list[str],
 ) -> SparkPlan:
-    graph, _ = async_step(fn, flat, name, options, tags)
+    graph, _ = async_step(fn, flat, name, options)
     outputs = {"results": struct_type("schema", schema)}
     for tag in tags:
         graph.add(SinkStep(tag, ListSink([]), (Input(Output(name, tag)),)))
@@ -130,9 +130,9 @@ def _plan(
 
 
 def async_step(
-    fn: Function, flat: bool, name: str, options: AsyncWaitOptions, tags: list[str]
+    fn: Function, flat: bool, name: str, options: AsyncWaitOptions
 ) -> tuple[Graph, AsyncWaitSettings]:
-    """A graph of one async step between the source "rows" and the sink "results"; `tags` must be read."""
+    """A graph of one async step between the source "rows" and the sink "results"."""
     known = AsyncWaitOptions.__annotations__
     for option in options:
         if option not in known:
