@@ -262,9 +262,11 @@ class WindowOperator(TimedOperator, WindowStep):
                 window = place = assigned
             cleanup_ms = self._cleanup_ms(window)
             if self._event_time and cleanup_ms <= watermark:
-                if self._assigner.merging:
+                if not self._assigner.merging:
+                    continue
+                if not self._has_contents(place, key):  # else it is due, or a run before kept it for longer
                     self._retire(key, window)
-                continue
+                    continue
             placed = True
             held = contents.get(place, key)
             is_new = held is MISSING

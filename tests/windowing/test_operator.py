@@ -496,6 +496,32 @@ def test_windows_that_live_on_are_cleared_when_lateness_has_become_another(
     assert rows(run, "window/") == []
 
 
+@pytest.mark.parametrize("has_fired", [False, True])
+@pytest.mark.parametrize("at", [1, 3])  # within the session, and behind its end
+@pytest.mark.parametrize("assigner", [SessionWindows(ms(2)), DynamicSessionWindows(lambda value: ms(2))])
+def test_a_session_that_is_kept_for_longer_than_it_would_be_now_takes_late_elements_and_goes(
+    assigner: WindowAssigner, at: int, has_fired: bool
+) -> None:
+    def maker(lateness: int) -> Callable[[], Operator]:
+        plan = WindowPlan(assigner, None, None, lateness, Sum(itemgetter(1)))
+        return lambda: window_operator(itemgetter(0), plan)
+
+    run = Harness(maker(20), maker(0))
+    for timestamp in (0, 1):
+        run.element(("a", 1), timestamp)
+    if has_fired:
+        run.watermark(10)
+        assert values(run) == [2]
+    run.restart()
+    run.operator.restore_watermark(10)
+    run.element(("a", 1), at)
+    run.watermark(11)
+    assert values(run)[-1] == 3
+    assert run.operator.metrics()["windows_open"] == 0
+    run.watermark(22)  # for which the run before had set a timer
+    assert rows(run, "") == []
+
+
 def test_sessions_have_no_window_state() -> None:
     run = harness(WindowPlan(SessionWindows(ms(10)), process=Telling()))
     run.element(("a", 1), 5)
