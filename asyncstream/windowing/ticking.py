@@ -77,6 +77,8 @@ class TickingWindowOperator(PaneWindowOperator):
     def _on_timer(self, tick: int, key: Any, window: Span) -> None:
         if self._next.peek(window, key) != tick:
             return
+        if window[1] - 1 <= self._watermark and not self._ticks.event_time:
+            return  # it is due since a restore, and fires with the next watermark
         if tick < window[1] - 1:
             self._set(self._ticks.after(tick, window[1] - 1), key, window)
         held = self._panes.merged(window, key)

@@ -208,7 +208,7 @@ def test_fast_operators_give_what_the_general_one_gives(
 
 @settings(max_examples=120, deadline=None)
 @given(
-    scripts(clock=True),
+    scripts(clock=True, known=True),
     st.integers(1, 14),
     st.integers(0, 9),
     LATENESS,
