@@ -40,6 +40,7 @@ Rule = TypeVar("Rule")
 Out = TypeVar("Out")
 K = TypeVar("K")
 V = TypeVar("V")
+S = TypeVar("S", bound=State)
 
 BROADCAST: Final = "broadcast"
 """The cell in which broadcast state is kept."""
@@ -164,7 +165,7 @@ class BroadcastContext(KeyedContext):
             raise refuse("ttl of broadcast state", "none", descriptor.ttl, "remove entries instead")
         return BroadcastState(self._maps, descriptor.name)
 
-    def apply_to_keyed_state(self, descriptor: StateDescriptor, fn: Callable[[Any, Any], object]) -> None:
+    def apply_to_keyed_state(self, descriptor: StateDescriptor[S], fn: Callable[[Any, S], object]) -> None:
         """
         Call `fn(key, state)` for each key that has something in the state of this descriptor, in no order.
 
@@ -175,7 +176,7 @@ class BroadcastContext(KeyedContext):
             PipelineError: if no broadcast element is being processed.
         """
         self._maps.check_writable()
-        state: State = self._state.state(descriptor)
+        state = self._state.state(descriptor)
         try:
             for key in self._state.keys_of(descriptor):
                 self._state.key = key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Final, Generic, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
@@ -19,19 +19,9 @@ from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import (
-    AggregatingDescriptor,
-    AggregatingState,
     KeyedState,
-    ListDescriptor,
-    ListState,
-    MapDescriptor,
-    MapState,
-    ReducingDescriptor,
-    ReducingState,
     State,
     StateDescriptor,
-    ValueDescriptor,
-    ValueState,
 )
 from asyncstream.state.tables import is_snapshot
 from asyncstream.state.timer_queue import Timer
@@ -52,9 +42,8 @@ __all__ = (
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
 
+S = TypeVar("S", bound=State)
 T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -221,17 +210,7 @@ class KeyedContext:
         """
         self._out.aside(tag, value, self.timestamp)
 
-    @overload
-    def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
-    @overload
-    def state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
-    @overload
-    def state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
-    @overload
-    def state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
-    @overload
-    def state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
-    def state(self, descriptor: StateDescriptor) -> State:
+    def state(self, descriptor: StateDescriptor[S]) -> S:
         """The handle for a piece of state; it always works on the current key. Fetch it once, in `open`."""
         return self._state.state(descriptor)
 

@@ -100,5 +100,5 @@ def process_schema(function: KeyedFunction) -> Schema:
     )
 
 
-def _descriptors_of(holder: object) -> list[StateDescriptor]:
+def _descriptors_of(holder: object) -> list[StateDescriptor[Any]]:
     return [part for part in getattr(holder, "__dict__", {}).values() if isinstance(part, StateDescriptor)]

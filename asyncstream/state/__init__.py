@@ -16,7 +16,6 @@ from asyncstream.state.descriptors import (
     MapDescriptor,
     ReducingDescriptor,
     StateDescriptor,
-    TimeToLive,
     ValueDescriptor,
 )
 from asyncstream.state.disk import DiskRows
@@ -45,6 +44,7 @@ from asyncstream.state.tables import (
     is_snapshot,
     unite_snapshots,
 )
+from asyncstream.state.ttl import TimeToLive
 from asyncstream.state.weights import Scale
 
 __all__ = (

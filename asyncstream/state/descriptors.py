@@ -11,9 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from asyncstream.validation import Duration, choice, duration_ms, function, refuse
+from asyncstream.state.handles import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+from asyncstream.state.ttl import TimeToLive
+from asyncstream.validation import Duration, duration_ms, function, refuse
 
 __all__ = (
     "Aggregation",
@@ -22,7 +31,6 @@ __all__ = (
     "MapDescriptor",
     "ReducingDescriptor",
     "StateDescriptor",
-    "TimeToLive",
     "ValueDescriptor",
 )
 
@@ -33,6 +41,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
+S_co = TypeVar("S_co", bound=State, covariant=True)
 
 
 class Aggregation(Protocol[In_contra, Out_co]):
@@ -52,42 +61,18 @@ class Aggregation(Protocol[In_contra, Out_co]):
 
 
 @dataclass(frozen=True)
-class TimeToLive:
+class StateDescriptor(Generic[S_co]):
     """
-    How long entries of a piece of state live, in processing time.
-
-    Attributes:
-        duration: how long after it was written an entry expires: a `timedelta` or seconds. A change holds for
-            entries of a restored checkpoint, too.
-        refresh: "on_write": only a write begins a new life; "on_read": a read does so, too: of a map's entry
-            (`get`, `in`) for that entry, of a list or all of a map for everything live in it. `len` reads
-            nothing.
-    """
-
-    duration: Duration
-    refresh: Literal["on_write", "on_read"] = "on_write"
-
-    def __post_init__(self) -> None:
-        duration_ms("duration of TimeToLive", self.duration)
-        choice("refresh of TimeToLive", self.refresh, ("on_write", "on_read"))
-
-    @property
-    def duration_ms(self) -> int:
-        """`duration` in whole milliseconds."""
-        return duration_ms("duration of TimeToLive", self.duration)
-
-
-@dataclass(frozen=True)
-class StateDescriptor:
-    """
-    A named piece of state, one entry for each key and namespace.
+    A named piece of state, one entry for each key and namespace: `StateDescriptor[S]`, S that of its handle.
 
     Attributes:
         name: unique within its operator; what snapshots know it by.
         ttl: how long an entry outlives its last write, in processing time; None: for ever. The elements of a
             list and the entries of a map expire one by one.
+        handle: what reads and writes it.
     """
 
+    handle: ClassVar[type[State]]
     name: str
     ttl: Duration | TimeToLive | None = field(default=None, kw_only=True)
 
@@ -104,7 +89,7 @@ class StateDescriptor:
 
 
 @dataclass(frozen=True)
-class ValueDescriptor(StateDescriptor, Generic[T]):
+class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
     """
     One value.
 
@@ -114,11 +99,13 @@ class ValueDescriptor(StateDescriptor, Generic[T]):
         default: what is read where nothing was written; shared by all keys, so not something mutable.
     """
 
+    handle: ClassVar[type[State]] = ValueState
+
     default: T | None = None
 
 
 @dataclass(frozen=True)
-class ListDescriptor(StateDescriptor, Generic[T]):
+class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):
     """
     Values in the order in which they were added.
 
@@ -127,9 +114,11 @@ class ListDescriptor(StateDescriptor, Generic[T]):
         ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
     """
 
+    handle: ClassVar[type[State]] = ListState
+
 
 @dataclass(frozen=True)
-class MapDescriptor(StateDescriptor, Generic[K, V]):
+class MapDescriptor(StateDescriptor[MapState[K, V]], Generic[K, V]):
     """
     A dictionary.
 
@@ -138,9 +127,11 @@ class MapDescriptor(StateDescriptor, Generic[K, V]):
         ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
     """
 
+    handle: ClassVar[type[State]] = MapState
+
 
 @dataclass(frozen=True)
-class ReducingDescriptor(StateDescriptor, Generic[T]):
+class ReducingDescriptor(StateDescriptor[ReducingState[T]], Generic[T]):
     """
     One value, into which each added one is folded.
 
@@ -150,6 +141,8 @@ class ReducingDescriptor(StateDescriptor, Generic[T]):
         reduce: gives one value for two of the same type.
     """
 
+    handle: ClassVar[type[State]] = ReducingState
+
     reduce: Callable[[T, T], T]
 
     def __post_init__(self) -> None:
@@ -158,7 +151,7 @@ class ReducingDescriptor(StateDescriptor, Generic[T]):
 
 
 @dataclass(frozen=True)
-class AggregatingDescriptor(StateDescriptor, Generic[In, Out]):
+class AggregatingDescriptor(StateDescriptor[AggregatingState[In, Out]], Generic[In, Out]):
     """
     An accumulator, read through the aggregation's `result`.
 
@@ -167,6 +160,8 @@ class AggregatingDescriptor(StateDescriptor, Generic[In, Out]):
         ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
         aggregation: an `AggregateFunction` of `asyncstream.windowing`, or anything with its four methods.
     """
+
+    handle: ClassVar[type[State]] = AggregatingState
 
     aggregation: Aggregation[In, Out]
 

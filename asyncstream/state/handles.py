@@ -8,18 +8,20 @@ leaves no entry behind, so a key that is done costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from asyncstream.errors import PipelineError
-from asyncstream.state.descriptors import (
-    AggregatingDescriptor,
-    ReducingDescriptor,
-    StateDescriptor,
-    ValueDescriptor,
-)
 from asyncstream.state.rows import MISSING
 from asyncstream.state.table import Table
 from asyncstream.state.ttl import Ages, Cell, ListAges, MapAges, ValueAges
+
+if TYPE_CHECKING:
+    from asyncstream.state.descriptors import (
+        AggregatingDescriptor,
+        ReducingDescriptor,
+        StateDescriptor,
+        ValueDescriptor,
+    )
 
 __all__ = ("AggregatingState", "Cursor", "ListState", "MapState", "ReducingState", "State", "ValueState")
 
@@ -60,7 +62,7 @@ class State:
     ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
 
     def __init__(
-        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: StateDescriptor
+        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: StateDescriptor[Any]
     ) -> None:
         self.name = descriptor.name
         self._descriptor = descriptor

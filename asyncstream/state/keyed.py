@@ -7,40 +7,22 @@ The namespace tells apart entries of one key, such as those of its windows; None
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.errors import CheckpointError, InternalError, safe_repr
-from asyncstream.state.descriptors import (
-    AggregatingDescriptor,
-    ListDescriptor,
-    MapDescriptor,
-    ReducingDescriptor,
-    StateDescriptor,
-    ValueDescriptor,
-)
-from asyncstream.state.handles import (
-    AggregatingState,
-    Cursor,
-    ListState,
-    MapState,
-    ReducingState,
-    State,
-    ValueState,
-)
+from asyncstream.errors import CheckpointError
+from asyncstream.state.descriptors import StateDescriptor
+from asyncstream.state.handles import Cursor, State
 from asyncstream.state.rows import same
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Cell, Tables
 from asyncstream.state.ttl import Ages
 from asyncstream.state.upgrade import EXPIRES, WRITTEN
+from asyncstream.validation import refuse
 
 __all__ = ("KeyedState",)
 
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
-In = TypeVar("In")
-Out = TypeVar("Out")
+S = TypeVar("S", bound=State)
 
 
 class KeyedState(Cursor):
@@ -72,35 +54,26 @@ class KeyedState(Cursor):
         self._tables = Tables() if tables is None else tables
         self._prefix = prefix
         self._namespace_of = namespace_of
-        self._handles: dict[str, State] = {}
+        self._handles: dict[str, Any] = {}
         self._ages: list[Ages[Any]] = []
         self._lives: dict[str, int | None] = {}  # in milliseconds, by name
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._kinds.copy, self._restore_kinds, rule="merge"))
         self._tables.on_restored(self._rebuilding)
 
-    @overload
-    def state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
-    @overload
-    def state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
-    @overload
-    def state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
-    @overload
-    def state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
-    @overload
-    def state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
-    @overload
-    def state(self, descriptor: StateDescriptor) -> State: ...
-    def state(self, descriptor: StateDescriptor) -> State:
+    def state(self, descriptor: StateDescriptor[S]) -> S:
         """
         The handle for `descriptor`; the same one each time, so call it once and keep it.
 
         Raises:
+            PipelineError: if it is no descriptor.
             CheckpointError: if the name is taken by state of another kind, perhaps in a snapshot.
         """
+        if not isinstance(descriptor, StateDescriptor):
+            raise refuse("state", "a descriptor, such as ValueDescriptor[int]('count')", descriptor)
         name = descriptor.name
-        handle_type = _handle_type(descriptor)
-        handle = self._handles.get(name)
+        handle_type: type[Any] = descriptor.handle
+        handle: S | None = self._handles.get(name)
         if handle is None:
             _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
             cells, ages, ttl = self._declare(name), None, descriptor.time_to_live
@@ -117,7 +90,7 @@ class KeyedState(Cursor):
             _check_kind(name, handle.kind, handle_type.kind)
         return handle
 
-    def keys_of(self, descriptor: StateDescriptor) -> list[Any]:
+    def keys_of(self, descriptor: StateDescriptor[Any]) -> list[Any]:
         """The keys that have something of their own in the state of this descriptor, which is in use."""
         name = f"{self._prefix}/{descriptor.name}"
         is_live = self._handles[descriptor.name].has_entry
@@ -176,19 +149,3 @@ def _check_kind(name: str, found: str, wanted: str) -> None:
         raise CheckpointError(
             f"state {name!r} is {found} state and cannot be read as {wanted} state; use another name"
         )
-
-
-def _handle_type(descriptor: StateDescriptor) -> type[Any]:
-    for descriptor_type, handle_type in _HANDLES:
-        if isinstance(descriptor, descriptor_type):
-            return handle_type
-    raise InternalError(f"no state for the descriptor {safe_repr(descriptor)}")
-
-
-_HANDLES: tuple[tuple[type[StateDescriptor], type[State]], ...] = (
-    (ValueDescriptor, ValueState),
-    (ListDescriptor, ListState),
-    (MapDescriptor, MapState),
-    (ReducingDescriptor, ReducingState),
-    (AggregatingDescriptor, AggregatingState),
-)

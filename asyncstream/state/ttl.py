@@ -25,13 +25,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.state.descriptors import TimeToLive
 from asyncstream.state.rows import MISSING, SLICE
 from asyncstream.state.table import Table
+from asyncstream.validation import Duration, choice, duration_ms
 
-__all__ = ("Ages", "Cell", "ListAges", "MapAges", "ValueAges")
+__all__ = ("Ages", "Cell", "ListAges", "MapAges", "TimeToLive", "ValueAges")
 
 VISITS: Final = 2
 """Cells that one write looks at: more than one, so that clean-up overtakes growth."""
@@ -40,6 +41,32 @@ Cell: TypeAlias = tuple[Any, Any]
 """Namespace and key."""
 
 W = TypeVar("W", int, list[int], dict[Any, int])
+
+
+@dataclass(frozen=True)
+class TimeToLive:
+    """
+    How long entries of a piece of state live, in processing time.
+
+    Attributes:
+        duration: how long after it was written an entry expires: a `timedelta` or seconds. A change holds for
+            entries of a restored checkpoint, too.
+        refresh: "on_write": only a write begins a new life; "on_read": a read does so, too: of a map's entry
+            (`get`, `in`) for that entry, of a list or all of a map for everything live in it. `len` reads
+            nothing.
+    """
+
+    duration: Duration
+    refresh: Literal["on_write", "on_read"] = "on_write"
+
+    def __post_init__(self) -> None:
+        duration_ms("duration of TimeToLive", self.duration)
+        choice("refresh of TimeToLive", self.refresh, ("on_write", "on_read"))
+
+    @property
+    def duration_ms(self) -> int:
+        """`duration` in whole milliseconds."""
+        return duration_ms("duration of TimeToLive", self.duration)
 
 
 class Ages(ABC, Generic[W]):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
@@ -16,6 +16,8 @@ from asyncstream.timers import TimerService
 from asyncstream.windowing.windows import Window, window_from
 
 __all__ = ("FunctionContext", "TriggerScope")
+
+S = TypeVar("S", bound=State)
 
 
 class TriggerScope:
@@ -43,7 +45,7 @@ class TriggerScope:
         self._clock = clock
         self._prefix = prefix
         self._outer = outer
-        self._handles: dict[str, State] = {}
+        self._handles: dict[str, Any] = {}
         self._nested: dict[str, TriggerScope] = {}
 
     @property
@@ -66,15 +68,15 @@ class TriggerScope:
     def delete_processing_timer(self, timestamp: int) -> None:
         self._timers.processing.delete(timestamp, self.states.key, self.states.namespace)
 
-    def state(self, descriptor: StateDescriptor) -> Any:
+    def state(self, descriptor: StateDescriptor[S]) -> S:
         handle = self._handles.get(descriptor.name)
         if handle is None:
             named = replace(descriptor, name=self._prefix + descriptor.name)
             handle = self._handles[descriptor.name] = self.states.state(named)
         return handle
 
-    def merge_state(self, descriptor: StateDescriptor) -> Any:
-        handle: State = self.state(descriptor)
+    def merge_state(self, descriptor: StateDescriptor[S]) -> S:
+        handle = self.state(descriptor)
         outermost = self
         while outermost._outer is not None:
             outermost = outermost._outer
@@ -135,10 +137,10 @@ class FunctionContext:
     def side(self, tag: str, value: Any) -> None:
         self._out.aside(tag, value, self.window.max_timestamp)
 
-    def key_state(self, descriptor: StateDescriptor) -> Any:
+    def key_state(self, descriptor: StateDescriptor[S]) -> S:
         return self._states.state(descriptor)
 
-    def window_state(self, descriptor: StateDescriptor) -> Any:
+    def window_state(self, descriptor: StateDescriptor[S]) -> S:
         if self._merging:
             raise PipelineError("sessions have no window state: they merge, and it cannot; use key_state")
         return self._window_states.state(descriptor)

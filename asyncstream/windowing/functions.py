@@ -9,21 +9,11 @@ with the aggregate's result, or with the list of all elements where there is no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from asyncstream.state import (
-    AggregatingDescriptor,
-    AggregatingState,
-    ListDescriptor,
-    ListState,
-    MapDescriptor,
-    MapState,
-    ReducingDescriptor,
-    ReducingState,
     State,
     StateDescriptor,
-    ValueDescriptor,
-    ValueState,
     detached,
 )
 from asyncstream.state.schema import attributes
@@ -40,9 +30,8 @@ __all__ = (
     "clears",
 )
 
+S = TypeVar("S", bound=State)
 T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -197,30 +186,10 @@ class WindowContext(Protocol):
             PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
         """
 
-    @overload
-    def key_state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
-    @overload
-    def key_state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
-    @overload
-    def key_state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
-    @overload
-    def key_state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
-    @overload
-    def key_state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
-    def key_state(self, descriptor: StateDescriptor) -> State:
+    def key_state(self, descriptor: StateDescriptor[S]) -> S:
         """State of the key, shared by all its windows. Nothing clears it but you."""
 
-    @overload
-    def window_state(self, descriptor: ValueDescriptor[T]) -> ValueState[T]: ...
-    @overload
-    def window_state(self, descriptor: ListDescriptor[T]) -> ListState[T]: ...
-    @overload
-    def window_state(self, descriptor: MapDescriptor[K, V]) -> MapState[K, V]: ...
-    @overload
-    def window_state(self, descriptor: ReducingDescriptor[T]) -> ReducingState[T]: ...
-    @overload
-    def window_state(self, descriptor: AggregatingDescriptor[In, Out]) -> AggregatingState[In, Out]: ...
-    def window_state(self, descriptor: StateDescriptor) -> State:
+    def window_state(self, descriptor: StateDescriptor[S]) -> S:
         """
         State of this window of the key; clear it in `ProcessWindowFunction.clear`.
 

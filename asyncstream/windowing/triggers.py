@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.state import ReducingDescriptor, ReducingState, StateDescriptor, ValueDescriptor
+from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
 from asyncstream.windowing.windows import Window
 
@@ -35,6 +35,8 @@ __all__ = (
     "TriggerResult",
     "must_be_asked",
 )
+
+S = TypeVar("S", bound=State)
 
 
 class TriggerResult(Enum):
@@ -111,10 +113,10 @@ class TriggerContext(Protocol):
     def delete_processing_timer(self, timestamp: int) -> None:
         """Have no such timer."""
 
-    def state(self, descriptor: StateDescriptor) -> Any:
+    def state(self, descriptor: StateDescriptor[S]) -> S:
         """The handle of a piece of state."""
 
-    def merge_state(self, descriptor: StateDescriptor) -> Any:
+    def merge_state(self, descriptor: StateDescriptor[S]) -> S:
         """In `on_merge`: move the state of the merged windows into this one's, and give its handle."""
 
     def nested(self, name: str) -> TriggerContext:

@@ -221,3 +221,9 @@ def test_detached_copies_what_can_change_and_only_that() -> None:
     original["list"][1][1].append(4)
     original["set"].add(2)
     assert copy == {"list": [1, (2, [3])], "set": {1}, "text": "x"}
+
+
+@pytest.mark.parametrize("wrong", ["count", ValueDescriptor, None])
+def test_what_is_no_descriptor_is_refused(wrong: Any) -> None:
+    with pytest.raises(PipelineError, match=r"state: expected a descriptor, such as ValueDescriptor.*got"):
+        Store().state(wrong)
