@@ -46,7 +46,7 @@ class _CsvOptions(Options, total=False):
 
 class CsvSource(LineSource[T]):
     """
-    Reads a CSV file as dicts of str: UTF-8, any line ends, quoted fields may contain line ends.
+    Reads a CSV file as dicts of str: UTF-8, lines that end in \\n or \\r\\n, also within quoted fields.
 
     A record that cannot be read, say because a quote is never closed, costs its first line: reading goes on
     with the line after it. In a file that is not `complete`, a quote that is never closed looks like one

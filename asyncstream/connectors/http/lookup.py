@@ -9,6 +9,7 @@ hold neither headers nor the values of a query.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -42,6 +43,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Those that ask and change nothing."""
 
 KEY_HEADER = "Idempotency-Key"
+
+_BEGINNING: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 
 REDIRECTS = 5
 """How many are followed, one after the other."""
@@ -132,6 +135,8 @@ class HttpLookup(AsyncFunction[Any, Any]):
     ) -> None:
         if not isinstance(url, str) and not callable(url):
             raise refuse("url", "a template or a function of the element", url)
+        if isinstance(url, str) and not _BEGINNING.match(url):
+            raise refuse("url", "one that begins with http:// or https:// and a host", url)
         self._url: Callable[[Any], URL | str] = (
             template(url) if isinstance(url, str) else function("url", url)
         )
@@ -212,6 +217,9 @@ class HttpLookup(AsyncFunction[Any, Any]):
         except ValueError:  # its text may quote the whole of it
             reason = "what was made of the element is no URL"
             raise HttpError("<no URL>", None, reason, retryable=False) from None
+        if url.scheme not in ("http", "https") or not url.host:
+            reason = "expected a URL that begins with http:// or https:// and a host"
+            raise HttpError(shown(url), None, reason, retryable=False)
         body: bytes | None = None
         headers: dict[str, str] = {}
         if self._json is not None:
@@ -319,6 +327,8 @@ def _broken(url: URL, error: Exception) -> HttpError:
 
 def _harmless(error: Exception) -> Exception | None:
     """`error`, unless its text may quote the URL or the headers."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
+        return error
     return None if isinstance(error, (*_UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from asyncstream.errors import MissingField
 from asyncstream.validation import refuse
 
 __all__ = ("UnsafeUrl", "shown", "template")
@@ -52,12 +53,15 @@ def template(text: str) -> Callable[[Any], URL]:
             url += literal
             if field is not None:
                 # dict first: to ask for any other Mapping takes longer than all the rest
-                if field == "":
-                    found = value
-                elif isinstance(value, (dict, Mapping)):
-                    found = value[field]
-                else:
-                    found = getattr(value, field)
+                try:
+                    if field == "":
+                        found = value
+                    elif isinstance(value, (dict, Mapping)):
+                        found = value[field]
+                    else:
+                        found = getattr(value, field)
+                except (KeyError, AttributeError) as error:
+                    raise MissingField(field, value) from error
                 text = str(found)
                 # what most keys look like needs no encoding
                 url += text if text.isascii() and text.isalnum() else _encoded(text)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.errors import MissingExtra, SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def check_options(
         ours: names that have an argument of their own, or mean that nothing is lost.
 
     Raises:
-        PipelineError: if `options` has one of these, or one that there is not; or if the client is not
-            installed.
+        PipelineError: if `options` has one of these, or one that there is not.
+        MissingExtra: if the client is not installed.
     """
     try:
         import aiokafka
     except ImportError as error:
-        raise PipelineError('Kafka needs aiokafka: pip install "asyncstream[kafka]"') from error
+        raise MissingExtra("Kafka", "kafka") from error
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
 
 

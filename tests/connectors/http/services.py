@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 from typing import Any, TypeVar
 
 import pytest
@@ -21,8 +22,8 @@ QUICK: dict[str, Any] = {"wait_initial": 0.001, "wait_max": 0.01}
 
 
 @asynccontextmanager
-async def serve(handler: Handler) -> AsyncIterator[str]:
-    """Serves every path with `handler`; gives the address."""
+async def serve(handler: Handler, tls: SSLContext | None = None) -> AsyncIterator[str]:
+    """Serves every path with `handler`, by TLS if told how; gives the address."""
 
     async def route(request: web.Request) -> web.StreamResponse:
         return await handler(request)  # aiohttp takes functions only
@@ -33,8 +34,8 @@ async def serve(handler: Handler) -> AsyncIterator[str]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

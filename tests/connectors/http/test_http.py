@@ -12,9 +12,10 @@ from aiohttp import web
 from asyncstream import Pipeline
 from asyncstream.clock import ManualClock
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
+from asyncstream.errors import HttpError, MissingField, PipelineError, RetriesExhausted
 from asyncstream.guards import Breaker, RateLimiter
 from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
+from tests.servers.certificates import Certificates
 
 
 class Misbehaving:
@@ -132,7 +133,7 @@ def test_service_that_is_not_there_is_a_retryable_error() -> None:
     assert caught.value.retryable
 
 
-@pytest.mark.parametrize("url", ["http://", "ftp://host/flights?key=secret"])
+@pytest.mark.parametrize("url", ["http://", "ftp://host/?key=secret", "//host/?key=secret", "host/secret/x"])
 def test_url_that_is_none_of_http_is_not_retried(url: str) -> None:
     async def main() -> None:
         async with HttpLookup(str) as lookup:
@@ -141,7 +142,31 @@ def test_url_that_is_none_of_http_is_not_retried(url: str) -> None:
     with pytest.raises(HttpError) as caught:
         run(main())
     assert not caught.value.retryable
-    assert "secret" not in str(caught.value)
+    assert "expected a URL that begins with http:// or https:// and a host" in str(caught.value)
+    assert "key=secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["host/{}", "//host/{}", "http:/host/{}", "https:///{}", "{}"])
+def test_template_that_is_none_of_http_is_refused(url: str) -> None:
+    with pytest.raises(PipelineError, match="url: expected one that begins with http:// or https://"):
+        HttpLookup(url)
+
+
+def test_server_that_cannot_be_trusted_is_told_with_the_reason(certificates: Certificates) -> None:
+    async def main() -> None:
+        async with serve(echo, certificates.server()) as address, HttpLookup(address + "/{}") as lookup:
+            await lookup.invoke(1)
+
+    with pytest.raises(HttpError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+        run(main())
+    assert not caught.value.retryable
+
+
+def test_element_without_the_field_of_the_template_names_those_that_it_has() -> None:
+    lookup = HttpLookup("http://host/{tail}")
+    for element in ({"plane": 1}, SimpleNamespace(plane=1)):
+        with pytest.raises(MissingField, match=r"no field 'tail' in a .*; there are: 'plane'"):
+            asyncio.run(lookup.invoke(element))
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
