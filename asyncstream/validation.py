@@ -22,6 +22,7 @@ from asyncstream.errors import MissingField, PipelineError, safe_repr
 __all__ = (
     "Duration",
     "Fields",
+    "called_already",
     "choice",
     "count",
     "duration_ms",
@@ -114,8 +115,11 @@ def instant_ms(value: object) -> int:
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     if isinstance(value, int) and not isinstance(value, bool):
         return instant_ms(int(value))
-    # the usual float is what time.time() gives
-    advice = ": of seconds make int(seconds * 1000)" if isinstance(value, float) else ""
+    advice = ""
+    if isinstance(value, float):  # the usual one is what time.time() gives
+        advice = ": of seconds make int(seconds * 1000)"
+    elif isinstance(value, str):  # as every field of CSV is
+        advice = ": of text make int(text), or datetime.fromisoformat(text)"
     raise TypeError(
         f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
         + advice
@@ -230,7 +234,7 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
             raise refuse(name, "a function, or at least one name of a field", value)
         return _several([_field(text(name, field)) for field in value])
     if not callable(value):
-        raise refuse(name, "a function", value, "or the name of a field")
+        raise refuse(name, "a function", value, "or the name of a field, or of several in a tuple")
     return function(name, value, yields=yields)
 
 
@@ -279,6 +283,11 @@ def fields_of(fn: Callable[[Any], Any]) -> Fields | None:
             item = code.co_consts[known.co_consts.index("name")]
             return item if type(item) is str else None
     return None
+
+
+def called_already(value: object) -> str:
+    """The advice to who gives what an async function gave in place of the function; nothing to others."""
+    return "give the function itself, without calling it" if inspect.iscoroutine(value) else ""
 
 
 def is_async_function(value: object) -> bool:

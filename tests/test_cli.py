@@ -32,6 +32,9 @@ def build():
     source.async_map(slowly, name="slow", concurrency=5).to(JsonLinesSink("out.jsonl"), name="out")
     return pipeline
 
+async def later():
+    return build()
+
 made = build()
 nothing = 7
 """
@@ -217,6 +220,7 @@ def test_describe_shows_steps_and_guarantees(
         ("./work:made", "module:name, with the module as it is imported, got './work:made'"),
         ("work:absent", "'absent'"),
         ("work:nothing", "no Pipeline but a int"),
+        ("work:later", "work:later is an async def, and a plain function is to make the Pipeline"),
         ("work:slowly", "work:slowly is to make a Pipeline without arguments: missing"),
     ],
 )

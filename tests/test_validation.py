@@ -132,6 +132,19 @@ def test_what_is_no_instant_is_refused(value: Any) -> None:
         instant_ms(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (1.5, "of seconds make int(seconds * 1000)"),
+        ("2026-01-01", "of text make int(text), or datetime.fromisoformat(text)"),
+    ],
+)
+def test_what_is_often_given_for_an_instant_is_answered_with_what_makes_one(value: Any, advice: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        instant_ms(value)
+    assert str(caught.value).endswith(f": {advice}")
+
+
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
 def test_what_is_outside_of_time_is_no_instant(value: int) -> None:
     assert instant_ms(2**63 - 1) == 2**63 - 1

@@ -16,6 +16,7 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.validation import (
     Duration,
+    called_already,
     choice,
     count,
     duration_seconds,
@@ -138,7 +139,7 @@ class AsyncWaitSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
-            advice = (
+            advice = called_already(self.function) or (
                 "use map or flat_map for a plain function, or wrap it in an async def; for one that blocks "
                 "use thread_map, or in_threads(fn, threads=...) of asyncstream.guards"
             )

@@ -27,6 +27,7 @@ from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.state import add_state_command
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
+from asyncstream.validation import is_async_function
 
 __all__ = ("main", "parser")
 
@@ -164,6 +165,8 @@ def _pipeline(target: str) -> Pipeline:
             inspect.signature(found).bind()
         except TypeError as error:
             raise PipelineError(f"{target} is to make a Pipeline without arguments: {error}") from error
+        if is_async_function(found):
+            raise PipelineError(f"{target} is an async def, and a plain function is to make the Pipeline")
         found = found()
     if not isinstance(found, Pipeline):
         raise PipelineError(f"{target} is no Pipeline but a {type(found).__name__}")

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 from asyncstream.clock import monotonic_seconds
 from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
-from asyncstream.validation import is_async_function, refuse
+from asyncstream.validation import called_already, is_async_function, refuse
 
 __all__ = (
     "Background",
@@ -85,7 +85,8 @@ class Guard(AsyncFunction[In, Out]):
         elif is_async_function(fn):
             self._call = fn
         else:
-            raise refuse(f"the function of {type(self).__name__}", "an async def or an AsyncFunction", fn)
+            name = f"the function of {type(self).__name__}"
+            raise refuse(name, "an async def or an AsyncFunction", fn, called_already(fn))
 
     def __init_subclass__(cls) -> None:
         # the same function, not one that calls the other: that would be a coroutine more for each call

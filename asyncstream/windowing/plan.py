@@ -107,7 +107,7 @@ class WindowPlan:
             ("process", self.process, ProcessWindowFunction, True),
         ):
             if not (isinstance(part, kind) or (optional and part is None)):
-                raise refuse(name, f"a {kind.__name__}", part)
+                raise refuse(name, f"{'an' if kind.__name__[0] in 'AE' else 'a'} {kind.__name__}", part)
             if part is not None:
                 # what an assigner or an evictor gives is iterated over: it may yield
                 plain_methods(name, part, kind, yields=kind in (WindowAssigner, Evictor))

@@ -22,6 +22,7 @@ from asyncstream import (
     PunctuatedWatermarks,
     TumblingWindows,
 )
+from asyncstream.guards import retry
 from asyncstream.pipeline import Stream
 from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
 
@@ -157,7 +158,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     # event time
     "timestamp": (
         lambda p, s: s.event_time(3, AscendingTimestamps()),
-        "timestamp: expected a function, got 3; or the name of a field",
+        "timestamp: expected a function, got 3; or the name of a field, or of several in a tuple",
     ),
     "timestamp_async": (
         lambda p, s: s.event_time(fetch, AscendingTimestamps()),
@@ -180,6 +181,10 @@ WRONG: dict[str, tuple[Build, str]] = {
     # async steps
     "async_map_plain": (lambda p, s: s.async_map(plain), "use map or flat_map for a plain function"),
     "async_map_lambda": (lambda p, s: s.async_map(lambda value: fetch(value)), "wrap it in an async def"),
+    "aggregate_by_a_function": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(len),
+        "aggregate: expected an AggregateFunction, got <built-in function len>",
+    ),
     "async_map_class": (
         lambda p, s: s.async_map(Lookup),
         "expected an async def or an AsyncFunction, got <class",
@@ -387,6 +392,14 @@ def test_wrong_argument_is_refused_when_the_pipeline_is_built(case: str) -> None
     with pytest.raises(PipelineError) as caught:
         build(pipeline, stream)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [lambda fn: Pipeline().source([1]).async_map(fn), retry])
+def test_async_function_that_was_called_is_told_not_to_be(use: Callable[[Any], object]) -> None:
+    coroutine = fetch(1)
+    with pytest.raises(PipelineError, match="; give the function itself, without calling it"):
+        use(coroutine)
+    coroutine.close()
 
 
 TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {

@@ -211,7 +211,7 @@ def test_a_gap_that_is_none_names_the_element() -> None:
     [
         ({"trigger": DeltaTrigger(lambda a, b: 1.0, 1)}, "DeltaTrigger cannot be used with sessions"),
         ({"trigger": PurgingTrigger(DeltaTrigger(lambda a, b: 1.0, 1))}, "PurgingTrigger cannot be used"),
-        ({"aggregate": "sum"}, "aggregate: expected a AggregateFunction"),
+        ({"aggregate": "sum"}, "aggregate: expected an AggregateFunction"),
         ({"trigger": CountTrigger}, "trigger: expected a Trigger"),
         ({"evictor": 3}, "evictor"),
         ({"process": print}, "process"),

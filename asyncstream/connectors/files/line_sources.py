@@ -244,7 +244,7 @@ class LineSource(FileSource[T]):
 
 class JsonLinesSource(LineSource[T]):
     """
-    Reads a file with one JSON value per line: UTF-8, any line ends, empty lines skipped.
+    Reads a file with one JSON value per line: UTF-8, lines that end in \\n or \\r\\n, empty ones skipped.
 
     Args:
         path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
