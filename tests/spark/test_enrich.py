@@ -291,5 +291,11 @@ def test_columns_may_have_any_name(spark: SparkSession) -> None:
     assert found.asDict(recursive=True) == rows.first().asDict(recursive=True)
 
 
+def test_columns_may_differ_in_case_alone(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 2)], ["Id", "id"])
+    (found,) = enrich(rows, same_row, schema="Id bigint, id bigint").collect()
+    assert tuple(found) == (1, 2)
+
+
 async def same_row(row: dict[str, Any]) -> dict[str, Any]:
     return row

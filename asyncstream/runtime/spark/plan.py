@@ -369,8 +369,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         number = list(self._inputs).index(name)
         frame, columns = self._inputs[name], None
         names = frame.schema.names
-        if len(set(names)) == len(names) and any({".", "`"} & set(column) for column in names):
-            # PySpark looks for columns by name, and takes these for fields of a struct
+        is_field = any({".", "`"} & set(column) for column in names)
+        is_unsure = len(set(map(str.lower, names))) < len(names)
+        if len(set(names)) == len(names) and (is_field or is_unsure):
+            # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
         asked = (self._identity, name) if name in self._tracking else None
