@@ -59,6 +59,10 @@ class AsOfSpec(Spec):
         return self.key_of
 
     @property
+    def table_port(self) -> int | None:
+        return RIGHT if self.latest else None
+
+    @property
     def schema(self) -> Schema:
         return Schema({"join": "latest" if self.latest else "as of"})
 

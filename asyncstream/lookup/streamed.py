@@ -118,6 +118,10 @@ class StreamLookupSpec(Spec):
         return (self.joined.on, self.key_of_row)
 
     @property
+    def table_port(self) -> int | None:
+        return 1
+
+    @property
     def required(self) -> tuple[str, ...]:
         return (MISSED,) if self.joined.asks else ()
 

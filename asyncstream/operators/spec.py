@@ -123,6 +123,11 @@ class Spec:
         return (None,)
 
     @property
+    def table_port(self) -> int | None:
+        """The input in which others are looked up: of what comes together it comes first; None: none is."""
+        return None
+
+    @property
     def required(self) -> tuple[str, ...]:
         """Tags of outputs that must be read, for elements would vanish otherwise."""
         return ()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import LookupTable, Pattern, Pipeline, PipelineError, Stream
-from tests.spark.cluster import frame, run_stream, stream
-from tests.spark.contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark, on_stand_in
+from tests.spark.cluster import columns, event_columns, frame, run_stream, stream
+from tests.spark.contract import batches_of, embedded, embedded_to_the_end, key_of, on_spark, on_stand_in, row
+from tests.spark.fake_spark import StandIn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,47 @@ def test_a_stream_is_a_table_on_the_stand_in() -> None:
     found = sorted(on_stand_in(batches, define))
     assert found == embedded(batches, define)
     assert len(found) == 80
+
+
+def lookups(orders: Stream[Any], products: Stream[Any]) -> Stream[Any]:
+    """Each order with its product, if it was there before it."""
+    by_row = orders.lookup(products.as_table("key"), on="key", name="looked")
+    by_key = orders.key_by("key").as_of(products.key_by("key"), latest=True, name="latest")
+    return by_row.union(by_key).map(lambda pair: f"{pair[0]['v']} {pair[1] and pair[1]['v']}")
+
+
+@pytest.mark.parametrize("inputs", [("orders", "products"), ("products", "orders")], ids=repr)
+@pytest.mark.parametrize("streaming", [False, True], ids=["bounded", "stream"])
+def test_the_rows_of_a_table_come_before_what_comes_with_them(
+    inputs: tuple[str, str], streaming: bool, tmp_path: Path
+) -> None:
+    rows = {
+        "orders": [[row(1_000 + at, key) | {"v": at} for at, key in enumerate("abc")] for _ in range(2)],
+        "products": [[row(9_000, key) | {"v": ord(key)} for key in keys] for keys in ("ab", "c")],
+    }
+    from pyspark.sql.types import StringType
+
+    spark: Any = StandIn(1)
+
+    def frame_of(batches: list[Any]) -> Any:
+        if streaming:
+            return spark.stream([[batch] for batch in batches], event_columns())
+        return spark.bounded(batches, event_columns())
+
+    pipeline = Pipeline()
+    orders: Stream[Any] = pipeline.source([], name="orders")
+    products: Stream[Any] = pipeline.source([], name="products")
+    lookups(orders, products).to([], name="lines")
+    frames = {name: frame_of(rows[name]) for name in inputs}
+    plan = pipeline.on_spark(
+        spark, inputs=frames, outputs={"lines": columns(line=StringType())}, key_groups=3
+    )
+    found = (
+        run_stream(plan, tmp_path)["lines"] if streaming else [line for (line,) in plan["lines"].collect()]
+    )
+    known = ["0 97", "1 98", "2 99"]
+    missed = ["0 97", "1 98", "2 None"] if streaming else known
+    assert sorted(found) == sorted(2 * (missed + known))
 
 
 async def planes() -> Any:

@@ -47,6 +47,7 @@ class Route:
         reader: name of the reading step.
         port: which of its inputs this is, counted from 0.
         key_by: what the reader needs to have brought together, or None.
+        is_table: the reader looks things up in what comes by it: that comes first of what comes together.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Route:
     reader: str
     port: int = 0
     key_by: Callable[[Any], Any] | None = None
+    is_table: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,8 @@ def _routes(graph: Graph, level: dict[str, int]) -> list[Route]:
         for port, (source, key_by) in enumerate((one.output, one.key_by) for one in step.inputs):
             from_source = isinstance(graph[source.step], SourceStep)
             if isinstance(step, SinkStep) or level[source.step] != level[step.name] or from_source:
-                routes.append(Route(len(routes), source, step.name, port, key_by))
+                is_table = isinstance(step, OperatorStep) and step.spec.table_port == port
+                routes.append(Route(len(routes), source, step.name, port, key_by, is_table))
     return routes
 
 

@@ -5,7 +5,8 @@ Spark sees these columns and nothing of the elements:
 
     route       which reader they are for; negative: a count, or transferred state
     group       the label of the key group, by which Spark brings together what belongs together
-    origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them
+    origin, sequence   the task that packed it and a count: what Spark shuffles is put back in order by them,
+                with rows of tables that others are looked up in before all else
     watermark   the one that held where they were emitted, or the first of them: what timers emitted comes
                 before this micro-batch's
     count       how many elements there are
@@ -63,6 +64,9 @@ PAYLOAD = 1 << 20
 
 PACKED = 50_000
 """Elements that a task packs at a time: what an envelope costs Spark is shared by more of them."""
+
+BEHIND_TABLES = 1 << 48
+"""Added to the origin of elements that are no rows of tables."""
 
 BATCH = 16 << 20
 """Bytes of payloads in an Arrow batch, at most."""
@@ -182,6 +186,7 @@ class Packer:
             columns.append(("event_time", pa.timestamp("us", "UTC")))
         self._has_event_time = event_time
         self._open: dict[tuple[int, int, int | None], _Filling] = {}
+        self._tables: set[int] = set()  # the routes of those
         self._rows: list[tuple[Any, ...]] = []
         self._count = 0
         self._size = 0
@@ -219,6 +224,8 @@ class Packer:
     def _add(self, item: Leaving, first: int, count: int, payload: bytes) -> None:
         """Some elements of those, from the first on, are packed."""
         number = item.route.number
+        if item.route.is_table:
+            self._tables.add(number)
         watermark = item.watermarks[first] if item.watermarks else item.watermark
         place = (number, item.group, None if item.watermarks else watermark)
         envelope = self._open.get(place)
@@ -250,7 +257,7 @@ class Packer:
         self._close_all()
         rows, self._rows, self._count, self._size = self._rows, [], 0, 0
         routes, groups, *others = zip(*rows, strict=True)
-        columns = [routes, groups, [self._origin] * len(rows), *others]
+        columns = [routes, groups, [self._origin_of(route) for route in routes], *others]
         if self._has_event_time:
             columns.append([to_spark(event_time_ms) * 1000] * len(rows))
         arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
@@ -262,6 +269,10 @@ class Packer:
 
         kept = batch.take(pa.array(rows, pa.int64()))
         return pa.RecordBatch.from_arrays([kept[name] for name in COLUMNS], schema=self._schema)
+
+    def _origin_of(self, route: int) -> int:
+        is_element = route >= 0 and route not in self._tables
+        return self._origin + BEHIND_TABLES if is_element else self._origin
 
     def _next(self) -> int:
         self._sequence += 1
