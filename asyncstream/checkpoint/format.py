@@ -23,7 +23,6 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.checkpoint.parts import Part
-from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 
 __all__ = (
@@ -168,44 +167,31 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
 
 def unpack_info(data: bytes) -> CheckpointInfo:
     """What a checkpoint says of itself. As for `unpack`."""
-    return _unpacked(data)[0]
+    return unpack(data)[0]
 
 
-def unpack(data: bytes, codec: Codec | None = None) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
+def unpack(data: bytes) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
     """
     What a checkpoint says of itself, and by name the parts of its steps, without data those that the store
     keeps; nothing is decoded.
 
-    Args:
-        codec: with which they are to be decoded; None: they are not.
-
     Raises:
         DamagedCheckpoint: if these are not, or not all, the bytes of a manifest.
-        CheckpointError: if a newer version of this package wrote them, or another codec did.
+        CheckpointError: if a newer version of this package wrote them.
     """
-    info, rest = _unpacked(data)
-    if codec is not None and info.codec != codec.name:
-        raise CheckpointError(
-            f"it was written with codec={info.codec!r}, and is now read with {codec.name!r}"
-        )
-    parts: dict[str, list[Part]] = {name: [] for name in info.steps}
-    for name, step in info.steps.items():
+    description, rest = _read(data)
+    steps = {name: _step(step) for name, step in description["steps"].items()}
+    size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
+    plain = {key: value for key, value in description.items() if key != "steps"}
+    parts: dict[str, list[Part]] = {name: [] for name in steps}
+    for name, step in steps.items():
         for part in step.parts:
             if part.stored is not None:
                 parts[name].append(part)
                 continue
             parts[name].append(replace(part, data=bytes(rest[: part.size])))
             rest = rest[part.size :]
-    return info, parts
-
-
-def _unpacked(data: bytes) -> tuple[CheckpointInfo, memoryview]:
-    """What a checkpoint says of itself, and its contents."""
-    description, contents = _read(data)
-    steps = {name: _step(step) for name, step in description["steps"].items()}
-    size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
-    plain = {key: value for key, value in description.items() if key != "steps"}
-    return CheckpointInfo(**plain, size=size, steps=steps), contents
+    return CheckpointInfo(**plain, size=size, steps=steps), parts
 
 
 def _step(step: Mapping[str, Any]) -> StepInfo:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from asyncstream.aside import aside
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
 from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
-from asyncstream.checkpoint.seal import is_sealed, seal, unseal, unsealed
+from asyncstream.checkpoint.seal import check_seal, is_sealed, seal, unsealed
 from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec
@@ -162,10 +162,15 @@ class History:
     async def _unpacked(self, number: int, to_decode: bool) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
         data = await self._store.read(number)
         with _naming(number):
-            # a damaged file is no holder's work, and the one before it may be whole
-            unpack_info(unsealed(data))
-            manifest = unsealed(data) if self._key is None and not to_decode else unseal(data, self._key)
-            return unpack(manifest, self._codec if to_decode else None)
+            # first: a damaged file is no holder's work, and the one before it may be whole
+            info, parts = unpack(unsealed(data))
+            if to_decode or self._key is not None:
+                check_seal(data, self._key)
+            if to_decode and info.codec != self._codec.name:
+                raise CheckpointError(
+                    f"it was written with codec={info.codec!r}, and is now read with {self._codec.name!r}"
+                )
+            return info, parts
 
     async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
         """As `chunks`, of a part without which the checkpoint is damaged."""

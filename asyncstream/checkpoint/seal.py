@@ -16,7 +16,7 @@ from typing import Final
 
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 
-__all__ = ("is_sealed", "seal", "unseal", "unsealed")
+__all__ = ("check_seal", "is_sealed", "seal", "unsealed")
 
 _MAGIC: Final = b"astrseal"
 _SEAL_BYTES: Final = 32
@@ -38,9 +38,9 @@ def unsealed(data: bytes) -> bytes:
     return data[_START:] if is_sealed(data) else data
 
 
-def unseal(data: bytes, key: bytes | None) -> bytes:
+def check_seal(data: bytes, key: bytes | None) -> None:
     """
-    The manifest that was written with this key.
+    See whether a manifest was written with this key.
 
     Raises:
         DamagedCheckpoint: if it ends within the seal.
@@ -49,17 +49,15 @@ def unseal(data: bytes, key: bytes | None) -> bytes:
     if key is None and is_sealed(data):
         raise CheckpointError("it was written with a key: pass Checkpoints(key=...)")
     if key is None:
-        return data
+        return
     if not is_sealed(data):
         raise CheckpointError("it was written without a key, and is not believed where key= is given")
     if len(data) < _START:
         raise DamagedCheckpoint(f"it ends after {len(data)} bytes, in its seal")
-    manifest = data[_START:]
-    if not hmac.compare_digest(data[len(_MAGIC) : _START], _seal_of(manifest, key)):
+    if not hmac.compare_digest(data[len(_MAGIC) : _START], _seal_of(data[_START:], key)):
         raise CheckpointError(
             "its seal is not that of this key: it was written with another key, or without one"
         )
-    return manifest
 
 
 def _seal_of(manifest: bytes, key: bytes) -> bytes:

@@ -16,7 +16,7 @@ from asyncstream.checkpoint import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.format import VERSION, Draft, pack, unpack, unpack_info
 from asyncstream.checkpoint.parts import PART, Part, check_part, encode_state, part_name, parts_of
 from asyncstream.checkpoint.segments import plain_state
-from asyncstream.codec import JsonCodec, PickleCodec
+from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 
 STATES: dict[str, Any] = {
@@ -55,7 +55,7 @@ def read(manifest: bytes, stored: Mapping[str, bytes]) -> tuple[CheckpointInfo, 
     def chunks(part: Part) -> list[bytes]:
         return list(part.chunks_in(None if part.stored is None else stored[part.stored]))
 
-    info, parts = unpack(manifest, JsonCodec())
+    info, parts = unpack(manifest)
     states = {
         name: [(part.path, chunk) for part in of_step for chunk in chunks(part)]
         for name, of_step in parts.items()
@@ -147,11 +147,6 @@ def test_a_version_from_the_future_is_refused_and_not_taken_for_damage() -> None
     with pytest.raises(CheckpointError, match="newer version") as raised:
         unpack_info(_joined(later, description, contents))
     assert not isinstance(raised.value, DamagedCheckpoint)
-
-
-def test_another_codec_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match=r"codec='json'.*'pickle'"):
-        unpack(packed(), PickleCodec())
 
 
 def test_refused_value_names_the_step_the_place_and_the_type() -> None:

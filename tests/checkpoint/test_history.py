@@ -12,7 +12,7 @@ from asyncstream import MemoryStore
 from asyncstream.checkpoint import CheckpointInfo, History, StepInfo
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state, parts_of
-from asyncstream.codec import JsonCodec
+from asyncstream.codec import JsonCodec, PickleCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Holder, Lease
 
@@ -81,6 +81,15 @@ async def test_newest_from_the_future_is_refused_and_not_skipped() -> None:
     store._kept[2] = head + blake2b(head + rest, digest_size=32).digest() + rest
     with pytest.raises(CheckpointError, match="newer version"):
         await history.newest_whole(history.read)
+
+
+async def test_another_codec_is_refused_by_name_and_will_do_to_be_looked_at() -> None:
+    store, _ = await filled(1, 2)
+    history = History(store, PickleCodec())
+    with pytest.raises(CheckpointError, match=r"checkpoint 2: .*codec='json'.*'pickle'"):
+        await history.newest_whole(history.parts)
+    info, states = await history.open(2, to_decode=False)
+    assert (info.id, states) == (2, {"step": [((), b"2")]})
 
 
 async def test_old_ones_are_let_go() -> None:
