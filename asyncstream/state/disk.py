@@ -78,7 +78,6 @@ class DiskRows:
         "_prefix",
         "_stored",
     )
-    is_remote = True
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored

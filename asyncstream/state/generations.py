@@ -125,8 +125,8 @@ class Generations:
     def keep_old_in(self, old: OldRows) -> None:
         """Have the oldest generation there; as long as there is none."""
         self._old: OldRows = old
-        self.is_remote = old.is_remote
         self._remote = old if isinstance(old, DiskRows) else None
+        self.is_remote = self._remote is not None
 
     def bring_old_to(self, old: DiskRows) -> None:
         """Have the oldest generation, which is all that there is, there and no longer in memory."""

@@ -72,14 +72,9 @@ def plain_namespace(namespace: Any) -> Any:
 
 class OldRows(Protocol):
     """
-    The oldest generation of a table, in memory or elsewhere.
-
-    Attributes:
-        is_remote: a lookup takes far longer than one in a dict, and there may be more rows than memory: it is
-            a `DiskRows`, of which many rows are better asked for together.
+    The oldest generation of a table, in memory, or elsewhere: there may be more rows than memory then, and a
+    lookup takes far longer than one in a dict, so it is a `DiskRows`, which can be asked for many together.
     """
-
-    is_remote: bool
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
         """The value, or `MISSING`."""
@@ -121,7 +116,6 @@ class MemoryRows:
     """
 
     __slots__ = ("_lone", "_rows")
-    is_remote = False
 
     def __init__(self) -> None:
         self._rows: dict[Any, Rows] = {}
