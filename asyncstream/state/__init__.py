@@ -1,10 +1,20 @@
 """
 What steps remember: tables, and the keyed state of user code in them.
 
-Read `table` (how state is kept) and `tables` (all that a step remembers), then `descriptors` (what the user
-names), `handles` (what user code reads and writes), `ttl` (how entries expire), `keyed` (all of it together);
-`disk`, `stored`, `database` and `stored_file` keep what is larger than memory, `schema` is for code that
-changes between two runs, and `upgrade` for what earlier versions kept.
+In reading order:
+
+| modules | what they are |
+|---|---|
+| `table`, `generations` | one table, as its step sees it, and by the age of its rows: young, frozen, old |
+| `rows`, `key_table` | old rows in memory; a table of keys without values |
+| `tables` | all that a step remembers; as a snapshot, and divided by key |
+| `timer_queue` | timers, over a table |
+| `descriptors`, `handles`, `ttl`, `keyed` | what user code names, reads and writes; how it expires; all |
+| `disk`, `disk_entries`, `row_names` | old rows on disk; what stands under a name; the names |
+| `resting`, `recent` | rows on disk that are touched, or read, again and again |
+| `stored`, `database`, `stored_file` | bytes under names: what a place for them promises; RocksDB; one file |
+| `capture`, `keys`, `weights` | values as they are now; keys that would not be found again; bytes of memory |
+| `schema`, `upgrade`, `lookup` | code that changes between two runs; earlier versions; a look at one key |
 """
 
 from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze
