@@ -143,23 +143,16 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             return
         young = self.young.get(namespace, NO_ROWS)
-        wanted = list(set(keys).difference(young))
+        wanted = set(keys).difference(young)
         if self._frozen is not None and self._frozen.get(namespace):
-            wanted = [key for key in wanted if self.take_frozen(namespace, key) is MISSING]
+            for key in [key for key in wanted if self._frozen_value(namespace, key) is not MISSING]:
+                self.take(namespace, key)
+                wanted.discard(key)
         if wanted:
-            found = zip(wanted, self._remote.get_many(namespace, wanted), strict=True)
+            unread = list(wanted)
+            found = zip(unread, self._remote.get_many(namespace, unread), strict=True)
             if rows := {key: value for key, value in found if value is not MISSING}:
                 self.rows(namespace).update(rows)
-
-    def take_frozen(self, namespace: Hashable, key: Hashable) -> Any:
-        """As `take`, if it is known that nothing older than frozen has the row."""
-        if self._frozen is None:
-            return MISSING
-        value = self._frozen_value(namespace, key)
-        if value is not MISSING:
-            value = detached(value)
-            self.put(namespace, key, value)
-        return value
 
     def peek(self, namespace: Hashable, key: Hashable) -> Any:
         """The value of a row, to be read only, or `MISSING`; nothing becomes young."""
