@@ -418,10 +418,13 @@ class DiskRows:
         """Names and rows from `begin` up to, and without, `end`, as they are now."""
         try:
             self._stored.check()
+            loads = self._loads
             for name, data in self._stored.scan(begin, end):
-                held = self._loads(data)
-                for row in held if type(held) is list else (held,):
-                    yield name, row
+                held = loads(data)
+                if type(held) is tuple:
+                    yield name, held
+                else:
+                    yield from ((name, row) for row in held)
         except Exception as error:
             self._stored.fail(error)
 
