@@ -139,6 +139,12 @@ def test_every_extra_is_named_where_it_is_installed() -> None:
         assert re.search(rf"\[{extra}\]|`{extra}`", DOCUMENTS["docs/index.md"]), extra
 
 
+def test_figures_of_the_document_on_performance_are_those_that_were_measured() -> None:
+    measured = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    for figure in re.findall(r"\d+(?:,\d{3})+|\d+\.\d+", DOCUMENTS["docs/performance.md"]):
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d])", measured), figure
+
+
 def named_paths() -> list[str]:
     """The files and folders of this repository that a document names in `code` or in links."""
     found = set()

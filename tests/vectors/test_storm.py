@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkTimeTriggerPolicy,
 )
 from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
-from tests.vectors.cases import Case, cases
+from tests.vectors.cases import FOLDER, Case, cases
 
 SAME_AS_STORM = {"arrival-order"}
 """The debatable rules in which we follow Storm; a case that needs another one is left out."""
@@ -69,6 +70,17 @@ def holds_for_us(case: Case) -> bool:
 
 def ours(file: str, kind: str) -> list[Any]:
     return [param for param in cases(file, kind) if holds_for_us(param.values[0])]
+
+
+def test_readme_says_how_many_cases_there_are_and_how_many_are_ours() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    sets = ("storm_windows.jsonl", "storm_watermarks.jsonl")
+    recorded = sum(len((FOLDER / file).read_text(encoding="utf-8").splitlines()) for file in sets)
+    kinds = ("manager", "eviction", "generator", "validation", "bolt")
+    held = sum(len(ours(file, kind)) for file in sets for kind in kinds)
+    flink = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.glob("flink_*.jsonl"))
+    assert f"has {flink:,} cases recorded from Flink" in readme
+    assert f"{recorded} from Storm, of which the {held} are run" in readme
 
 
 EVICTION: dict[str, Callable[[dict[str, Any]], EvictionPolicy]] = {
