@@ -21,9 +21,11 @@ from asyncstream.async_wait.promise import (
 )
 from asyncstream.async_wait.queues import PromiseQueue
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark
+from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.origins import Origin, Placed
+from asyncstream.operators.results import PROBATION, Kinds, is_coroutine, not_a_value
 
 __all__ = ("Emitter",)
 
@@ -53,7 +55,9 @@ class Emitter:
     __slots__ = (
         "_counts",
         "_flat",
+        "_kinds",
         "_operator",
+        "_unproven",
         "aside",
         "journeys",
         "passed",
@@ -68,6 +72,8 @@ class Emitter:
         self._operator = operator
         self._flat = flat
         self._counts = counts
+        self._kinds = Kinds(is_coroutine)
+        self._unproven = PROBATION
         self.queue = queue
         self.passed: tuple[list[Any], list[int | None], list[Origin | None]] = ([], [], [])
         self.aside: list[tuple[list[Any], list[int | None], list[Origin | None], Promise]] = []
@@ -223,5 +229,20 @@ class Emitter:
 
     def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
         if values:
+            if self._unproven or type(values[0]) not in self._kinds.known:
+                self._check(values, timestamps)
             self._counts["results_out"] += len(values)
             self._operator.out.process_batch(values, timestamps)
+
+    def _check(self, values: list[Any], timestamps: list[int | None]) -> None:
+        """Refuse coroutines, after what came before them."""
+        self._unproven = max(0, self._unproven - len(values))
+        bad = self._kinds.first_deferred(values)
+        if bad is None:
+            return
+        if bad:
+            self._push(values[:bad], timestamps[:bad])
+        error = not_a_value(values[bad:], "await it there", "an async function")
+        # for which element is not known any more, and it would be all of them
+        name = self._operator.context.name
+        raise UserFunctionError(name, None, error, when="when a call had ended") from error

@@ -19,14 +19,19 @@ from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
 from asyncstream.operators.origins import compressed, spread
-from asyncstream.operators.results import KEY_ADVICE, Kinds, NotAValue, close_all, is_deferred, not_a_value
+from asyncstream.operators.results import (
+    KEY_ADVICE,
+    PROBATION,
+    Kinds,
+    NotAValue,
+    close_all,
+    is_deferred,
+    not_a_value,
+)
 from asyncstream.operators.spec import Spec
 from asyncstream.state.keys import check_key
 
 __all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
-
-PROBATION: Final = 1024
-"""Results of a `Map` that are all looked at; from then on one of each batch is, which costs nothing."""
 
 
 class PerElement(Operator):

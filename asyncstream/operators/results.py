@@ -1,23 +1,43 @@
 """
-What a plain function must not return: something that is still to be awaited or iterated over.
+What a function must not return: something that is still to be awaited, or to be iterated over.
 
-A function that is declared `async def`, or yields, is refused when the pipeline is built. A lambda that calls
-one looks like any other, so its results are looked at. Such a function is wrong for the step, not for an
-element: the job fails, whatever `on_error` says.
+A plain function that is declared `async def`, or yields, is refused when the pipeline is built. A lambda that
+calls one looks like any other, so its results are looked at. So are those of an `async def`, which has
+forgotten an `await` if it gives a coroutine. Such a function is wrong for the step, not for an element: the
+job fails, whatever `on_error` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from inspect import iscoroutine
 from typing import Any, Final
 
 from asyncstream.errors import safe_repr
 
-__all__ = ("KEY_ADVICE", "FirstKeys", "Kinds", "NotAValue", "close_all", "is_deferred", "not_a_value")
+__all__ = (
+    "KEY_ADVICE",
+    "PROBATION",
+    "FirstKeys",
+    "Kinds",
+    "NotAValue",
+    "close_all",
+    "is_coroutine",
+    "is_deferred",
+    "not_a_value",
+)
 
 
 KEY_ADVICE: Final = "a key is taken from the element; find it in an async_map before key_by"
+
+
+PROBATION: Final = 1024
+"""Results that are all looked at; from then on one of each batch is, which costs nothing."""
+
+
+def is_coroutine(value: object) -> bool:
+    """Whether it is a coroutine: what else an async function gives, another step may iterate over."""
+    return isinstance(value, Coroutine)
 
 
 def is_deferred(value: object) -> bool:
@@ -26,11 +46,17 @@ def is_deferred(value: object) -> bool:
 
 
 class Kinds:
-    """The types that a function has been seen to return, all of them of values."""
+    """
+    The types that a function has been seen to return, all of them of values.
 
-    __slots__ = ("known",)
+    Args:
+        is_deferred: tells what is none.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_deferred", "known")
+
+    def __init__(self, is_deferred: Callable[[object], bool] = is_deferred) -> None:
+        self._is_deferred = is_deferred
         self.known: set[type] = set()
 
     def first_deferred(self, results: Sequence[Any]) -> int | None:
@@ -39,7 +65,7 @@ class Kinds:
         if new:
             for place, result in enumerate(results):
                 if type(result) in new:
-                    if is_deferred(result):
+                    if self._is_deferred(result):
                         return place
                     self.known.add(type(result))
         return None
@@ -78,15 +104,16 @@ class NotAValue(TypeError):
     """Raised when a plain function returned something that is no value yet."""
 
 
-def not_a_value(results: Sequence[Any], advice: str) -> NotAValue:
+def not_a_value(results: Sequence[Any], advice: str, what: str = "a plain function") -> NotAValue:
     """
     The error for a function whose results are no values yet, to be raised by the caller.
 
     Args:
         results: what it returned, to be used no more; the first is the one to complain of.
         advice: what to do instead.
+        what: has returned it.
     """
-    error = NotAValue(f"a plain function must return its result, got {safe_repr(results[0])}; {advice}")
+    error = NotAValue(f"{what} must return its result, got {safe_repr(results[0])}; {advice}")
     close_all(results)
     return error
 

@@ -9,8 +9,56 @@ from typing import Any, Literal
 
 import pytest
 
-from asyncstream import AsyncFunction, Pipeline
-from asyncstream.guards import cached, rate_limit, retry, single_flight
+from asyncstream import AsyncFunction, Pipeline, Stream, UserFunctionError
+from asyncstream.guards import batched, cached, rate_limit, retry, single_flight
+
+FORGOTTEN: dict[str, Callable[[Stream[int]], Stream[Any]]] = {
+    "map": lambda stream: stream.async_map(forgets),
+    "skip": lambda stream: stream.async_map(forgets, on_error="skip"),
+    "flat map": lambda stream: stream.async_flat_map(forget_each),
+    "per key": lambda stream: stream.key_by(lambda value: value).async_map(forgets, order="per_key"),
+    "guards": lambda stream: stream.async_map(retry(cached(forgets))),
+    "batched": lambda stream: stream.async_map(batched(forget_each_of, size=3)),
+}
+
+
+async def forgets(value: int) -> Any:
+    await asyncio.sleep(value % 2)
+    return coroutine(value) if value == 5 else value
+
+
+async def forget_each(value: int) -> list[Any]:
+    return [value, await forgets(value)]
+
+
+async def forget_each_of(values: list[int]) -> list[Any]:
+    return [await forgets(value) for value in values]
+
+
+@pytest.mark.parametrize("define", FORGOTTEN.values(), ids=FORGOTTEN)
+@pytest.mark.usefixtures("virtual_time")
+async def test_result_that_is_still_to_be_awaited_is_refused(
+    define: Callable[[Stream[int]], Stream[Any]],
+) -> None:
+    found: list[Any] = []
+    pipeline = Pipeline()
+    define(pipeline.source(range(9), name="numbers")).to(found)
+    with pytest.raises(UserFunctionError, match=r"an async function must return its result, got <coroutine"):
+        await pipeline.run()
+    assert all(type(value) is int for value in found)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_result_that_another_step_iterates_over_is_a_result() -> None:
+    async def ask(value: int) -> Any:
+        return (part for part in range(value))
+
+    found: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([2, 1], name="numbers").async_map(ask).flat_map(lambda parts: parts).to(found)
+    await pipeline.run()
+    assert found == [0, 1, 0]
+
 
 trace: ContextVar[int] = ContextVar("trace", default=0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from types import CoroutineType
 from typing import Any
 
 import pytest
@@ -335,18 +334,21 @@ async def test_any_result_is_one_result_in_a_map(order: str) -> None:
         assert len(found) == len(results)
 
 
-async def test_call_that_returns_a_coroutine_that_nobody_awaits_is_only_a_result() -> None:
+async def test_call_that_returns_a_coroutine_that_nobody_awaits_fails_the_job_behind_those_before_it() -> (
+    None
+):
     async def inner() -> int:
         return 1
 
     async def call(value: int) -> Any:
-        return inner()
+        return inner() if value == 2 else value
 
     async with Rig(call) as rig:
-        rig.feed(1)
-        (result,) = await rig.finish()
-        assert isinstance(result, CoroutineType)
-        assert await result == 1
+        rig.feed(0, 1, 2, 3)
+        assert await rig.finish() == [0, 1]
+        (error,) = rig.errors
+        assert isinstance(error, UserFunctionError)
+        assert "an async function must return its result, got <coroutine" in str(error)
 
 
 async def test_elements_of_any_kind_are_elements() -> None:
