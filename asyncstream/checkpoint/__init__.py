@@ -1,9 +1,17 @@
 """
-What is kept of a running pipeline, where, and for how long.
+What is kept of a running pipeline, where, and for how long. The runtime decides when a checkpoint is taken.
 
-Read `parts`, `format` and `seal` (the bytes), then `stores` (what a store promises; `directory` and `sqlite`
-keep it), `history` (which checkpoints there are, and how one is added), `matching` (what of one is for which
-step) and `settings` (what a user chooses). The runtime decides when a checkpoint is taken.
+In reading order:
+
+| modules | what they are |
+|---|---|
+| `parts`, `segments` | what a step remembers as bytes; its tables, as what has changed |
+| `chains` | the parts of one table: a base and what has changed since, compacted |
+| `format`, `seal` | a checkpoint: a manifest that names its parts, perhaps under a key |
+| `stores`, `directory`, `sqlite` | what a store promises; three that keep it |
+| `history` | which checkpoints there are; how one is read, added and let go |
+| `matching`, `settings` | what of one is for which step; what a user chooses |
+| `journal`, `journal_files`, `journal_checks` | calls that ended between two checkpoints |
 """
 
 from asyncstream.checkpoint.directory import DirectoryStore
