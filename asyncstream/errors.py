@@ -112,9 +112,10 @@ class RetriesExhausted(AsyncStreamError):
         attempts: how many times the function was called; at least 1.
     """
 
-    def __init__(self, attempts: int, error: BaseException | None) -> None:
+    def __init__(self, attempts: int, error: BaseException | None, why: str = "") -> None:
         reason = "its result was refused" if error is None else describe_error(error)
-        super().__init__(f"gave up after {attempts} attempts: {reason}")
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"gave up after {times}{why}: {reason}")
         self.attempts = attempts
 
 

@@ -192,7 +192,7 @@ class Retry(Guard[In, Out]):
                         raise
                     wait = self._wait(error, asked, backoff)
                     if self._is_last(number, began, wait):
-                        raise RetriesExhausted(number, error) from error
+                        raise RetriesExhausted(number, error, self._why(number, wait)) from error
                     failure = error
                 else:
                     if self._on_result is None or not self._on_result(result):
@@ -204,7 +204,7 @@ class Retry(Guard[In, Out]):
                         return result
                     wait = self._wait(result, True, backoff)
                     if self._is_last(number, began, wait):
-                        raise RetriesExhausted(number, None)
+                        raise RetriesExhausted(number, None, self._why(number, wait))
                     failure = result
                 finally:
                     if marked is not None:
@@ -259,6 +259,12 @@ class Retry(Guard[In, Out]):
             self._count_attempts(number)
             self._exhausted += 1
         return last
+
+    def _why(self, number: int, wait: float) -> str:
+        """What there is to say of why no attempt follows: not that there were as many as may be."""
+        if number == self._attempts:
+            return ""
+        return f", for the next one in {wait:.3g} s would be past the timeout of {self._timeout:g} s for all"
 
     def _count_attempts(self, number: int) -> None:
         """A call has ended that had so many."""

@@ -187,6 +187,16 @@ def test_retry_after_is_honoured_up_to_its_ceiling() -> None:
     assert schedule(1, Busy("86400"), retry_after_max=2, wait_jitter=0)[0] == [0, 2000]
 
 
+def test_time_that_does_not_suffice_for_another_attempt_is_told() -> None:
+    times, outcome = schedule(5, Busy(60), attempts=3, timeout=45)
+    assert times == [0]
+    late = ", for the next one in 60 s would be past the timeout of 45 s for all"
+    assert str(outcome) == f"gave up after 1 attempt{late}: Busy: 60"
+    assert outcome.attempts == 1
+    _, outcome = schedule(5, Busy(1), attempts=3, timeout=45)
+    assert str(outcome) == "gave up after 3 attempts: Busy: 1"
+
+
 def test_retry_after_does_not_shorten_the_backoff() -> None:
     assert schedule(1, Busy("0"), wait_jitter=0)[0] == [0, 100]
 
