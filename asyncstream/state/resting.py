@@ -5,12 +5,12 @@ Theory
 ------
 Were all that was young at a cut brought to disk, hot keys would be written, and read again at once. So a row
 of which an older version is on disk is not written when it is put: it *rests* until the next merge, and
-*leaves* then, which writes it. If it is touched before that, it is taken away, and is young again as it is.
-So what is touched at least once between two cuts is never written.
+*leaves* then, which writes it. If it is touched before that, it is taken away, and is young again as it is;
+read by itself, it stays until it is put. So what is touched at least once between two cuts is never written.
 
 What rests only has another value than on disk: which rows there are, and in which order, the disk tells
-alone. And it is written without a look at what is there, for that is *known* since it was read, but for rows
-that share their name with those of other keys.
+alone. And it is written without a look at what is there, for that is *known* since it was read, together with
+others, or lately enough (`recent`), but for rows that share their name with those of other keys.
 """
 
 from __future__ import annotations
@@ -115,18 +115,19 @@ class RestingRows(DiskRows):
         return super().remove(namespace, key)
 
     def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
-        if not self._known:
-            super().put(entries, places)
-            return
+        recent, prefix_of, pack = self._stored.recent, self._prefix_of, HASH.pack
         new: list[Entry] = []
         for entry in entries:
             namespace, key, value = entry
-            if key in self._known.get(namespace, NO_ROWS):
-                self._resting.setdefault(namespace, {})[key] = value
-                if self._leaving:
-                    self._leaving.get(namespace, {}).pop(key, None)
-            else:
-                new.append(entry)
+            if key not in self._known.get(namespace, NO_ROWS):
+                held = recent.get(prefix_of(namespace) + pack(hash(key)))
+                if not held or row_of(held, key) is not held:
+                    new.append(entry)
+                    continue
+                self._known.setdefault(namespace, {})[key] = held
+            self._resting.setdefault(namespace, {})[key] = value
+            if self._leaving:
+                self._leaving.get(namespace, {}).pop(key, None)
         if new:
             written = self._write(new, places)
             self._shared.update(name for name, held in written.items() if type(held) is list)

@@ -200,9 +200,10 @@ def test_what_is_touched_again_and_again_is_read_once(counted: Counted, kind: ty
     assert all(held == [1] * 5 for held in table.whole().values())
 
 
-def touch(table: Table, keys: range) -> None:
-    """Add to each of these keys, and let what has changed grow old."""
-    table.fetch(None, keys)
+def touch(table: Table, keys: range, *, together: bool = True) -> None:
+    """Add to each of these keys, which are read together or one by one, and let what has changed grow old."""
+    if together:
+        table.fetch(None, keys)
     for key in keys:
         held = table.get(None, key)
         table.put(None, key, [1] if held is MISSING else [*held, 1])
@@ -210,14 +211,15 @@ def touch(table: Table, keys: range) -> None:
     table.merge()
 
 
-def test_what_is_touched_between_two_cuts_is_not_written(counted: Counted) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_what_is_touched_between_two_cuts_is_not_written(counted: Counted, together: bool) -> None:
     table = Table("t", old=RestingRows(counted.stored))
-    touch(table, range(100))
-    touch(table, range(100))
+    touch(table, range(100), together=together)
+    touch(table, range(100), together=together)
     assert sum(counted.written) == 100  # when they were new
     del counted.written[:]
     for _ in range(5):
-        touch(table, range(50))
+        touch(table, range(50), together=together)
     assert sum(counted.written) == 50  # the others, once
     assert list(table.whole().values()) == [[1] * 7] * 50 + [[1] * 2] * 50
 
