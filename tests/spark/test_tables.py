@@ -106,6 +106,19 @@ def test_the_rows_of_a_table_come_before_what_comes_with_them(
     assert sorted(found) == sorted(2 * (missed + known))
 
 
+def test_rows_of_a_table_that_a_later_stage_has_made_come_first_too() -> None:
+    """The elements are of a keyed stage, and the table is of the one behind it."""
+
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        first = timed.key_by(key_of).reduce(lambda one, other: other, name="first")
+        second = first.key_by("v").reduce(lambda one, other: other, name="second")
+        return {"looked": first.lookup(second.as_table("key"), on="key", name="looked"), "second": second}
+
+    found = on_stand_in([[row(1_000, key) for key in "abc"]], define)
+    assert len(found) == 6
+    assert not any("None" in line for line in found)
+
+
 async def planes() -> Any:
     return {}
 

@@ -20,7 +20,7 @@ Spark sees these columns and nothing of the elements:
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.clocks import to_spark
 from asyncstream.runtime.spark.observe import OBSERVED
+from asyncstream.runtime.spark.stages import Route
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.columns import Columns
 from asyncstream.runtime.spark.wire.keys import label_of
@@ -45,6 +46,7 @@ __all__ = (
     "PACKED",
     "Packer",
     "entering",
+    "origin_of",
     "pack",
     "packed",
     "envelope_type",
@@ -66,7 +68,7 @@ PACKED = 50_000
 """Elements that a task packs at a time: what an envelope costs Spark is shared by more of them."""
 
 BEHIND_TABLES = 1 << 48
-"""Added to the origin of elements that are no rows of tables."""
+"""Added to the origin of elements that are no rows of tables, nor state."""
 
 BATCH = 16 << 20
 """Bytes of payloads in an Arrow batch, at most."""
@@ -84,6 +86,11 @@ def envelope_type(*, event_time: bool = False) -> StructType:
     if event_time:
         fields.append(types.StructField("event_time", types.TimestampType(), nullable=False))
     return types.StructType(fields)
+
+
+def origin_of(route: Route, task: int) -> int:
+    """The origin of what a task, by its number among all, packs for a route."""
+    return task if route.is_table or route.number < 0 else task + BEHIND_TABLES
 
 
 def packed(leaving: Leaving) -> Iterator[tuple[int, bytes]]:
@@ -158,6 +165,7 @@ class _Filling:
     """
 
     watermark: int
+    origin: int
     count: int = 0
     size: int = 0
     payloads: list[bytes] = field(default_factory=list)
@@ -186,7 +194,6 @@ class Packer:
             columns.append(("event_time", pa.timestamp("us", "UTC")))
         self._has_event_time = event_time
         self._open: dict[tuple[int, int, int | None], _Filling] = {}
-        self._tables: set[int] = set()  # the routes of those
         self._rows: list[tuple[Any, ...]] = []
         self._count = 0
         self._size = 0
@@ -215,17 +222,15 @@ class Packer:
             return
         self._close_all()
         for number, count in counts.items():
-            self._rows.append((OBSERVED, number, self._next(), NOW, count, b""))
+            self._rows.append((OBSERVED, number, self._origin, self._next(), NOW, count, b""))
         if self._has_event_time:
-            self._rows.append((CLOCK, 0, self._next(), NOW, 0, b""))
+            self._rows.append((CLOCK, 0, self._origin, self._next(), NOW, 0, b""))
         if self._rows:
             yield self._batch(event_time_ms)
 
     def _add(self, item: Leaving, first: int, count: int, payload: bytes) -> None:
         """Some elements of those, from the first on, are packed."""
         number = item.route.number
-        if item.route.is_table:
-            self._tables.add(number)
         watermark = item.watermarks[first] if item.watermarks else item.watermark
         place = (number, item.group, None if item.watermarks else watermark)
         envelope = self._open.get(place)
@@ -234,7 +239,7 @@ class Packer:
             self._close(place, self._open.pop(place))
             envelope = None
         if envelope is None:
-            envelope = self._open[place] = _Filling(watermark)
+            envelope = self._open[place] = _Filling(watermark, origin_of(item.route, self._origin))
         envelope.payloads.append(payload)
         envelope.count += count
         envelope.size += len(payload)
@@ -243,7 +248,7 @@ class Packer:
 
     def _close(self, place: tuple[int, int, int | None], envelope: _Filling) -> None:
         number, group, _ = place
-        head = (number, label_of(group), self._next(), envelope.watermark, envelope.count)
+        head = (number, label_of(group), envelope.origin, self._next(), envelope.watermark, envelope.count)
         self._rows.append((*head, b"".join(envelope.payloads)))
 
     def _close_all(self) -> None:
@@ -256,8 +261,7 @@ class Packer:
 
         self._close_all()
         rows, self._rows, self._count, self._size = self._rows, [], 0, 0
-        routes, groups, *others = zip(*rows, strict=True)
-        columns = [routes, groups, [self._origin_of(route) for route in routes], *others]
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
         if self._has_event_time:
             columns.append([to_spark(event_time_ms) * 1000] * len(rows))
         arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
@@ -269,10 +273,6 @@ class Packer:
 
         kept = batch.take(pa.array(rows, pa.int64()))
         return pa.RecordBatch.from_arrays([kept[name] for name in COLUMNS], schema=self._schema)
-
-    def _origin_of(self, route: int) -> int:
-        is_element = route >= 0 and route not in self._tables
-        return self._origin + BEHIND_TABLES if is_element else self._origin
 
     def _next(self) -> int:
         self._sequence += 1

@@ -36,7 +36,7 @@ from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import route_of, take_up
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving, States
 from asyncstream.runtime.spark.wire.columns import FEW, Finished
-from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, packed, unpack
+from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, origin_of, packed, unpack
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.wire.values import dumps, loads
@@ -345,14 +345,15 @@ class KeyGroup:
         from pyspark.sql import Row
 
         make = Row(*COLUMNS)
-        origin = (self._number << 32) + group
+        task = (self._number << 32) + group
         leave = (written for leaving in parts.take() for written in self._written(leaving))
         envelopes = ((leaving, *part) for leaving in leave for part in packed(leaving))
         for sequence, (leaving, count, payload) in enumerate(envelopes):
             number, label = leaving.route.number, label_of(leaving.group)
+            origin = origin_of(leaving.route, task)
             yield make(number, label, origin, sequence, leaving.watermark, count, payload)
         for number, count in counts.items():
-            yield make(OBSERVED, number, origin, 0, NOW, count, b"")
+            yield make(OBSERVED, number, task, 0, NOW, count, b"")
 
     def _written(self, leaving: Leaving) -> Iterator[Leaving]:
         """
