@@ -27,7 +27,7 @@ from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import need_pyspark, partitions_of, shuffle_partitions, tasks_at_once
 from asyncstream.runtime.spark.settings import PlanSettings
-from asyncstream.runtime.spark.stages import Route, Stage, StageKind, stages_of
+from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
 from asyncstream.runtime.spark.state_transfer import divided, save, transfer_from, united
 from asyncstream.runtime.spark.stopped import next_watermark_ms, states_of
 from asyncstream.runtime.spark.wire.batches import States
@@ -420,17 +420,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         return [max(first, 1), *[min(most, self._partitions)] * (len(self._stages) - 1)]
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
+        exits = {route.number for route in stage.exits}
+        outputs = tuple(output for output in self._outputs.values() if output.route in exits)
         return frame.groupBy("group").transformWithState(
-            KeyGroup(stage, self._terms, number, tuple(self._of(stage.exits))),
+            KeyGroup(stage, self._terms, number, outputs),
             envelope_type(),
             "append",
             self._time_mode(),
         )
-
-    def _of(self, exits: Iterable[Route]) -> Iterator[OutputTask]:
-        """The outputs that these routes lead to."""
-        numbers = {route.number for route in exits}
-        yield from (output for output in self._outputs.values() if output.route in numbers)
 
     def _time_mode(self) -> str:
         if self._settings.processing_time:

@@ -125,15 +125,16 @@ class RowWriter:
             return
         for start in range(0, len(elements), ROWS):
             part = elements[start : start + ROWS]
-            kinds = frozenset(map(type, part))
-            arrays = [self._column(field, part, kinds) for field in self._schema]
+            kinds = set(map(type, part))
+            kind = kinds.pop() if len(kinds) == 1 else None
+            arrays = [self._column(field, part, kind) for field in self._schema]
             if self._originals is not None:
                 self._originals.passed(len(part), self._schema)
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, field: pa.Field, elements: Sequence[Any], kinds: frozenset[type]) -> pa.Array:
+    def _column(self, field: pa.Field, elements: Sequence[Any], kind: type | None) -> pa.Array:
         try:
-            values = self._values(field.name, elements, kinds)
+            values = self._values(field.name, elements, kind)
             array = None if self._originals is None else self._originals.column(field, values)
             if array is None:
                 array = _array(values, field.type)
@@ -143,13 +144,19 @@ class RowWriter:
             self._blame(field, elements)
         return array
 
-    def _values(self, name: str, elements: Sequence[Any], kinds: frozenset[type]) -> list[Any]:
-        """A column; to ask each element what it is takes ten times as long as to do so once for all."""
-        if kinds == {dict}:
+    def _values(self, name: str, elements: Sequence[Any], kind: type | None) -> list[Any]:
+        """
+        A column.
+
+        Args:
+            kind: of all the elements; None: they are of several, and each is asked, which takes ten times as
+                long.
+        """
+        if kind is dict:
             return [element[name] for element in elements]
-        if len(kinds) == 1 and all(_has_attributes(kind) for kind in kinds):
+        if kind is not None and _has_attributes(kind):
             values = [getattr(element, name) for element in elements]
-            if not any(issubclass(kind, BaseException) for kind in set(map(type, values))):
+            if not any(issubclass(of_value, BaseException) for of_value in set(map(type, values))):
                 return values
         return self._one_by_one(name, elements)
 
