@@ -4,6 +4,9 @@ Arrow tables of results, for formats of columns. Needs the extra [arrow].
 A table has a schema, and elements have none. So it is found: while nothing is written yet, each element may
 add columns, and widen the type of one (whole numbers become floats); from the first write on, all that
 follows must fit. A column in which nothing was seen by then holds text.
+
+The values of a column are of one kind. Of some mixtures Arrow makes one type without a word, where they come
+together, and changes values: a datetime becomes a date, one without a zone a moment in UTC, text bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final
 
 from asyncstream.connectors.rows import Default, JsonWriter, record_of
@@ -37,8 +41,20 @@ _NATIVE: Final = (
 )
 
 
-_PLAIN: Final = frozenset({str, int, float, bool, type(None), bytes, datetime, date, time, Decimal})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
 """Types whose values are written as they are."""
+
+_KINDS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((str,), "text"),
+    ((bytes,), "bytes"),
+    ((datetime,), "a datetime"),
+    ((date,), "a date"),
+    ((timedelta,), "a timedelta"),
+    ((int, float, Decimal), "a number"),
+)
+"""What there is one of in a column, the more special type first; Arrow itself refuses all other mixtures."""
+
+_ZONE: Final = attrgetter("tzinfo")
 
 
 def parquet() -> Any:
@@ -77,13 +93,22 @@ class Tables:
         columns: take these of each element, which must have them; None: all.
         schema: of pyarrow; None: it is found.
         default: makes of a value of the user's own type one that Arrow knows.
+        was_found: the schema is that of what is gone on with, and not the user's, who may mean values to be
+            changed.
 
     Attributes:
         rows: how many are collected.
         schema: the one that is settled; None: it is still open.
     """
 
-    def __init__(self, columns: Sequence[str] | None, schema: Any, default: Default | None) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str] | None,
+        schema: Any,
+        default: Default | None,
+        *,
+        was_found: bool = False,
+    ) -> None:
         import pyarrow
 
         pyarrow.array([])  # the first one imports pandas, if that is there, and not in the event loop then
@@ -93,8 +118,13 @@ class Tables:
         self._has_default = default is not None
         self._tables: list[Any] = []
         self._seen: Any = None
+        self._checks = schema is None or was_found
+        self._kinds: dict[str, str] = {}  # of columns, as far as they are known
         self.rows = 0
         self.schema = schema
+        if schema is not None and was_found:
+            found = ((field.name, self._kind_of(field.type)) for field in schema)
+            self._kinds = {name: kind for name, kind in found if kind is not None}
 
     def add(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
         """Collect elements; gives how many were, and why the next one does not fit, if it does not."""
@@ -109,8 +139,22 @@ class Tables:
                     return place, error
         return len(values), None
 
+    def _kind_of(self, kind: Any) -> str | None:
+        """Which of `_KINDS` a type of Arrow holds; None: none of them."""
+        types = self._arrow.types
+        if types.is_timestamp(kind):
+            return _moment(kind.tz is not None)
+        known = (
+            (types.is_date, "a date"),
+            (types.is_duration, "a timedelta"),
+            (types.is_binary, "bytes"),
+            (types.is_string, "text"),
+        )
+        return next((name for is_one, name in known if is_one(kind)), None)
+
     def _add(self, values: Sequence[Any]) -> None:
-        arrow, columns = self._arrow, self._by_columns(values)
+        arrow = self._arrow
+        columns, kinds = self._by_columns(values)
         if self.schema is not None:
             if more := columns.keys() - set(self.schema.names):
                 what = ", ".join(map(repr, sorted(more)))
@@ -119,14 +163,26 @@ class Tables:
             arrays = [arrow.array(columns.get(field.name, nothing), field.type) for field in self.schema]
             table = arrow.Table.from_arrays(arrays, schema=self.schema)
         else:
-            table = arrow.table({name: arrow.array(column) for name, column in columns.items()})
+            table = arrow.table(
+                {name: arrow.array(column, self._moments_of(name)) for name, column in columns.items()}
+            )
             schemas = [table.schema] if self._seen is None else [self._seen, table.schema]
             self._seen = arrow.unify_schemas(schemas, promote_options="permissive")
         self._tables.append(table)
+        self._kinds |= kinds
         self.rows += len(values)
 
-    def _by_columns(self, values: Sequence[Any]) -> dict[str, list[Any]]:
-        """The values of elements by column: whole columns at a time, of which most need not be looked at."""
+    def _moments_of(self, name: str) -> Any:
+        """The type of a column of moments, whose zone is that of the first; None: of any other column."""
+        if self._kinds.get(name) != _moment(True):
+            return None
+        return self._seen.field(name).type
+
+    def _by_columns(self, values: Sequence[Any]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+        """
+        The values of elements by column, and of which kind they are: whole columns at a time, of which most
+        need not be looked at.
+        """
         records = [value if type(value) is dict else record_of(value) for value in values]
         if not all(records):
             raise TypeError("expected a mapping, or something that has fields, and at least one of them")
@@ -141,15 +197,25 @@ class Tables:
                 if not isinstance(name, str):
                     raise TypeError(f"expected names of columns, got {name!r}")
             columns = {name: [row.get(name) for row in rows] for name in names}
+        kinds: dict[str, str] = {}
         for name, column in columns.items():
-            if self._has_default or not _PLAIN.issuperset(map(type, column)):
-                columns[name] = [self._cell(value) for value in column]
-        return columns
+            types = set(map(type, column))
+            if self._has_default or not types <= _PLAIN:
+                columns[name] = column = [self._cell(value) for value in column]
+                types = set(map(type, column))
+            if self._checks:
+                for kind in sorted(_kinds_in(column, types)):
+                    known = kinds.setdefault(name, self._kinds.get(name, kind))
+                    if known != kind:
+                        raise _mixed(name, known, kind)
+        return columns, kinds
 
     def _cell(self, value: Any) -> Any:
         value = self._json.own(value)
         if isinstance(value, Enum):
             value = value.value
+        if isinstance(value, time) and value.tzinfo is not None:  # which Arrow has no type for
+            return value.isoformat()
         return value if isinstance(value, _NATIVE) else self._json.plain(value)
 
     def take(self) -> Any:
@@ -182,3 +248,29 @@ class Tables:
                 kept.append(table.slice(0, left))
                 left -= len(table)
         self._tables, self.rows = kept, rows
+
+
+def _mixed(name: str, known: str, kind: str) -> TypeError:
+    return TypeError(
+        f"column {name!r} holds {known}, and this is {kind}: Arrow has one type for all; give default=, a "
+        "function that makes one of the other, or the schema"
+    )
+
+
+def _kinds_in(column: list[Any], types: set[type]) -> set[str]:
+    """Which of `_KINDS` are in a column that has values of these types."""
+    found = set()
+    for type_ in types - {type(None)}:
+        kind = next((kind for known, kind in _KINDS if issubclass(type_, known)), None)
+        if kind == "a datetime":
+            moments = column if len(types) == 1 else [one for one in column if type(one) is type_]
+            bare = list(map(_ZONE, moments)).count(None)
+            found |= {_moment(False)} if bare else set()
+            found |= {_moment(True)} if bare < len(moments) else set()
+        elif kind is not None:
+            found.add(kind)
+    return found
+
+
+def _moment(has_zone: bool) -> str:
+    return f"a datetime {'with' if has_zone else 'without'} a zone"

@@ -107,7 +107,8 @@ class _ColumnarSink(PartsSink):
         if schema is None and part is not None:
             with self._storage.read(self._part(part)) as file:
                 schema = self._schema_of(file)
-        return _Columns(self._partition_by, Tables(self._columns, schema, self._default))
+        tables = Tables(self._columns, schema, self._default, was_found=self._schema is None)
+        return _Columns(self._partition_by, tables)
 
     @abstractmethod
     def _schema_of(self, file: BinaryIO) -> Any:

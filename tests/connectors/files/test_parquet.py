@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -65,6 +65,10 @@ async def read_on(source: ParquetSource[Any], position: Any = None) -> list[Any]
     finally:
         await source.close()
     return rows
+
+
+class Timestamp(datetime):
+    """A class of another library's."""
 
 
 class Color(Enum):
@@ -173,6 +177,71 @@ def test_element_that_does_not_fit_is_named_and_those_before_it_are_written(tmp_
     pipeline.run_blocking()
     assert refused == [bad]
     assert rows_of(path) == [{"a": 1}, {"a": 3}]
+
+
+MOMENT = datetime(2026, 1, 1, 12)
+SUMMER, WINTER = (timezone(timedelta(hours=hours)) for hours in (2, 1))
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (MOMENT, MOMENT.replace(tzinfo=UTC)),
+        (MOMENT.replace(tzinfo=UTC), MOMENT),
+        (date(2026, 1, 1), MOMENT),
+        ("text", b"bytes"),
+        (timedelta(days=1), 7),
+        (Timestamp(2026, 1, 1), MOMENT.replace(tzinfo=UTC)),
+    ],
+)
+def test_values_that_arrow_would_change_are_refused_however_they_come(
+    tmp_path: Path, first: Any, second: Any, together: bool
+) -> None:
+    path = tmp_path / "out.parquet"
+    rows = [{"v": first}, {"v": second}]
+    writes = [rows] if together else [rows[:1], rows[1:]]
+    with pytest.raises(SinkError, match=r"column 'v' holds .*, and this is .*: Arrow has one type"):
+        write_all(ParquetSink(path), *writes)
+    assert rows_of(path) == rows[:1]
+
+
+def test_values_that_arrow_would_change_are_refused_by_a_job_that_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = ParquetSink(tmp_path / "out")
+        await first.recover(None)
+        await first.write([{"at": MOMENT.replace(tzinfo=UTC)}], None)
+        position = await first.prepare(1)
+        await first.commit(1)
+        await first.close()
+        second = ParquetSink(tmp_path / "out")
+        await second.recover(position)
+        with pytest.raises(SinkError, match="holds a datetime with a zone, and this is a datetime without"):
+            await second.write([{"at": MOMENT}], None)
+        await second.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_moments_of_several_zones_are_one_column(tmp_path: Path, together: bool) -> None:
+    path = tmp_path / "out.parquet"
+    rows = [{"at": MOMENT.replace(tzinfo=zone)} for zone in (SUMMER, WINTER, UTC)]
+    write_all(ParquetSink(path), *([rows] if together else [[row] for row in rows]))
+    assert rows_of(path) == rows
+
+
+def test_who_gives_the_schema_says_what_becomes_of_values(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    schema = pyarrow.schema([("at", pyarrow.timestamp("us", "UTC"))])
+    write_all(ParquetSink(path, schema=schema), [{"at": MOMENT}, {"at": MOMENT.replace(tzinfo=UTC)}])
+    assert rows_of(path) == [{"at": MOMENT.replace(tzinfo=UTC)}] * 2
+
+
+def test_time_of_a_zone_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    write_all(ParquetSink(path), [{"at": time(12, tzinfo=SUMMER), "plain": time(12)}])
+    assert rows_of(path) == [{"at": "12:00:00+02:00", "plain": time(12)}]
 
 
 # ---------------------------------------------------------------------- one file
