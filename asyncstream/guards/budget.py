@@ -4,26 +4,27 @@ A budget: how much calls may cost, in any units, until it is raised or a new per
 By itself it is kept in memory and calls are let in at once. With a scope it is a record that all who share it
 change together, and that outlives them (`shared.budgets`): a call waits for an exchange with the store, and
 all that wait, or have ended, at the same time go in one. While the store is away no call begins; what has
-ended is told when it is back.
+ended is told when it is back. Calls that wait for a budget in memory are let in by exchanges, too, with a
+record that nobody else has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from asyncio import get_running_loop
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from asyncstream.aside import wait_at_most
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import PipelineError
-from asyncstream.guards.guard import Background
-from asyncstream.guards.shared import Records, RecordsAway, SharedLimit
+from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
+from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.validation import Duration, duration_ms, real_number, refuse
 
 __all__ = ("Budget", "Reservation", "costs")
@@ -32,9 +33,6 @@ log = logging.getLogger("asyncstream.budget")
 
 POLL: Final = 0.5
 """Seconds between two looks whether a spent budget has been raised by others, or a period has begun."""
-
-RETRY: Final = 0.1
-"""Seconds between two tries to reach a store that is away; doubled each time, up to a second."""
 
 
 class Reservation(NamedTuple):
@@ -50,7 +48,7 @@ class Reservation(NamedTuple):
     period: int
 
 
-class Budget:
+class Budget(Exchanging):
     """
     What calls may cost together; any number of `metered` functions share it.
 
@@ -74,6 +72,8 @@ class Budget:
         away: whether the store is away.
     """
 
+    scope: SharedLimit | None  # type: ignore[assignment]  # without one nothing is asked of a store
+
     def __init__(
         self,
         *,
@@ -96,23 +96,19 @@ class Budget:
         self._limits: Cost = dict(self._own)
         self._record: dict[str, Any] = {}
         self._raised: dict[str, float] = {}
-        self._begin_anew()
+        self._keeps: list[Callable[[], None]] = []
+        self._detach()
 
-    def _begin_anew(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._records: Records | None = None
+    def _detach(self) -> None:
+        super()._detach()
         self._client = secrets.token_hex(8)
         self._number = 0
-        self._queue: deque[tuple[Cost, asyncio.Future[int]]] = deque()
+        self._queue: OrderedDict[asyncio.Future[int], Cost] = OrderedDict()
         self._settled: dict[int, dict[str, float]] = {}
-        self._asked: tuple[BudgetRequest, list[tuple[Cost, asyncio.Future[int]]]] | None = None
+        self._asked: tuple[BudgetRequest, list[asyncio.Future[int]]] | None = None
         """What the store was told and asked, for which calls, and has not answered."""
         self._running = 0
         self._said = False
-        self._background = Background()
-        self._serving = False
-        self._wake: asyncio.Event | None = None
-        self._keeps: list[Callable[[], None]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         if self.scope is None:
@@ -154,22 +150,25 @@ class Budget:
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for _, place in self._queue)
+        return sum(not place.done() for place in self._queue)
 
     def is_spent(self) -> bool:
         """Whether calls wait for it, and none runs that might cost less than expected."""
-        return self._said
+        return self._said and self.waiting() > 0
 
     # ------------------------------------------------------------------ what calls ask
 
     def try_reserve(self, cost: Cost) -> Reservation | None:
         """Let a call in now, if there is room, and this can be known without asking a store."""
+        if get_running_loop() is not self._loop:
+            self._attach()
         if self.scope is not None or self._queue:
             return None
         answer = self._exchange_here([cost])
         if not answer.admitted:
             return None
         self._running += 1
+        self._said = False
         return Reservation(cost, answer.period)
 
     async def reserve(self, cost: Cost) -> Reservation:
@@ -177,19 +176,16 @@ class Budget:
         found = self.try_reserve(cost)
         if found is not None:
             return found
-        loop = get_running_loop()
-        if loop is not self._loop:
-            keeps = self._keeps
-            self._begin_anew()
-            self._keeps, self._loop, self._wake = keeps, loop, asyncio.Event()
-        place: asyncio.Future[int] = loop.create_future()
-        self._queue.append((cost, place))
+        place: asyncio.Future[int] = get_running_loop().create_future()
+        self._queue[place] = cost
         self._serve()
         try:
             return Reservation(cost, await place)
         except asyncio.CancelledError:
+            self._queue.pop(place, None)
             if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
                 self.settle(Reservation(cost, place.result()), {})
+            self._serve()  # those behind may cost less
             raise
 
     def settle(self, reserved: Reservation, actual: Cost | None) -> None:
@@ -201,10 +197,8 @@ class Budget:
                 change = actual.get(unit, 0.0) - reserved.cost.get(unit, 0.0)
                 if change:
                     owed[unit] = owed.get(unit, 0.0) + change
-        if self.scope is not None:
+        if self.scope is not None or self._queue:
             self._serve()
-        elif self._queue:
-            self._admit()
         elif self._settled:
             self._exchange_here([])
 
@@ -217,20 +211,19 @@ class Budget:
 
     async def close(self) -> None:
         """Tell the store what has ended, and let go of it."""
-        await self._background.stop()
-        self._serving = False  # a task cancelled before its first step never comes to its `finally`
+        self._records = records = await self._stop()
         self._keeps.clear()
-        records, self._records = self._records, None
         if records is None:
             return
         try:
             while self._asked is not None or self._settled or self._raised:
-                await self._exchange(records, [])
+                await self._ask([])
         except RecordsAway as error:
             log.warning(
                 "%r is away; what calls have cost is counted as it was expected: %s", self.scope, error
             )
         finally:
+            self._records = None
             await records.close()
 
     # ------------------------------------------------------------------ exchanges
@@ -252,16 +245,9 @@ class Budget:
         self._note(answer)
         return answer
 
-    def _admit(self) -> None:
-        """Of a budget of this process: let in what there is room for."""
-        while self._queue and self._queue[0][1].done():
-            self._queue.popleft()
-        waiting = [(cost, place) for cost, place in self._queue if not place.done()]
-        self._let_in(waiting, self._exchange_here([cost for cost, _ in waiting]))
-
-    def _let_in(self, asked: list[tuple[Cost, asyncio.Future[int]]], answer: BudgetAnswer) -> None:
-        for cost, place in asked[: answer.admitted]:
-            self._queue.remove((cost, place))
+    def _let_in(self, costs: Sequence[Cost], places: list[asyncio.Future[int]], answer: BudgetAnswer) -> None:
+        for cost, place in zip(costs, places[: answer.admitted], strict=False):
+            self._queue.pop(place, None)
             self._running += 1
             if place.done():  # cancelled while it was asked for
                 self.settle(Reservation(cost, answer.period), {})
@@ -292,51 +278,23 @@ class Budget:
 
     def _serve(self) -> None:
         """See to it that what waits, or has ended, is told to the store."""
-        if self._wake is None or get_running_loop() is not self._loop:
-            return
-        self._wake.set()
-        if not self._serving:
-            self._serving = True
-            self._background.start(self._exchanges())
+        if get_running_loop() is self._loop:
+            if not self.away:
+                self._again = 0.0
+            super()._serve()
 
-    async def _exchanges(self) -> None:
-        assert self._wake is not None
-        try:
-            while self._queue or self._settled or self._raised:
-                self._wake.clear()
-                waiting = [(cost, place) for cost, place in self._queue if not place.done()]
-                if self.scope is None:
-                    answer = self._exchange_here([cost for cost, _ in waiting])
-                    self._let_in(waiting, answer)
-                else:
-                    if self._records is None:
-                        self._records = self.scope.records()
-                    answer = await self._until_answered(self._records, waiting)
-                while self._queue and self._queue[0][1].done():
-                    self._queue.popleft()
-                if self._queue and not answer.admitted:
-                    looks = self.scope is not None or self._per_ms is not None
-                    await wait_at_most(self._wake, POLL if looks else None)
-        finally:
-            self._serving = False
+    def _due(self, now: float) -> float | None:
+        is_idle = not (self._queue or self._settled or self._raised or self._asked)
+        return None if is_idle or self._again == math.inf else self._again
 
-    async def _until_answered(
-        self, records: Records, waiting: list[tuple[Cost, asyncio.Future[int]]]
-    ) -> BudgetAnswer:
-        pause = RETRY
-        while True:
-            try:
-                return await self._exchange(records, waiting)
-            except RecordsAway as error:
-                if not self.away:
-                    self.away = True
-                    log.warning("%r is away; calls wait for it: %s", self.scope, error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
+    async def _exchange(self) -> None:
+        looks = self.scope is not None or self._per_ms is not None
+        was_away, self._again = self.away, get_running_loop().time() + POLL if looks else math.inf
+        answer = await self._ask([place for place in self._queue if not place.done()])
+        if answer.admitted or was_away:
+            self._again = 0.0
 
-    async def _exchange(
-        self, records: Records, waiting: list[tuple[Cost, asyncio.Future[int]]]
-    ) -> BudgetAnswer:
+    async def _ask(self, places: list[asyncio.Future[int]]) -> BudgetAnswer:
         """
         Tell the store what has ended, and ask for calls that wait. What was not answered is asked again as it
         was: whether it has been done is not known before.
@@ -344,17 +302,31 @@ class Budget:
         Raises:
             RecordsAway: if the store does not answer.
         """
-        assert self.scope is not None
         if self._asked is None:
-            self._asked = self._request([cost for cost, _ in waiting]), waiting
-        request, waiting = self._asked
-        answer = await records.update(
-            f"budget:{self.scope.name}", lambda record, moment: exchange(record, request)
-        )
+            self._asked = self._request([self._queue[place] for place in places]), places
+        request, places = self._asked
+        if self.scope is None:
+            self._record, answer = exchange(self._record, request)
+        else:
+            answer = await self._store().update(
+                f"budget:{self.scope.name}", lambda record, moment: exchange(record, request)
+            )
         self._asked, self.away = None, False
         self._note(answer)
-        self._let_in(waiting, answer)
+        self._let_in(request.asked, places, answer)
         return answer
+
+    def _note_away(self, error: RecordsAway) -> None:
+        if not self.away:
+            self.away = True
+            log.warning("%r is away; calls wait for it: %s", self.scope, error)
+
+    def _fail(self, error: Exception) -> None:
+        self._asked = None
+        while self._queue:
+            place, _ = self._queue.popitem(last=False)
+            if not place.done():
+                place.set_exception(error)
 
 
 def _amount(unit: str, limit: object) -> float:

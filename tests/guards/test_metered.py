@@ -117,6 +117,45 @@ async def test_a_spent_budget_goes_on_when_it_is_raised(caplog: pytest.LogCaptur
     assert not budget.is_spent()
 
 
+async def test_it_is_spent_only_when_no_call_runs_that_may_cost_less() -> None:
+    budget = Budget(usd=1)
+    guard = metered(Flaky(0, takes=10), cost=1.0, actual=lambda value, answer: answer, budget=budget)
+    calls = [asyncio.create_task(guard(cost)) for cost in (0, 1, 1)]
+    await asyncio.sleep(5)
+    assert not budget.is_spent()
+    await asyncio.sleep(20)
+    assert [call.done() for call in calls] == [True, True, False]
+    assert budget.is_spent()
+    calls[2].cancel()
+    await asyncio.wait(calls)
+    assert not budget.is_spent()  # nobody waits
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_call_that_costs_less_goes_on_when_the_one_before_it_is_cancelled(
+    scope: SharedLimit, is_shared: bool
+) -> None:
+    service = Flaky(0)
+    async with metered(
+        service, cost=lambda cost: cost, budget=Budget(usd=10, scope=scope if is_shared else None)
+    ) as guard:
+        await guard(5)
+        dear, cheap = asyncio.create_task(guard(8)), asyncio.create_task(guard(2))
+        await asyncio.sleep(60)
+        assert len(service.times) == 1
+        dear.cancel()
+        await cheap
+
+
+async def test_calls_hear_of_a_record_that_makes_no_sense(scope: SharedLimit) -> None:
+    records = scope.records()
+    await records.update("budget:default", lambda record, moment: ({"spent": 5}, None))
+    await records.close()
+    async with metered(Flaky(0), cost=1.0, budget=Budget(usd=10, scope=scope)) as guard:
+        with pytest.raises(TypeError):
+            await guard(1)
+
+
 def test_a_new_period_begins_with_a_full_budget() -> None:
     async def main() -> list[int]:
         service = Flaky(0)
