@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from asyncstream.connectors.base import Sink
-from asyncstream.connectors.carrying import carried_through
-from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.message_sink import MessageSink
+from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of, check_tls
 from asyncstream.connectors.mqtt.messages import MqttMessage
-from asyncstream.connectors.rows import Default, why_unwritten
-from asyncstream.elements import Timestamps
+from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError, describe_error
 from asyncstream.validation import flag, function, text
 
@@ -23,8 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ("MqttSink",)
 
+_Message: TypeAlias = tuple[str, bytes, bool]
+"""The topic, what it holds, and whether it is retained."""
 
-class MqttSink(Sink[Any]):
+_PART: Final = 10_000
+"""Messages that are under way at a time: the protocol has numbers for 65,535."""
+
+
+class MqttSink(MessageSink[_Message]):
     """
     Publishes elements with QoS 1, and waits until the broker has them: at least once.
 
@@ -55,11 +59,9 @@ class MqttSink(Sink[Any]):
         self._fixed = topic if isinstance(topic, str) else None
         self._topic = None if isinstance(topic, str) else function("topic", topic)
         where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
-        self._what = f"{where} of {self._address}"
-        self._encode = encoder(encode, default)
+        super().__init__(f"{where} of {self._address}", encode, default)
         self._retain = flag("retain", retain)
         self._connection: Connection | None = None
-        self._taken = 0
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
@@ -73,36 +75,26 @@ class MqttSink(Sink[Any]):
         with self._naming():
             await self._connection.open()
 
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._taken = 0
-        await carried_through(self._publish([self._prepared(value) for value in values]))
-
-    def _prepared(self, value: Any) -> tuple[str, bytes, bool]:
-        """The topic, what the message holds, and whether it is retained."""
+    def _message(self, value: Any) -> _Message:
         topic, payload, retain = self._fixed, value, self._retain
-        try:
-            if isinstance(value, MqttMessage):
-                topic, payload, retain = value.topic or topic, value.value, value.retain or retain
-            if self._topic is not None:
-                topic = self._topic(value)
-            if not isinstance(topic, str) or not topic or "+" in topic or "#" in topic:
-                raise TypeError(f"expected a topic without wildcards, got {topic!r}")
-            return topic, self._encode(payload), retain
-        except Exception as error:
-            raise SinkError(why_unwritten(value, self._what, error)) from error
+        if isinstance(value, MqttMessage):
+            topic, payload, retain = value.topic or topic, value.value, value.retain or retain
+        if self._topic is not None:
+            topic = self._topic(value)
+        if not isinstance(topic, str) or not topic or "+" in topic or "#" in topic:
+            raise TypeError(f"expected a topic without wildcards, got {topic!r}")
+        return topic, self._encode(payload), retain
 
-    async def _publish(self, messages: list[tuple[str, bytes, bool]]) -> None:
+    async def _send(self, messages: Sequence[_Message]) -> None:
         connection = self._connection
         if connection is None:
-            raise SinkError(f"the sink of {self._what} is not open")
+            raise self._closed()
         with self._naming():
-            sent = [connection.publish(*message) for message in messages]
-            for mid in sent:
-                await connection.published(mid)
-                self._taken += 1
-
-    def taken(self) -> int:
-        return self._taken
+            for start in range(0, len(messages), _PART):
+                sent = [connection.publish(*message) for message in messages[start : start + _PART]]
+                for mid in sent:
+                    await connection.published(mid)
+                    self._taken += 1
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-__all__ = ("Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
+__all__ = ("LOOK", "Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
 
 _EXPIRES: Final = 30.0
 """Seconds after which the server forgets what it was asked for, and is asked again."""
 
-_LOOK: Final = 1.0
+LOOK: Final = 1.0
 """Seconds between two looks whether the connection is still there, while nothing comes."""
-
 
 _OURS: Final = frozenset(
     {
@@ -134,10 +133,12 @@ class Pull:
             if len(self._messages) == 1:
                 self._changed.set()
             return
-        if status in ("404", "408", "409"):
+        if status in ("404", "408", "409", "503"):
             description = (message.headers or {}).get("Description", "")
             if status == "409" and "Deleted" in description:
                 self._broken = f"the server says: {description}"
+            if status == "503":  # of a consumer that was deleted while nothing was asked of it
+                self._broken = "nobody answers: the consumer was deleted, or JetStream is not there"
             self._asked, self._ended = 0, True
             self._changed.set()
 
@@ -163,7 +164,7 @@ class Pull:
             await self._ask(waits)
             if not self._messages:
                 self._changed.clear()
-                await wait_at_most(self._changed, _LOOK)
+                await wait_at_most(self._changed, LOOK)
             if self._messages:
                 return [self._messages.popleft() for _ in range(min(self._batch, len(self._messages)))]
             if self._broken:

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import quote
 
-from asyncstream.connectors.base import Sink
-from asyncstream.connectors.carrying import carried_through
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.messages import Encode, encoder
-from asyncstream.connectors.nats.connection import checked_options, checked_url, connect, naming, place_of
-from asyncstream.connectors.rows import Default, why_unwritten
-from asyncstream.elements import Timestamps
+from asyncstream.connectors.message_sink import MessageSink
+from asyncstream.connectors.messages import Encode
+from asyncstream.connectors.nats.connection import (
+    LOOK,
+    checked_options,
+    checked_url,
+    connect,
+    naming,
+    place_of,
+)
+from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
-from asyncstream.validation import selector, text
+from asyncstream.validation import text
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -24,8 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ("NatsSink",)
 
+_Message: TypeAlias = tuple[bytes, dict[str, str] | None]
+"""What it holds, and its headers."""
 
-class NatsSink(Sink[Any]):
+_PATIENCE: Final = 30.0
+"""Seconds that the stream may take for a batch."""
+
+_AS_IT_IS: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+"""Characters of an id besides letters and digits; a header cannot hold all others, or loses them."""
+
+
+class NatsSink(MessageSink[_Message]):
     """
     Publishes elements to a subject of a stream, and waits until the stream has them.
 
@@ -40,7 +55,7 @@ class NatsSink(Sink[Any]):
         encode: what messages hold: "json", "bytes", "text", or a function that makes bytes of an element.
         default: for JSON, makes of a value of your own type one that can be written.
         id: what tells an element from others, and is the same when it is made again: a function of it, or the
-            name of a field. None: what is published again is there again.
+            name of a field; in the header percent-encoded. None: what is published again is there again.
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
 
@@ -57,12 +72,9 @@ class NatsSink(Sink[Any]):
         self._url = checked_url(url)
         self._options = checked_options(client)
         self._subject = text("subject", subject)
-        self._what = f"subject {subject!r} of {place_of(url)}"
-        self._encode = encoder(encode, default)
-        self._id = None if id is None else selector("id", id)
+        super().__init__(f"subject {subject!r} of {place_of(url)}", encode, default, id)
         self._connection: Client | None = None
         self._js: JetStreamContext | None = None
-        self._taken = 0
 
     async def open(self) -> None:
         from nats.js.errors import NotFoundError
@@ -75,38 +87,28 @@ class NatsSink(Sink[Any]):
             except NotFoundError as error:
                 raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
 
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._taken = 0
-        await carried_through(self._publish([self._prepared(value) for value in values]))
+    def _message(self, value: Any) -> _Message:
+        id = self._id_of(value)
+        return self._encode(value), None if id is None else {"Nats-Msg-Id": quote(id, safe=_AS_IT_IS)}
 
-    def _prepared(self, value: Any) -> tuple[bytes, dict[str, str] | None]:
-        """What a message holds, and its headers."""
-        try:
-            return self._encode(value), None if self._id is None else {"Nats-Msg-Id": str(self._id(value))}
-        except Exception as error:
-            raise SinkError(why_unwritten(value, self._what, error)) from error
-
-    async def _publish(self, messages: list[tuple[bytes, dict[str, str] | None]]) -> None:
-        js = self._js
-        if js is None:
-            raise SinkError(f"the sink of {self._what} is not open")
+    async def _send(self, messages: Sequence[_Message]) -> None:
+        connection, js = self._connection, self._js
+        if connection is None or js is None:
+            raise self._closed()
         with naming(SinkError, f"write to {self._what}"):
             answers = [
                 await js.publish_async(self._subject, data, headers=headers) for data, headers in messages
             ]
             async with asyncio.timeout(_PATIENCE):
                 for answer in answers:
-                    await answer
+                    while not answer.done():
+                        if not connection.is_connected:
+                            raise ConnectionError("the connection is broken")
+                        await asyncio.wait({answer}, timeout=LOOK)
+                    answer.result()
                     self._taken += 1
-
-    def taken(self) -> int:
-        return self._taken
 
     async def close(self) -> None:
         connection, self._connection, self._js = self._connection, None, None
         if connection is not None:
             await connection.close()
-
-
-_PATIENCE = 30.0
-"""Seconds that the stream may take for a batch."""

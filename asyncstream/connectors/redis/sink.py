@@ -6,18 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from asyncstream.connectors.base import Sink
-from asyncstream.connectors.carrying import carried_through
-from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.message_sink import MessageSink
+from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
-from asyncstream.connectors.rows import Default, JsonWriter, record_of, why_unwritten
-from asyncstream.elements import Timestamps
+from asyncstream.connectors.rows import Default, JsonWriter, record_of
 from asyncstream.errors import SinkError
-from asyncstream.validation import Duration, count, duration_ms, refuse, selector, text
+from asyncstream.validation import Duration, count, duration_ms, refuse, text
 
 __all__ = ("RedisStreamSink",)
+
+_Message: TypeAlias = tuple[bytes, dict[bytes, bytes]]
+"""An id, and the fields of an entry."""
 
 _ADD: Final = """
 local now = redis.call('TIME')
@@ -40,7 +41,7 @@ end
 """Adds those whose ids were not added within the time; as one command that no other comes between."""
 
 
-class RedisStreamSink(Sink[Any]):
+class RedisStreamSink(MessageSink[_Message]):
     """
     Adds elements to a stream: each batch as a whole, and with `id` each element once.
 
@@ -77,17 +78,14 @@ class RedisStreamSink(Sink[Any]):
         self._stream = text("stream", stream)
         # in a cluster both are in one place
         self._ids = f"{stream}:ids" if "{" in stream else f"{{{stream}}}:ids"
-        self._what = f"stream {stream!r} of {place_of(url)}"
+        super().__init__(f"stream {stream!r} of {place_of(url)}", encode, default, id)
         self._field = None if field is None else text("field", field).encode()
         if field is None and encode != "json":
             raise refuse("encode", "nothing where field=None: each field is a text or JSON", encode)
-        self._encode = encoder(encode, default)
         self._json = JsonWriter(default)
-        self._id = None if id is None else selector("id", id)
         self._remember_ms = duration_ms("remember", remember)
         self._longest = None if longest is None else count("longest", longest)
         self._redis: Client | None = None
-        self._taken = 0
 
     async def open(self) -> None:
         self._redis = connect(self._url)
@@ -96,47 +94,36 @@ class RedisStreamSink(Sink[Any]):
         if kind not in (b"stream", b"none"):
             raise SinkError(f"{self._what} is no stream, but a {kind.decode()}")
 
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._taken = 0
-        await carried_through(self._add([self._prepared(value) for value in values]))
-
-    def _prepared(self, value: Any) -> tuple[bytes, dict[bytes, bytes]]:
-        """The id, and the fields."""
-        try:
-            id = b"" if self._id is None else str(self._id(value)).encode()
-            if self._field is not None:
-                return id, {self._field: self._encode(value)}
-            record = record_of(value)
-            if not record:
-                raise TypeError("expected a mapping, or something that has fields")
-            return id, {name.encode(): self._cell(cell) for name, cell in record.items()}
-        except Exception as error:
-            raise SinkError(why_unwritten(value, self._what, error)) from error
+    def _message(self, value: Any) -> _Message:
+        id = (self._id_of(value) or "").encode()
+        if self._field is not None:
+            return id, {self._field: self._encode(value)}
+        record = record_of(value)
+        if not record:
+            raise TypeError("expected a mapping, or something that has fields")
+        return id, {name.encode(): self._cell(cell) for name, cell in record.items()}
 
     def _cell(self, value: Any) -> bytes:
         return value.encode() if type(value) is str else self._json.write(value)
 
-    async def _add(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+    async def _send(self, messages: Sequence[_Message]) -> None:
         redis = self._redis
         if redis is None:
-            raise SinkError(f"the sink of {self._what} is not open")
+            raise self._closed()
         with naming(SinkError, f"write to {self._what}"):
             if self._id is None:
                 async with redis.pipeline(transaction=True) as pipeline:
-                    for _, fields in entries:
+                    for _, fields in messages:
                         pipeline.xadd(self._stream, fields, maxlen=self._longest)
                     await pipeline.execute()
             else:
                 arguments: list[Any] = [self._remember_ms, self._longest or 0]
-                for id, fields in entries:
+                for id, fields in messages:
                     arguments += (id, 2 * len(fields))
                     for name, cell in fields.items():
                         arguments += (name, cell)
                 await redis.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
-        self._taken = len(entries)
-
-    def taken(self) -> int:
-        return self._taken
+        self._taken = len(messages)
 
     async def close(self) -> None:
         redis, self._redis = self._redis, None

@@ -113,6 +113,14 @@ async def test_broker_that_is_behind_has_read_what_is_acknowledged_before_the_ne
         assert await back == []
 
 
+async def test_more_are_written_at_once_than_the_protocol_has_numbers_for(mqtt_server: MqttServer) -> None:
+    sink = MqttSink(mqtt_server.url, "many")
+    await sink.open()
+    await sink.write(range(66_000), None)
+    assert sink.taken() == 66_000
+    await sink.close()
+
+
 async def test_what_no_checkpoint_holds_comes_again(mqtt_server: MqttServer, name: str) -> None:
     stuck, store = asyncio.Event(), MemoryStore()
     first, second = list[Any](), list[Any]()

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js import JetStreamContext
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
-from tests.servers.nats import NatsServer
+from tests.servers.nats import NatsServer, running_nats
 
 pytestmark = pytest.mark.broker
 
@@ -154,6 +154,58 @@ async def test_with_ids_a_repeat_is_not_doubled(js: JetStreamContext, nats_serve
     await sink.write([{"n": 2}, {"n": 3}], None)
     await sink.close()
     assert (await js.stream_info(name)).state.messages == 3
+
+
+async def test_ids_that_differ_are_two_in_a_header_too(js: JetStreamContext, nats_server: NatsServer) -> None:
+    name = next(names)
+    await js.add_stream(name=name, subjects=[name])
+    ids = ["a", " a", "a ", "a b", "a\nb", "a\r\nNats-Rollup: all", "%0A", "é", "e"]
+    sink = NatsSink(nats_server.url, name, id=lambda value: value)
+    await sink.open()
+    await sink.write(ids, None)
+    await sink.write(ids, None)
+    await sink.close()
+    assert (await js.stream_info(name)).state.messages == len(ids)
+
+
+async def test_a_consumer_that_is_deleted_while_nothing_is_asked_of_it_is_told_of(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = NatsStreamSource[int](nats_server.url, stream, batch=2)
+    await source.open()
+    await source.read()
+    for about in await js.consumers_info(stream):
+        await js.delete_consumer(stream, about.name)
+    with pytest.raises(SourceError, match="the consumer was deleted"):
+        await asyncio.wait_for(numbers_of(source), 60)
+    await source.close()
+
+
+async def test_a_write_does_not_wait_for_a_server_that_is_gone() -> None:
+    with running_nats() as server:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="s", subjects=["s"])
+        await client.close()
+        sink = NatsSink(server.url, "s")
+        await sink.open()
+        with server.held():
+            writing = asyncio.ensure_future(sink.write([1, 2], None))
+            await asyncio.sleep(0.05)  # of a real server
+            server.kill()
+        with pytest.raises(SinkError, match="the connection is broken"):
+            await writing
+        await sink.close()
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+async def test_an_element_without_an_id_is_refused(
+    nothing: Any, js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    sink = NatsSink(nats_server.url, f"{stream}.1", id="id")
+    await sink.open()
+    with pytest.raises(SinkError, match=f"it has no id=, but {nothing!r}"):
+        await sink.write([{"id": nothing}], None)
+    await sink.close()
 
 
 async def test_a_subject_of_many(stream: str, nats_server: NatsServer) -> None:

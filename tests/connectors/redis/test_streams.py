@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SinkError, SourceError
 from asyncstream.connectors import RedisGroupSource, RedisStreamSink, RedisStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source, Writer
 from asyncstream.lease import Holder, Lease
@@ -170,6 +170,15 @@ async def test_with_ids_a_repeat_is_not_doubled(redis: Redis, redis_url: str) ->
     await sink.close()
     found: Any = redis.xrange("out")
     assert [json.loads(fields[b"data"]) for _, fields in found] == rows
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+async def test_an_element_without_an_id_is_refused(nothing: Any, redis: Redis, redis_url: str) -> None:
+    sink = RedisStreamSink(redis_url, "out", id="id")
+    await sink.open()
+    with pytest.raises(SinkError, match=f"it has no id=, but {nothing!r}"):
+        await sink.write([{"id": nothing}], None)
+    await sink.close()
 
 
 async def test_ids_are_forgotten_in_time(redis: Redis, redis_url: str) -> None:

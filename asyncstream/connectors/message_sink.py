@@ -1,0 +1,82 @@
+"""
+What sinks on brokers share: from a batch of elements to messages, and what tells these apart. The sources are
+in `message_source`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from asyncstream.connectors.base import Sink
+from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.elements import Timestamps
+from asyncstream.errors import SinkError
+from asyncstream.validation import selector
+
+__all__ = ("MessageSink",)
+
+M = TypeVar("M")
+
+
+class MessageSink(Sink[Any], Generic[M]):
+    """
+    A sink that makes a message of each element, and waits until the broker has them.
+
+    A batch that is being sent comes to its end though the write is cancelled (`carried_through`): the job is
+    told how many the broker has.
+
+    Args:
+        what: where messages go, for errors.
+        encode: what a message holds: "json", "bytes", "text", or a function that makes bytes of an element.
+        default: for JSON, makes of a value of the user's own type one that can be written.
+        id: what tells an element from others: a function of it, or the name of a field; None: nothing does.
+    """
+
+    def __init__(self, what: str, encode: Encode, default: Default | None, id: Any = None) -> None:
+        self._what = what
+        self._encode = encoder(encode, default)
+        self._id = None if id is None else selector("id", id)
+        self._taken = 0
+
+    @abstractmethod
+    def _message(self, value: Any) -> M:
+        """The message of an element; may raise anything."""
+
+    @abstractmethod
+    async def _send(self, messages: Sequence[M]) -> None:
+        """Send messages, and count in `_taken` those that the broker has."""
+
+    def _id_of(self, value: Any) -> str | None:
+        """
+        What tells an element from others; None: the sink has no ids.
+
+        Raises:
+            ValueError: for an element without: all of these would pass for one.
+        """
+        if self._id is None:
+            return None
+        found = self._id(value)
+        if found is None or found == "":
+            raise ValueError(f"it has no id=, but {found!r}")
+        return str(found)
+
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
+        await carried_through(self._send([self._prepared(value) for value in values]))
+
+    def _prepared(self, value: Any) -> M:
+        try:
+            return self._message(value)
+        except Exception as error:
+            raise SinkError(why_unwritten(value, self._what, error)) from error
+
+    def _closed(self) -> SinkError:
+        """The error of a sink that is not open, to be raised by the caller."""
+        return SinkError(f"the sink of {self._what} is not open")
+
+    def taken(self) -> int:
+        return self._taken
