@@ -189,7 +189,7 @@ class EventTimeTrigger(Trigger):
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
         last = window.max_timestamp
-        if last <= ctx.watermark:
+        if last <= ctx.watermark and last < MAX_TIMESTAMP:  # nothing is late for a window without an end
             return FIRE
         ctx.register_event_timer(last)
         return CONTINUE

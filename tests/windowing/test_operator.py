@@ -536,6 +536,18 @@ def test_a_firing_hands_out_a_list_of_its_own() -> None:
     assert values(run) == [[("a", 1)], [("a", 1), ("a", 2)]]
 
 
+def test_global_window_that_fires_at_the_end_of_time_does_not_fire_for_what_comes_behind_it() -> None:
+    run = harness(WindowPlan(GlobalWindows(fire_at_end=True)))
+    run.element(("a", 1), 5)
+    run.watermark(MAX_TIMESTAMP)
+    run.element(("a", 2), 6)
+    assert values(run) == [[("a", 1)]]
+    run.restart()
+    run.element(("b", 3), 7)
+    run.watermark(MAX_TIMESTAMP)
+    assert values(run) == [[("a", 1), ("a", 2)], [("b", 3)]]
+
+
 # Triggers
 
 
