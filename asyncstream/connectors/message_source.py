@@ -59,9 +59,9 @@ class MessageSource(Source[T], Generic[T, M]):
     def _element(self, message: M) -> Any:
         """What a message holds: an element, a `RejectedMessage`, or `GONE`."""
 
-    @abstractmethod
     def _time_ms(self, message: M) -> int | None:
-        """The timestamp of a message, milliseconds since the epoch."""
+        """The timestamp of a message, milliseconds since the epoch; None: there are none."""
+        return None
 
     @abstractmethod
     def _taken(self, messages: Sequence[M]) -> None:

@@ -155,9 +155,6 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
             return RejectedMessage(self._what, message.topic, message.payload, unreadable(error))
         return MqttMessage(value, message.topic, message.retain) if self._with_topics else value
 
-    def _time_ms(self, message: MQTTMessage) -> None:
-        return None
-
     def _taken(self, messages: Sequence[MQTTMessage]) -> None:
         for message in messages:
             self._read += 1

@@ -4,14 +4,15 @@ A connection to PostgreSQL: opened with the settings that sinks and sources coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from asyncstream.addresses import server_address
-from asyncstream.errors import SinkError, describe_error
+from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ __all__ = (
     "columns_of",
     "connect",
     "make_batch",
+    "naming",
     "no_table",
     "place_of",
-    "why",
 )
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
@@ -127,11 +128,19 @@ def no_table(what: str) -> SinkError:
     return SinkError(f"there is no {what}: create it, with columns of the types you want")
 
 
-def why(error: psycopg.Error) -> str:
-    """What an error of the server or the client says, in one line."""
-    parts = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
-    said = "; ".join(part for part in parts if part)
-    return said or " ".join(describe_error(error).split())
+@contextmanager
+def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
+    """What the server or the client says comes out as an error of this kind, with what was being done."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        parts = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
+        said = "; ".join(part for part in parts if part) or " ".join(describe_error(error).split())
+        raise kind(f"cannot {doing}: {said}") from error
+    except (OSError, UnicodeEncodeError) as error:  # of half a character, which has no encoding
+        raise kind(f"cannot {doing}: {error}") from error
 
 
 class Table:
@@ -154,17 +163,14 @@ class Table:
 
     @property
     def identifier(self) -> sql.Identifier:
-        return self._named(self._own)
+        return self.shared(self._own)
 
     def beside(self, suffix: str) -> sql.Identifier:
         """The name of a table that belongs to this one."""
-        return self._named(f"{self._own}__{suffix}")
+        return self.shared(f"{self._own}__{suffix}")
 
     def shared(self, name: str) -> sql.Identifier:
-        """The name of a table that all sinks of the schema share."""
-        return self._named(name)
-
-    def _named(self, name: str) -> sql.Identifier:
+        """The name of a table of the same schema, such as those that all sinks share."""
         from psycopg import sql
 
         return sql.Identifier(*self._schema, name)

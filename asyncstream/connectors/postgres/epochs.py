@@ -150,8 +150,11 @@ class Epochs:
     async def recover(self, connection: Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        for statement in _TABLES:
-            await self._do(connection, statement)
+        made = (self._table.shared("asyncstream_voids"), self._table.beside("staged"))
+        # who only writes may have no right to make tables, and has none to one that makes nothing
+        if not all([await columns_of(connection, table) for table in made]):
+            for statement in _TABLES:
+                await self._do(connection, statement)
         name = self._table.name
         await self._do(connection, "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING", name)
         standing = await self.check(connection, position, writer, locked=True)

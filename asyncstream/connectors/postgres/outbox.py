@@ -21,18 +21,26 @@ a while is taken for dead, and others take over its rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
 
-from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import Fetching, stopped
+from asyncstream.connectors.base import SourceBatch
+from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
-from asyncstream.connectors.postgres.connection import Table, checked_url, columns_of, connect, place_of, why
+from asyncstream.connectors.postgres.connection import (
+    Table,
+    checked_url,
+    columns_of,
+    connect,
+    naming,
+    place_of,
+)
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
-from asyncstream.validation import Duration, choice, count, duration_seconds, flag, text
+from asyncstream.validation import Duration, duration_seconds, text
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
@@ -90,7 +98,7 @@ _LOCK: Final = 0x6F7574626F78
 """Any number: that of who makes these tables."""
 
 
-class PostgresOutbox(Source[T]):
+class PostgresOutbox(MessageSource[T, dict[str, Any]]):
     """
     Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
 
@@ -163,22 +171,19 @@ class PostgresOutbox(Source[T]):
         ends: bool = False,
         batch: int = 1000,
     ) -> None:
+        super().__init__(on_malformed, ends, batch)
         self._url = checked_url(url)
         self._table = Table(text("table", table))
         self._what = f"table {table!r} of {place_of(url)}"
         self._id = text("id", id)
         self._consumer = text("consumer", consumer)
         self._model = None if model is None else reader(model)
-        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._channel = None if channel is None else text("channel", channel)
         self._every = duration_seconds("every", every)
         self._dead_after = duration_seconds("dead_after", dead_after)
-        self._ends = flag("ends", ends)
-        self._batch = count("batch", batch)
         self._connection: Connection | None = None
         self._listening: Connection | None = None
         self._alive: asyncio.Task[None] | None = None
-        self._fetching: Fetching[list[dict[str, Any]]] = Fetching(self._fetch)
         self._turn = asyncio.Lock()
         self._read = 0  # the last claim that was read
         self._asked = 0  # the last claim that was asked for
@@ -189,10 +194,11 @@ class PostgresOutbox(Source[T]):
     # ------------------------------------------------------------------ the beginning
 
     async def open(self) -> None:
+        await super().open()
         self._read = self._asked = 0
         self._has_claimed = True
         self._lease = None if self.writer is None else self.writer.lease.to_json().decode()
-        async with self._naming("open"):
+        with naming(SourceError, f"open {self._what}"):
             self._connection = connection = await connect(self._url)
             await self._make(connection)
             async with connection.transaction():
@@ -210,7 +216,9 @@ class PostgresOutbox(Source[T]):
         if self._id not in there:
             lacks = f"no column {self._id!r}; there are: {', '.join(there)}" if there else "no such table"
             raise SourceError(f"cannot read {self._what}: there is {lacks}")
-        if set(_OURS) <= set(there) and await columns_of(connection, self._table.shared("consumers")):
+        if set(_OURS) <= set(there) and await columns_of(
+            connection, self._table.shared("asyncstream_consumers")
+        ):
             return
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -237,33 +245,27 @@ class PostgresOutbox(Source[T]):
     # ------------------------------------------------------------------ reading
 
     async def read(self) -> SourceBatch[T] | None:
-        if self._connection is None:
-            raise SourceError(f"the source of {self._what} is not open")
         if self.writer is None and self._read:
             await self.forget(self._read)
-        rows = await self._fetching.next()
-        if not rows:
-            return None
-        values: list[Any] = []
-        rejected: list[RejectedMessage] = []
-        for row in rows:
-            value: Any = {name: cell for name, cell in row.items() if name not in _OURS}
-            if self._model is not None:
-                try:
-                    value = self._model(value)
-                except Unfit as error:
-                    message = RejectedMessage(self._what, str(value[self._id]), value, str(error))
-                    if self.rejects:
-                        rejected.append(message)
-                        self._read = row[_OURS[1]]
-                        continue
-                    if values:  # they are delivered first; the next read finds it again
-                        self._asked, self._has_claimed = self._read, True
-                        break
-                    raise message.error() from error
-            values.append(value)
-            self._read = row[_OURS[1]]
-        return SourceBatch(values, None, rejected)
+        return await super().read()
+
+    def _check_open(self) -> None:
+        self._opened()
+
+    def _opened(self) -> Connection:
+        if self._connection is None:
+            raise SourceError(f"the source of {self._what} is not open")
+        return self._connection
+
+    def _element(self, message: dict[str, Any]) -> Any:
+        row = {name: cell for name, cell in message.items() if name not in _OURS}
+        try:
+            return row if self._model is None else self._model(row)
+        except Unfit as error:
+            return RejectedMessage(self._what, str(row[self._id]), row, str(error))
+
+    def _taken(self, messages: Sequence[dict[str, Any]]) -> None:
+        self._read = messages[-1][_OURS[1]]
 
     async def _fetch(self) -> list[dict[str, Any]]:
         """Rows that were not asked for yet; none at the end."""
@@ -318,7 +320,7 @@ class PostgresOutbox(Source[T]):
         if self._listening is None:
             await asyncio.sleep(self._every)
             return
-        async with self._naming("listen to"):
+        with naming(SourceError, f"listen to {self._what}"):
             async for _ in self._listening.notifies(timeout=self._every, stop_after=1):
                 pass
 
@@ -358,30 +360,33 @@ class PostgresOutbox(Source[T]):
 
     async def close(self) -> None:
         await stopped(self._alive)
-        await self._fetching.stop()
+        await super().close()
         connections = (self._connection, self._listening)
         connection, self._connection, self._listening = self._connection, None, None
-        if connection is not None and self.writer is not None and not connection.closed:
-            given_back = self.writer.lease.given_back().to_json().decode()
-            query: LiteralString = (
-                "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
-            )
-            async with self._naming("write to"):
-                await self._do(connection, query, given_back, self._table.name, self._consumer, self._lease)
-        for opened in connections:
-            if opened is not None:
-                await opened.close()
+        try:
+            if connection is not None and self.writer is not None:
+                await self._give_back(connection, self.writer.lease)
+        finally:
+            for opened in connections:
+                if opened is not None:
+                    await opened.close()
+
+    async def _give_back(self, connection: Connection, lease: Lease) -> None:
+        query: LiteralString = (
+            "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
+        )
+        given_back = lease.given_back().to_json().decode()
+        with suppress(SourceError), naming(SourceError, f"write to {self._what}"):  # that was said before
+            await self._do(connection, query, given_back, self._table.name, self._consumer, self._lease)
 
     # ------------------------------------------------------------------ the database
 
     @asynccontextmanager
     async def _work(self, doing: str) -> AsyncIterator[Connection]:
         """The connection, in a transaction, if this is still the consumer; one at a time."""
-        async with self._turn:
-            connection = self._connection
-            if connection is None:
-                raise SourceError(f"the source of {self._what} is not open")
-            async with self._naming(doing), connection.transaction():
+        with naming(SourceError, f"{doing} {self._what}"):
+            async with self._turn, self._opened().transaction():
+                connection = self._opened()
                 cursor = await self._do(
                     connection,
                     "UPDATE {consumers} SET seen = now() WHERE source = %s AND name = %s "
@@ -398,16 +403,6 @@ class PostgresOutbox(Source[T]):
     def _claims(self, connection: Connection) -> str:
         """The name of the sequence of claims, as an argument."""
         return self._table.shared("asyncstream_claims").as_string(connection)
-
-    @asynccontextmanager
-    async def _naming(self, doing: str) -> AsyncIterator[None]:
-        import psycopg
-
-        try:
-            yield
-        except (psycopg.Error, OSError) as error:
-            said = why(error) if isinstance(error, psycopg.Error) else str(error)
-            raise SourceError(f"cannot {doing} {self._what}: {said}") from error
 
     def _sql(self, statement: LiteralString) -> Composed:
         """A statement with the names of tables and columns in it."""

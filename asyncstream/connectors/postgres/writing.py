@@ -17,9 +17,9 @@ from asyncstream.connectors.postgres.connection import (
     checked_url,
     columns_of,
     connect,
+    naming,
     no_table,
     place_of,
-    why,
 )
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.errors import SinkError
@@ -75,19 +75,8 @@ class TableWriter:
         except Exception as error:
             raise SinkError(why_unwritten(value, f"table {self.table.name!r}", error)) from error
 
-    @asynccontextmanager
-    async def naming(self, doing: str) -> AsyncIterator[None]:
-        """What the client raises comes out as an error that says what was being done, and where."""
-        import psycopg
-
-        try:
-            yield
-        except (psycopg.Error, OSError) as error:
-            said = why(error) if isinstance(error, psycopg.Error) else str(error)
-            raise SinkError(f"cannot {doing} {self.what}: {said}") from error
-
     async def open(self) -> None:
-        async with self.naming("connect to"):
+        with naming(SinkError, f"connect to {self.what}"):
             self._connection = await connect(self._url)
             there = await columns_of(self._connection, self.table.identifier)
             if not there:
@@ -99,7 +88,7 @@ class TableWriter:
     @asynccontextmanager
     async def briefly(self, doing: str) -> AsyncIterator[Connection]:
         """A connection for a moment, within a transaction."""
-        async with self.naming(doing):
+        with naming(SinkError, f"{doing} {self.what}"):
             connection = await connect(self._url)
             try:
                 async with connection.transaction():
@@ -117,7 +106,7 @@ class TableWriter:
             raise SinkError(f"the sink of {self.what} is not open")
 
         async def whole() -> T:
-            async with self.naming("write to"):
+            with naming(SinkError, f"write to {self.what}"):
                 try:
                     return await work(connection)
                 except asyncio.CancelledError:

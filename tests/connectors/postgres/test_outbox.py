@@ -210,6 +210,35 @@ async def test_wrong_settings_are_told_of(outbox: str) -> None:
         assert "secret" not in str(told.value)
 
 
+async def test_who_may_read_needs_no_right_to_make_tables_that_are_there(outbox: str) -> None:
+    first = opened(outbox)
+    await first.open()
+    await first.close()
+    do(outbox, "DROP ROLE IF EXISTS reader")
+    do(outbox, "CREATE ROLE reader LOGIN")
+    do(outbox, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader")
+    do(outbox, "GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO reader")
+    second = opened(outbox.replace("postgres@", "reader@"), lease=2)
+    await second.open()
+    batch = await second.read()
+    assert batch is not None
+    assert len(batch.values) == 10
+    await second.close()
+    do(outbox, "DROP OWNED BY reader")
+
+
+async def test_a_server_that_is_gone_leaves_no_connection_open(outbox: str) -> None:
+    source = opened(outbox, channel="news")
+    await source.open()
+    connections = [source._connection, source._listening]
+    do(
+        outbox,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'asyncstream'",
+    )
+    await source.close()
+    assert [connection is not None and connection.closed for connection in connections] == [True, True]
+
+
 async def test_another_database_is_not_gone_on_in(outbox: str, postgres_server: PostgresServer) -> None:
     source = opened(outbox)
     await source.open()

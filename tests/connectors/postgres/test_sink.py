@@ -175,6 +175,25 @@ async def test_what_does_not_fit_is_told_of(
         )
 
 
+async def test_who_may_write_needs_no_right_to_make_tables_that_are_there(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    store = MemoryStore()
+    await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}], store)
+    do(postgres_url, "DROP ROLE IF EXISTS writer")
+    do(postgres_url, "CREATE ROLE writer LOGIN")
+    do(postgres_url, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO writer")
+    writer = postgres_url.replace("postgres@", "writer@")
+    await write(PostgresSink(writer, "t", columns=["n"]), [{"n": 1}, {"n": 2}], store)
+    do(postgres_url, "DROP OWNED BY writer")
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(1,), (2,)]
+
+
+async def test_half_a_character_is_told_of(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n text)")
+    with pytest.raises(SinkError, match=r"step 'out': cannot write to table 't' of .*: 'utf-8' codec"):
+        await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": "\ud800"}])
+
+
 async def test_one_bad_row_is_one_failed_element(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
     pipeline, failed = Pipeline("orders"), list[Any]()
