@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from asyncio import get_running_loop
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -27,6 +25,7 @@ from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
+from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
@@ -118,7 +117,7 @@ class AdaptiveLimit:
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self._decrease = decrease
         self._cut_at = -math.inf
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: Waiting[None, int] = Waiting()
         self.in_flight = 0
         """How many calls run."""
         self.waited = 0
@@ -140,19 +139,18 @@ class AdaptiveLimit:
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for place in self._queue)
+        return self._queue.number()
 
     async def acquire(self) -> None:
         """Wait until a call may start."""
         if self.try_acquire():
             return
         self.waited += 1
-        place = get_running_loop().create_future()
-        self._queue.append(place)
+        place = self._queue.join(1)
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+            if self._queue.left(place):
                 self.release()
             raise
 
@@ -180,11 +178,9 @@ class AdaptiveLimit:
     def release(self) -> None:
         """A call has ended: start those that may start now."""
         self.in_flight -= 1
-        while self._queue and self.in_flight + 1 <= self._limit:
-            place = self._queue.popleft()
-            if not place.done():
-                self.in_flight += 1
-                place.set_result(None)
+        while self._queue and self.in_flight + 1 <= self._limit and self._queue.first() is not None:
+            self.in_flight += 1
+            self._queue.let_in(None)
 
 
 class AdaptiveConcurrency(Guard[In, Out]):

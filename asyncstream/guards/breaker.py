@@ -22,6 +22,7 @@ from enum import Enum
 
 from asyncstream.guards.guard import EARLY, loop_time
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
+from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("SLICES", "Breaker", "CircuitState")
@@ -92,7 +93,7 @@ class Breaker:
         self._time: Callable[[], float] = loop_time
         self._probes_started = 0
         self._probes_succeeded = 0
-        self._queue: deque[asyncio.Future[int]] = deque()
+        self._queue: Waiting[int, int] = Waiting()
         self._timer: asyncio.TimerHandle | None = None
         self.opened = 0
         """How many times it has opened."""
@@ -133,24 +134,21 @@ class Breaker:
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for place in self._queue)
+        return self._queue.number()
 
     async def enter(self) -> int:
         """Begin a call as soon as that is allowed; gives the period that it belongs to."""
         if self.try_enter():
             return self.period
         self.waited += self._is_open
-        place: asyncio.Future[int] = get_running_loop().create_future()
-        self._queue.append(place)
+        place = self._queue.join(1)
         self._set_timer()
         try:
             return await place
         except asyncio.CancelledError:
-            if not place.cancelled():  # let in and cancelled in one pass of the loop
+            if self._queue.left(place):
                 self.abandoned(place.result())
-            while self._queue and self._queue[0].done():
-                self._queue.popleft()
-            if not self._queue and self._timer is not None:
+            if self._queue.first() is None and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
             raise
@@ -235,10 +233,8 @@ class Breaker:
         self._slices.extend([0, 0] for _ in range(SLICES))
 
     def _let_all_in(self) -> None:
-        while self._queue:
-            place = self._queue.popleft()
-            if not place.done():
-                place.set_result(self.period)
+        while self._queue.first() is not None:
+            self._queue.let_in(self.period)
 
     def _set_timer(self) -> None:
         """Set the timer at which waiting calls may go on."""
@@ -249,9 +245,7 @@ class Breaker:
     def _let_probes_in(self) -> None:
         self._timer = None
         if self._is_open and self.remaining() == 0:
-            while self._queue and self._probes_started < self._probes:
-                place = self._queue.popleft()
-                if not place.done():
-                    self._probes_started += 1
-                    place.set_result(self.period)
+            while self._probes_started < self._probes and self._queue.first() is not None:
+                self._probes_started += 1
+                self._queue.let_in(self.period)
         self._set_timer()

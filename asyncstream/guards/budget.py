@@ -15,8 +15,7 @@ import logging
 import math
 import secrets
 from asyncio import get_running_loop
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +24,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
 from asyncstream.guards.shared.exchanging import Exchanging
+from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, duration_ms, real_number, refuse
 
 __all__ = ("Budget", "Reservation", "costs")
@@ -103,9 +103,9 @@ class Budget(Exchanging):
         super()._detach()
         self._client = secrets.token_hex(8)
         self._number = 0
-        self._queue: OrderedDict[asyncio.Future[int], Cost] = OrderedDict()
+        self._queue: Waiting[int, Cost] = Waiting()
         self._settled: dict[int, dict[str, float]] = {}
-        self._asked: tuple[BudgetRequest, list[asyncio.Future[int]]] | None = None
+        self._asked: tuple[BudgetRequest, list[tuple[asyncio.Future[int], Cost]]] | None = None
         """What the store was told and asked, for which calls, and has not answered."""
         self._running = 0
         self._said = False
@@ -150,7 +150,7 @@ class Budget(Exchanging):
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for place in self._queue)
+        return self._queue.number()
 
     def is_spent(self) -> bool:
         """Whether calls wait for it, and none runs that might cost less than expected."""
@@ -176,14 +176,12 @@ class Budget(Exchanging):
         found = self.try_reserve(cost)
         if found is not None:
             return found
-        place: asyncio.Future[int] = get_running_loop().create_future()
-        self._queue[place] = cost
+        place = self._queue.join(cost)
         self._serve()
         try:
             return Reservation(cost, await place)
         except asyncio.CancelledError:
-            self._queue.pop(place, None)
-            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+            if self._queue.left(place):
                 self.settle(Reservation(cost, place.result()), {})
             self._serve()  # those behind may cost less
             raise
@@ -245,14 +243,13 @@ class Budget(Exchanging):
         self._note(answer)
         return answer
 
-    def _let_in(self, costs: Sequence[Cost], places: list[asyncio.Future[int]], answer: BudgetAnswer) -> None:
-        for cost, place in zip(costs, places[: answer.admitted], strict=False):
-            self._queue.pop(place, None)
+    def _let_in(self, asked: list[tuple[asyncio.Future[int], Cost]], answer: BudgetAnswer) -> None:
+        for place, cost in asked[: answer.admitted]:
             self._running += 1
             if place.done():  # cancelled while it was asked for
                 self.settle(Reservation(cost, answer.period), {})
-            else:
-                place.set_result(answer.period)
+            elif self._queue.first() is not None:  # this one: who has come since is behind it
+                self._queue.let_in(answer.period)
         if answer.admitted:
             self._said = False
         self._say_if_spent()
@@ -290,11 +287,11 @@ class Budget(Exchanging):
     async def _exchange(self) -> None:
         looks = self.scope is not None or self._per_ms is not None
         was_away, self._again = self.away, get_running_loop().time() + POLL if looks else math.inf
-        answer = await self._ask([place for place in self._queue if not place.done()])
+        answer = await self._ask([one for one in self._queue if not one[0].done()])
         if answer.admitted or was_away:
             self._again = 0.0
 
-    async def _ask(self, places: list[asyncio.Future[int]]) -> BudgetAnswer:
+    async def _ask(self, waiting: list[tuple[asyncio.Future[int], Cost]]) -> BudgetAnswer:
         """
         Tell the store what has ended, and ask for calls that wait. What was not answered is asked again as it
         was: whether it has been done is not known before.
@@ -303,8 +300,8 @@ class Budget(Exchanging):
             RecordsAway: if the store does not answer.
         """
         if self._asked is None:
-            self._asked = self._request([self._queue[place] for place in places]), places
-        request, places = self._asked
+            self._asked = self._request([cost for _, cost in waiting]), waiting
+        request, waiting = self._asked
         if self.scope is None:
             self._record, answer = exchange(self._record, request)
         else:
@@ -313,7 +310,7 @@ class Budget(Exchanging):
             )
         self._asked, self.away = None, False
         self._note(answer)
-        self._let_in(request.asked, places, answer)
+        self._let_in(waiting, answer)
         return answer
 
     def _note_away(self, error: RecordsAway) -> None:
@@ -323,10 +320,7 @@ class Budget(Exchanging):
 
     def _fail(self, error: Exception) -> None:
         self._asked = None
-        while self._queue:
-            place, _ = self._queue.popitem(last=False)
-            if not place.done():
-                place.set_exception(error)
+        self._queue.fail(error)
 
 
 def _amount(unit: str, limit: object) -> float:

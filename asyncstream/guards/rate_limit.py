@@ -31,6 +31,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
+from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -91,7 +92,7 @@ class RateLimiter:
         self._paid_until = 0.0
         self._log: deque[tuple[float, float]] = deque()  # (start, weight), the oldest first
         self._used = 0.0
-        self._queue: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._queue: Waiting[None, float] = Waiting()
         self._timer: asyncio.TimerHandle | None = None
         self.waited = 0
         """How many calls had to wait."""
@@ -137,19 +138,18 @@ class RateLimiter:
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for _, place in self._queue)
+        return self._queue.number()
 
     async def acquire(self, amount: float = 1) -> None:
         """Wait until a call of this weight may start."""
         if self.try_acquire(amount):
             return
         self.waited += 1
-        loop, most = get_running_loop(), self._at_once
-        places: list[asyncio.Future[None]] = []
-        while amount > 0 or not places:  # in pieces if it is more than this process's part of the rate
-            places.append(loop.create_future())
-            self._queue.append((min(amount, most), places[-1]))
+        most = self._at_once
+        places = [self._queue.join(min(amount, most))]
+        while amount > most:  # in pieces if it is more than this process's part of the rate
             amount -= most
+            places.append(self._queue.join(min(amount, most)))
         if self._timer is None:
             self._admit(0.0)
         try:
@@ -158,6 +158,7 @@ class RateLimiter:
         except asyncio.CancelledError:
             for place in places:
                 place.cancel()
+                self._queue.left(place)
             if places[-1].cancelled():
                 self._admit(0.0)  # the next may be lighter, or the queue may be empty
             raise
@@ -205,16 +206,13 @@ class RateLimiter:
         now = loop.time()
         if now < due <= now + EARLY:
             now = due
-        while self._queue:
-            amount, place = self._queue[0]
-            if not place.done():  # done: the call that waited here has been cancelled
-                free_at = self._free_at(amount, now)
-                if free_at > now:
-                    self._timer = loop.call_at(free_at, self._admit, free_at)
-                    return
-                self._count(amount, now)
-                place.set_result(None)
-            self._queue.popleft()
+        while (amount := self._queue.first()) is not None:
+            free_at = self._free_at(amount, now)
+            if free_at > now:
+                self._timer = loop.call_at(free_at, self._admit, free_at)
+                return
+            self._count(amount, now)
+            self._queue.let_in(None)
 
 
 class RateLimit(Guard[In, Out]):

@@ -24,7 +24,6 @@ import asyncio
 import logging
 import secrets
 from asyncio import get_running_loop
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
@@ -42,6 +41,7 @@ from asyncstream.guards.shared.circuits import (
     exchange,
 )
 from asyncstream.guards.shared.exchanging import Exchanging
+from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("SharedBreaker",)
@@ -126,7 +126,7 @@ class SharedBreaker(Breaker, Exchanging):
         self._is_tripped = False
         """The own calls fail too often, and the store has not been told."""
         self._probe: Literal["running", "succeeded", "failed", "abandoned"] | None = None
-        self._hasty: deque[asyncio.Future[int | None]] = deque()
+        self._hasty: Waiting[int | None, int] = Waiting()
         """Calls that wait for the store's answer, and for no more."""
         self._told = 0.0
         self._detach()
@@ -145,23 +145,20 @@ class SharedBreaker(Breaker, Exchanging):
     async def enter_at_once(self) -> int | None:
         if self.try_enter():
             return self.period
-        loop = get_running_loop()
-        others_probe = self._is_open and (self._probe is not None or loop.time() < self._again)
+        now = get_running_loop().time()
+        others_probe = self._is_open and (self._probe is not None or now < self._again)
         if self.away:
             self._serve()
             return None
         if others_probe or self.remaining() > 0:
             return None
-        place: asyncio.Future[int | None] = loop.create_future()
-        self._hasty.append(place)
+        place = self._hasty.join(1)
         self._serve()
         try:
             return await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
-                period = place.result()
-                if period is not None:
-                    self.abandoned(period)
+            if self._hasty.left(place) and (period := place.result()) is not None:
+                self.abandoned(period)
             raise
 
     def succeeded(self, period: int, now: float) -> None:
@@ -244,11 +241,12 @@ class SharedBreaker(Breaker, Exchanging):
                 self._probe = "abandoned"
         super()._serve()
 
-    def _has_hasty(self) -> bool:
-        return any(not place.done() for place in self._hasty)
+    def _is_asked(self) -> bool:
+        """Whether calls wait to begin."""
+        return bool(self._queue.number() or self._hasty.number())
 
     def _due(self, now: float) -> float | None:
-        is_asked = bool(self.waiting() or self._has_hasty())
+        is_asked = self._is_asked()
         if self.away:
             return self._again if is_asked or self._is_open or self._block.calls else None
         if self._is_tripped or self._probe not in (None, "running"):
@@ -267,7 +265,7 @@ class SharedBreaker(Breaker, Exchanging):
 
     async def _exchange(self) -> None:
         is_tripped = self._is_tripped
-        request = self._request(wants=bool(self.waiting() or self._has_hasty()))
+        request = self._request(wants=self._is_asked())
         try:
             answer = await self._store().update(self._name, partial(exchange, request=request))
         except RecordsAway:
@@ -325,19 +323,15 @@ class SharedBreaker(Breaker, Exchanging):
 
     def _let_probe_in(self) -> None:
         for waiting in (self._queue, self._hasty):
-            while waiting:
-                place = waiting.popleft()
-                if not place.done():
-                    place.set_result(self.period)
-                    self._probe = "running"
-                    return
+            if waiting.first() is not None:
+                waiting.let_in(self.period)
+                self._probe = "running"
+                return
         self._probe = "abandoned"  # its call was cancelled meanwhile
 
     def _answer_hasty(self) -> None:
-        while self._hasty and not self._is_tripped:
-            place = self._hasty.popleft()
-            if not place.done():
-                place.set_result(self.period if self.try_enter() else None)
+        while not self._is_tripped and self._hasty.first() is not None:
+            self._hasty.let_in(self.period if self.try_enter() else None)
 
     def _note_away(self, error: RecordsAway) -> None:
         """Go by what was last known, and what is counted here."""
@@ -362,8 +356,5 @@ class SharedBreaker(Breaker, Exchanging):
         super()._set_timer()
 
     def _fail(self, error: Exception) -> None:
-        for waiting in (self._queue, self._hasty):
-            while waiting:
-                place = waiting.popleft()
-                if not place.done():
-                    place.set_exception(error)
+        self._queue.fail(error)
+        self._hasty.fail(error)

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import math
 from asyncio import get_running_loop
-from collections import deque
 from functools import partial
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from asyncstream.guards.guard import loop_time
 from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
+from asyncstream.guards.waiting import Waiting
 from asyncstream.lease import Holder, enter, leave
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
@@ -97,7 +97,7 @@ class SharedConcurrency(Exchanging):
         self._peak = 0  # the most that have run since the last exchange
         self._answers = 0
         self._overloads: list[float] = []
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: Waiting[None, int] = Waiting()
         self._heartbeat = 0.0
         self.in_flight = 0
 
@@ -121,26 +121,24 @@ class SharedConcurrency(Exchanging):
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for place in self._queue)
+        return self._queue.number()
 
     async def acquire(self) -> None:
         """Wait until a call may start."""
         if self.try_acquire():
             return
-        loop = get_running_loop()
-        if loop is not self._loop:
+        if get_running_loop() is not self._loop:
             self._attach()
         if self._holder is None:
             self._holder = Holder.here(0)
             enter(self._holder, lambda: True)
         self.waited += 1
-        place: asyncio.Future[None] = loop.create_future()
-        self._queue.append(place)
+        place = self._queue.join(1)
         self._serve()
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+            if self._queue.left(place):
                 self.release()
             raise
 
@@ -203,14 +201,9 @@ class SharedConcurrency(Exchanging):
 
     def _admit(self) -> None:
         """Start the calls that may start."""
-        while self._queue:
-            place = self._queue[0]
-            if not place.done():
-                if not self._has_place():
-                    return
-                self._count()
-                place.set_result(None)
-            self._queue.popleft()
+        while self._queue and self._queue.first() is not None and self._has_place():
+            self._count()
+            self._queue.let_in(None)
 
     def _gives_back(self) -> bool:
         """Whether it has places that others wait for, and no call needs."""
@@ -261,7 +254,4 @@ class SharedConcurrency(Exchanging):
             log.warning("%r is away; calls wait when the lease has run out: %s", self.scope, error)
 
     def _fail(self, error: Exception) -> None:
-        while self._queue:
-            place = self._queue.popleft()
-            if not place.done():
-                place.set_exception(error)
+        self._queue.fail(error)

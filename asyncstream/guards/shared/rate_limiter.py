@@ -21,7 +21,6 @@ import asyncio
 import logging
 import secrets
 from asyncio import get_running_loop
-from collections import deque
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from asyncstream.guards.guard import loop_time
 from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
+from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
 __all__ = ("SharedRateLimiter",)
@@ -92,7 +92,7 @@ class SharedRateLimiter(Exchanging):
     def _detach(self) -> None:
         super()._detach()
         self._lease = _Lease()
-        self._queue: deque[tuple[float, asyncio.Future[_Lease]]] = deque()
+        self._queue: Waiting[_Lease, float] = Waiting()
         self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class SharedRateLimiter(Exchanging):
 
     def waiting(self) -> int:
         """How many calls wait now."""
-        return sum(not place.done() for _, place in self._queue)
+        return self._queue.number()
 
     async def acquire(self, amount: float = 1) -> None:
         """Wait until a call of this weight may start."""
@@ -134,14 +134,13 @@ class SharedRateLimiter(Exchanging):
         self.waited += 1
         is_first = True
         while True:
-            place: asyncio.Future[_Lease] = loop.create_future()
-            (self._queue.append if is_first else self._queue.appendleft)((amount, place))
+            place = self._queue.join(amount, in_front=not is_first)
             is_first = False
             self._serve()
             try:
                 lease = await place
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():  # let in and cancelled in one pass of the loop
+                if self._queue.left(place):
                     place.result().granted -= amount
                     place.result().left += amount
                 self._admit()
@@ -186,15 +185,12 @@ class SharedRateLimiter(Exchanging):
     def _admit(self) -> None:
         """Start the calls that may start."""
         lease = self._lease
-        while self._queue:
-            amount, place = self._queue[0]
-            if not place.done():
-                if amount > lease.left or loop_time() >= lease.until:
-                    break
-                lease.left -= amount
-                lease.granted += amount
-                place.set_result(lease)
-            self._queue.popleft()
+        while (amount := self._queue.first()) is not None:
+            if amount > lease.left or loop_time() >= lease.until:
+                break
+            lease.left -= amount
+            lease.granted += amount
+            self._queue.let_in(lease)
 
     def _due(self, now: float) -> float | None:
         self._admit()
@@ -213,7 +209,7 @@ class SharedRateLimiter(Exchanging):
             RecordsAway: if it does not answer.
         """
         lease = self._lease if self._lease.is_reported else _Lease()
-        waiting = [amount for amount, place in self._queue if not place.done()]
+        waiting = [amount for place, amount in self._queue if not place.done()]
         if not waiting:
             lease.left = 0.0  # all of it goes back
         held = lease.left + lease.granted
@@ -254,7 +250,4 @@ class SharedRateLimiter(Exchanging):
             )
 
     def _fail(self, error: Exception) -> None:
-        while self._queue:
-            _, place = self._queue.popleft()
-            if not place.done():
-                place.set_exception(error)
+        self._queue.fail(error)
