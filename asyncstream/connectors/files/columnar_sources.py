@@ -61,7 +61,7 @@ class _Table(NamedTuple):
 class _ColumnarSource(FileSource[T]):
     """What Parquet and Arrow IPC have in common; they differ in how a file is opened."""
 
-    _errors = (OSError, ValueError)
+    _errors = (ValueError,)
     _endings: tuple[str, ...]
 
     def __init__(
@@ -108,7 +108,7 @@ class _ColumnarSource(FileSource[T]):
 
     def _is_read(self, name: str) -> bool:
         *folders, own = name.split("/")
-        is_partition = all("=" in folder and folder[0] not in "._" for folder in folders)
+        is_partition = all("=" in folder and folder[0] != "." for folder in folders)
         return is_partition and own.endswith(self._endings) and own[0] not in "._"
 
     def _path_of(self, name: str) -> str:
@@ -280,7 +280,7 @@ def _typed(partitions: list[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _is_whole(value: str) -> bool:
-    return value == NO_VALUE or (value.lstrip("-").isdecimal() and str(int(value)) == value)
+    return value == NO_VALUE or (value.removeprefix("-").isdecimal() and str(int(value)) == value)
 
 
 class ParquetSource(_ColumnarSource[T]):

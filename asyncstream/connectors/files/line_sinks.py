@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Literal, TypeVar
 
@@ -19,18 +20,10 @@ import orjson
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, Record, fenced
-from asyncstream.connectors.files.compression import (
-    Compressing,
-    Compression,
-    compression_of,
-)
+from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
-from asyncstream.connectors.lines import (
-    AnyPath,
-    file_path,
-    open_file,
-)
+from asyncstream.connectors.lines import AnyPath, file_path, open_file
 from asyncstream.connectors.rows import Default, JsonWriter, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
@@ -345,9 +338,11 @@ class LineSink(TransactionalSink[T]):
                 if self._claim.is_held:
                     await aside(partial(self._claim.release, os.fstat(file.fileno()).st_size))
             except OSError as error:
-                raise self._error(error) from error
+                if self._failure is None:  # else it was said before
+                    raise self._error(error) from error
             finally:
-                file.close()
+                with suppress(OSError):  # over what it holds, which was refused just now
+                    file.close()
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

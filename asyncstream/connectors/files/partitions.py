@@ -44,10 +44,16 @@ def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     for column in columns:
         if column not in rest:
             raise ValueError(f"there is no {column!r} to partition by")
-        folders.append(f"{quote(column, safe='')}={_written(rest.pop(column))}")
+        folders.append(f"{_named(column)}={_written(rest.pop(column))}")
     if not rest:
         raise ValueError("there is nothing but what it is partitioned by")
     return "/".join(folders), rest
+
+
+def _named(column: str) -> str:
+    name = quote(column, safe="")
+    # or those who read would take the folder for one that is hidden
+    return f"%{ord(name[0]):X}{name[1:]}" if name[:1] in ("_", ".") else name
 
 
 def _written(value: Any) -> str:

@@ -31,10 +31,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
-from asyncstream.aside import DiskThread, aside
+from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, Record, claim_of, fenced
-from asyncstream.connectors.files.storage import storage_of
+from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names, file_path
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.elements import Timestamps
@@ -50,8 +50,8 @@ _UNFINISHED: Final = ".unfinished"
 _OPEN_FILES: Final = 64
 """Parts that are written at a time; with more values of `partition_by`, some end before the epoch does."""
 
-_ERRORS: Final = (OSError, ValueError, TypeError, LookupError, NotImplementedError)
-"""Of disks, and of Arrow, whose own are among these."""
+_ERRORS: Final = (ValueError, TypeError, LookupError, NotImplementedError)
+"""Of Arrow, whose own are among these."""
 
 
 class Collected(Protocol):
@@ -125,10 +125,8 @@ class PartsSink(TransactionalSink[Any]):
         self._ending = ending
         self._named = re.compile(rf"(?:.*/)?\.?part-(\d{{6,}})-[0-9a-f]{{8}}{re.escape(ending)}")
         self._is_file = is_file and not self._partition_by
-        self._errors: tuple[type[Exception], ...] = _ERRORS
-        if self._storage.is_remote:  # each object store's library has errors of its own
-            self._errors = (Exception,)
-        self._thread: DiskThread | None = None
+        self._errors: tuple[type[Exception], ...] = (*_ERRORS, *self._storage.errors)
+        self._work = Work(self._storage)
         self._claim: Claim = claim_of(self._path)
         self._is_whole = True
         self._begin()
@@ -153,18 +151,11 @@ class PartsSink(TransactionalSink[Any]):
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
         """What writes to a new file, of which these are the first rows."""
 
-    async def _do(self, work: Callable[[], T]) -> T:
-        if not self._storage.is_remote:
-            return work()
-        if self._thread is None:
-            self._thread = DiskThread()
-        return await self._thread.do(work)
-
     # ------------------------------------------------------------------ without checkpoints
 
     async def open(self) -> None:
         self._is_whole = True
-        await self._do(partial(self._guarded, self._open))
+        await self._work.do(partial(self._guarded, self._open))
 
     def _open(self) -> None:
         if self._is_file and self._storage.is_folder(self._path):
@@ -223,7 +214,7 @@ class PartsSink(TransactionalSink[Any]):
             await fenced(self._claim, self.writer)
 
     async def can_recover(self, position: dict[str, Any] | None) -> None:
-        await self._do(partial(self._guarded, partial(self._plan, position)))
+        await self._work.do(partial(self._guarded, partial(self._plan, position)))
 
     def _plan(self, position: dict[str, Any] | None) -> int:
         """
@@ -271,7 +262,7 @@ class PartsSink(TransactionalSink[Any]):
         return [name for _, name in sorted(found)]
 
     async def recover(self, position: dict[str, Any] | None) -> None:
-        await self._do(partial(self._guarded, partial(self._recover, position)))
+        await self._work.do(partial(self._guarded, partial(self._recover, position)))
 
     def _recover(self, position: dict[str, Any] | None) -> None:
         self._check_place()
@@ -346,11 +337,19 @@ class PartsSink(TransactionalSink[Any]):
             if part is None:
                 if len(self._written) >= _OPEN_FILES:
                     self._end_part(next(iter(self._written)))
-                path = self._unfinished(folder)
-                file = self._storage.create(path)
-                part = _Part(path, file, self._writing_to(file, rows))
+                part = self._begun(self._unfinished(folder), rows)
             self._written[folder] = part
             part.writer.write(rows)
+
+    def _begun(self, path: str, rows: Any) -> _Part:
+        """A new file, of which these are the first rows."""
+        file = self._storage.create(path)
+        try:
+            return _Part(path, file, self._writing_to(file, rows))
+        except BaseException:  # of a type that the format has not, say
+            file.close()
+            self._storage.remove(path)
+            raise
 
     def _unfinished(self, folder: str) -> str:
         name = f".{os.urandom(4).hex()}{_UNFINISHED}"
@@ -373,7 +372,7 @@ class PartsSink(TransactionalSink[Any]):
         if self._failure is not None:
             raise self._broken(self._failure)
         try:
-            await self._do(work)
+            await self._work.do(work)
         except SinkError:
             raise
         except self._errors as error:
@@ -406,7 +405,7 @@ class PartsSink(TransactionalSink[Any]):
             except self._errors as error:
                 raise self._broken(error) from error
             await self._writing(self._hide_ours)
-        await self._do(self._claim.check_record)
+        await self._work.do(self._claim.check_record)
         self._ends[epoch] = len(self._parts)
         return {
             "run": self._run,
@@ -438,7 +437,7 @@ class PartsSink(TransactionalSink[Any]):
 
     async def commit(self, epoch: int) -> None:
         end = self._ends.pop(epoch, len(self._parts))
-        await self._do(partial(self._guarded, partial(self._commit, end)))
+        await self._work.do(partial(self._guarded, partial(self._commit, end)))
 
     def _commit(self, end: int) -> None:
         with self._claim.taking():
@@ -447,11 +446,9 @@ class PartsSink(TransactionalSink[Any]):
 
     async def close(self) -> None:
         try:
-            await self._do(partial(self._guarded, self._close))
+            await self._work.do(partial(self._guarded, self._close))
         finally:
-            thread, self._thread = self._thread, None
-            if thread is not None:
-                thread.end()
+            self._work.end()
 
     def _close(self) -> None:
         collected, has_epochs = self._collected, self._has_epochs

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.aside import DiskThread
+from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.files.storage import storage_of
+from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, file_path
 from asyncstream.errors import SourceError, describe_error
 
@@ -38,23 +38,16 @@ class FileSource(Source[T]):
         MissingExtra: if it is in an object store, and fsspec is not installed.
     """
 
-    _errors: tuple[type[Exception], ...] = (OSError,)
+    _errors: tuple[type[Exception], ...] = ()
+    """Of the format, besides those of the storage."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path = file_path(path)
         self._storage = storage_of(self._path)
-        if self._storage.is_remote:  # each object store's library has errors of its own
-            self._errors = (Exception,)
-        self._thread: DiskThread | None = None
+        self._errors = (*self._errors, *self._storage.errors)
+        self._work = Work(self._storage)
         self._reading: asyncio.Future[tuple[SourceBatch[T] | None, Any]] | None = None
         self._behind: Any = None  # the position behind what the thread has read and `read` has given
-
-    async def _do(self, work: Callable[[], U]) -> U:
-        if not self._storage.is_remote:
-            return work()
-        if self._thread is None:
-            self._thread = DiskThread()
-        return await self._thread.do(work)
 
     def _guarded(self, work: Callable[[], U]) -> U:
         try:
@@ -70,19 +63,19 @@ class FileSource(Source[T]):
     async def open(self) -> None:
         self._reading = None
         try:
-            await self._do(partial(self._guarded, self._open))
+            await self._work.do(partial(self._guarded, self._open))
         except BaseException:
             await self.close()
             raise
         if self._storage.is_remote:
-            self._behind = await self._do(self._place)
+            self._behind = await self._work.do(self._place)
 
     async def read(self) -> SourceBatch[T] | None:
         if not self._storage.is_remote:
             await asyncio.sleep(0)  # others get their turn, however long the file is
             return self._guarded(self._read)
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._do(self._read_and_place))
+            self._reading = asyncio.ensure_future(self._work.do(self._read_and_place))
             self._reading.add_done_callback(_looked_at)
         await asyncio.wait({self._reading})
         reading, self._reading = self._reading, None
@@ -96,18 +89,18 @@ class FileSource(Source[T]):
         return self._behind if self._storage.is_remote else self._place()
 
     async def can_seek(self, position: Any) -> None:
-        await self._do(partial(self._guarded, partial(self._check, position)))
+        check = partial(self._guarded, partial(self._check, position))
+        # not in the source's own thread: it may never be opened, nor closed
+        await (aside(check) if self._storage.is_remote else self._work.do(check))
 
     async def seek(self, position: Any) -> None:
-        await self._do(partial(self._guarded, partial(self._go_on, position)))
+        await self._work.do(partial(self._guarded, partial(self._go_on, position)))
         self._behind = position
 
     async def close(self) -> None:
         self._reading = None
-        await self._do(self._close)
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.end()
+        await self._work.do(self._close)
+        self._work.end()
 
     # ------------------------------------------------------------------ what each does, in a thread or not
 

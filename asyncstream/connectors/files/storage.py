@@ -13,14 +13,17 @@ from __future__ import annotations
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeVar, cast
 
+from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import MissingExtra
 from asyncstream.folders import sync_folder
 
-__all__ = ("Storage", "is_remote", "size_of", "storage_of")
+__all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
+
+T = TypeVar("T")
 
 
 def is_remote(path: str) -> bool:
@@ -41,9 +44,16 @@ def size_of(file: BinaryIO) -> int:
 
 
 class Storage(ABC):
-    """What is done with files; what fails raises `OSError`, or what the object store's own library does."""
+    """
+    What is done with files.
+
+    Attributes:
+        is_remote: it is an object store.
+        errors: what is raised by what fails.
+    """
 
     is_remote = False
+    errors: tuple[type[Exception], ...] = (OSError,)
 
     @abstractmethod
     def exists(self, path: str) -> bool: ...
@@ -97,6 +107,30 @@ def storage_of(path: str) -> Storage:
         MissingExtra: if that is an object store, and fsspec is not installed.
     """
     return _Remote(path) if is_remote(path) else _Disk()
+
+
+class Work:
+    """
+    Does work on a storage, one piece after the other: in the event loop on a disk, else in a thread that is
+    begun with the first.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._is_remote = storage.is_remote
+        self._thread: DiskThread | None = None
+
+    async def do(self, work: Callable[[], T]) -> T:
+        if not self._is_remote:
+            return work()
+        if self._thread is None:
+            self._thread = DiskThread()
+        return await self._thread.do(work)
+
+    def end(self) -> None:
+        """Let the thread end when its work is done; returns at once."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end()
 
 
 class _Disk(Storage):
@@ -157,6 +191,7 @@ def _below(folder: str, prefix: str) -> Iterator[str]:
 
 class _Remote(Storage):
     is_remote = True
+    errors = (Exception,)  # each library has its own
 
     def __init__(self, path: str) -> None:
         try:

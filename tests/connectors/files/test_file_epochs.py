@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,27 @@ async def test_what_was_not_brought_to_the_disk_is_not_believed_at_the_second_tr
     await sink.close()
     await lives(MAKE[kind](path), position, 2, 0)
     assert content(path) == HEAD[kind] + 2 * LINE[kind]
+
+
+@KINDS
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+async def test_sink_on_a_full_disk_says_so_once_and_is_closed(
+    path: Path, kind: str, has_checkpoints: bool
+) -> None:
+    sink = MAKE[kind](path)
+    await (sink.recover(None) if has_checkpoints else sink.open())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        await sink.write([ROW] * 10, None)
+        with pytest.raises(SinkBroken, match="File too large"):
+            await (sink.prepare(1) if has_checkpoints else sink.flush())
+        await sink.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    again = MAKE[kind](path, existing="overwrite")
+    await again.open()
+    await again.close()
 
 
 def broken(file: int) -> None:

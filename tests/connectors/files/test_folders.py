@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import uuid4
 import duckdb
 import fsspec
 import pyarrow
+import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 
@@ -70,6 +72,16 @@ def place() -> str:
     return f"memory://{uuid4().hex}"
 
 
+async def test_no_thread_stays_of_a_look_at_an_object_store(place: str) -> None:
+    with fsspec.open(f"{place}/in.jsonl", "wb") as file:
+        file.write(b"1\n")
+    before = threading.active_count()
+    await JsonLinesSource(f"{place}/in.jsonl").can_seek({"offset": 2, "lines": 1})
+    async with asyncio.timeout(10):
+        while threading.active_count() > before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # of a real thread
+
+
 # ---------------------------------------------------------------------- divided by columns
 
 
@@ -91,6 +103,29 @@ def test_folder_is_divided_by_columns_and_read_as_one(
     if kind is ParquetSink:
         query = f"select count(*), sum(n), count(distinct day) from '{out}/*/*/*.parquet'"
         assert duckdb.execute(query).fetchall() == [(300, sum(range(300)), 3)]
+
+
+@pytest.mark.parametrize("column", ["_id", ".id", "a=b", "a/b", "é"])
+@pytest.mark.parametrize("value", ["--5", "-", "-0", "007", "..", "a=b/c", "é", " "])
+def test_folder_is_read_whatever_it_is_divided_by(tmp_path: Path, column: str, value: str) -> None:
+    rows = [{"n": 1, column: value}]
+    pipeline = Pipeline()
+    pipeline.source(rows).to(ParquetSink(tmp_path / "out", partition_by=column))
+    asyncio.run(pipeline.run())
+    assert asyncio.run(read_all(ParquetSource(tmp_path / "out"))) == rows
+    found = parquet.read_table(tmp_path / "out", partitioning=dataset.partitioning(flavor="hive"))
+    assert found.num_rows == 1
+
+
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+async def test_file_that_cannot_be_begun_leaves_nothing(tmp_path: Path, has_checkpoints: bool) -> None:
+    sink = ParquetSink(tmp_path / "out")
+    await (sink.recover(None) if has_checkpoints else sink.open())
+    await sink.write([{"nothing": {}}], None)
+    with pytest.raises(SinkError, match="no child field"):
+        await (sink.prepare(1) if has_checkpoints else sink.flush())
+    await sink.close()
+    assert not list(tmp_path.glob("**/*.unfinished"))  # noqa: ASYNC240
 
 
 def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
