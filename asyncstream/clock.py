@@ -91,7 +91,7 @@ class ManualClock:
     """
 
     def __init__(self, now_ms: int = 0) -> None:
-        self._now = now_ms
+        self._now = _whole(now_ms)
         self._told: dict[int, Callable[[], None]] = {}
         self._number = 0
 
@@ -105,7 +105,7 @@ class ManualClock:
         Raises:
             PipelineError: if that is in the past of this clock.
         """
-        if now_ms < self._now:
+        if _whole(now_ms) < self._now:
             raise PipelineError(f"a clock does not run backwards: it shows {self._now}, got {now_ms}")
         self._now = now_ms
         for told in list(self._told.values()):
@@ -119,3 +119,9 @@ class ManualClock:
 
     def _forget(self, number: int) -> None:
         self._told.pop(number, None)
+
+
+def _whole(now_ms: object) -> int:
+    if isinstance(now_ms, bool) or not isinstance(now_ms, int):
+        raise refuse("now_ms", "whole milliseconds since the epoch", now_ms)
+    return now_ms

@@ -38,6 +38,7 @@ __all__ = (
     "refuse",
     "selector",
     "signed_ms",
+    "takes",
     "text",
 )
 
@@ -166,7 +167,8 @@ def flag(name: str, value: object) -> bool:
 
 def choice(name: str, value: E, allowed: tuple[E, ...]) -> E:
     """`value`, which must be one of `allowed`."""
-    if value not in allowed:
+    # by type first: what an array says to == is neither true nor false
+    if not any(isinstance(value, type(each)) and value == each for each in allowed):
         raise refuse(name, "one of " + ", ".join(map(repr, allowed)), value)
     return value
 
@@ -211,6 +213,33 @@ def plain_methods(name: str, value: object, base: type, *, yields: bool = False)
                 method,
                 "it is called, neither awaited nor iterated over; await in an async_map before or after",
             )
+        declared = inspect.getattr_static(base, attribute)
+        if isinstance(declared, FunctionType):
+            takes(f"{name}.{attribute}", method, *list(inspect.signature(declared).parameters)[1:])
+
+
+def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
+    """
+    Refuse a function that cannot be called with so many arguments. One that does not tell what it takes, as
+    many classes and built-in functions do not, is let pass.
+
+    Args:
+        arguments: what they are, in order.
+    """
+    if isinstance(value, type):
+        return
+    try:
+        # not what a decorator wraps, which may be given more than its wrapper is
+        signature = inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        expected = f"({', '.join(arguments)})"
+        raise PipelineError(
+            f"{name}: expected a function to be called with {expected}, got one of {signature}"
+        ) from None
 
 
 def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any], Any]:
@@ -235,7 +264,8 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
         return _several([_field(text(name, field)) for field in value])
     if not callable(value):
         raise refuse(name, "a function", value, "or the name of a field, or of several in a tuple")
-    return function(name, value, yields=yields)
+    takes(name, function(name, value, yields=yields), "element")
+    return value
 
 
 def _field(name: str) -> Callable[[Any], Any]:

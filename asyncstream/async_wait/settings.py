@@ -24,6 +24,7 @@ from asyncstream.validation import (
     is_async_function,
     refuse,
     selector,
+    takes,
 )
 
 __all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnTimeout", "OutputOrder")
@@ -148,6 +149,8 @@ class AsyncWaitSettings:
             raise refuse("fn", "an async def or an AsyncFunction", self.function, advice)
         if isinstance(self.function, AsyncFunction) and is_async_function(self.function.timeout):
             raise refuse("fn.timeout", "a plain method", self.function, "there is no time left to wait")
+        called = self.function.invoke if isinstance(self.function, AsyncFunction) else self.function
+        takes("fn", called, "element")
         set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
         set_(self, "order", OutputOrder(order))

@@ -127,6 +127,8 @@ class Checkpoints:
         choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))
         if isinstance(self.allow_dropped, str) or not isinstance(self.allow_dropped, Iterable):
             raise refuse("allow_dropped", "names of steps, as a list", self.allow_dropped)
+        dropped = tuple(self.allow_dropped)  # which may be a view that is gone when a job restarts
+        object.__setattr__(self, "allow_dropped", tuple(text("allow_dropped", name) for name in dropped))
         if not isinstance(self.migrate, Mapping):
             raise refuse("migrate", "functions by the names of steps", self.migrate)
         for name, convert in self.migrate.items():

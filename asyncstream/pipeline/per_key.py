@@ -41,6 +41,7 @@ from asyncstream.validation import (
     function,
     refuse,
     selector,
+    takes,
 )
 
 __all__ = ("KeyedResults", "PatternMatches", "PerKey")
@@ -204,7 +205,8 @@ class PerKey(Stream[T], Generic[K, T]):
             ttl: a key without an element for so long, in processing time, begins anew: a `timedelta`, seconds
                 or a `TimeToLive`; None: never.
         """
-        return self._rolling("reduce", function("fn", fn), {"fn": fn}, ttl, name)
+        takes("fn", function("fn", fn), "before", "element")
+        return self._rolling("reduce", fn, {"fn": fn}, ttl, name)
 
     def min_by(
         self,

@@ -13,7 +13,16 @@ from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLook
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Output
-from asyncstream.validation import Duration, Fields, choice, function, is_async_function, refuse, selector
+from asyncstream.validation import (
+    Duration,
+    Fields,
+    choice,
+    function,
+    is_async_function,
+    refuse,
+    selector,
+    takes,
+)
 
 if TYPE_CHECKING:
     from asyncstream.keyed import By, Change, Changes, Keep
@@ -132,7 +141,7 @@ class Tabling(Generic[T]):
         if key_by is None:
             raise refuse("on", "the key of an element's row, for this stream has no key", on)
         if into is not None:
-            function("into", into)
+            takes("into", function("into", into), "element", "row")
         joined = Joined(key_by, into, choice("how", how, ("left", "inner")), missing is not None)
         if not (missing is None or isinstance(missing, AsyncFunction) or is_async_function(missing)):
             raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 from asyncstream.runtime.aio import Job
-from asyncstream.runtime.aio.inspection import Shown
+from asyncstream.runtime.aio.inspection import Shown, check_shown
 from asyncstream.telemetry import exposition
 from asyncstream.validation import refuse, text
 from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
@@ -75,8 +75,7 @@ def app(
         raise refuse("job", "a Job", job)
     if token is not None and (not text("token", token).isascii() or token != token.strip()):
         raise refuse("token", "a text of ASCII characters without space around it", "another one")
-    if not isinstance(values, bool) and not callable(values):
-        raise refuse("values", "True, False, or a function of an element", values)
+    check_shown(values)
     return _App(job, token, values=values, key=text("key", key))
 
 

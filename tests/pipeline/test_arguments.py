@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import timedelta
-from operator import add
+from functools import wraps
+from operator import add, itemgetter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from asyncstream import (
     AscendingTimestamps,
+    AsyncFunction,
     Checkpoints,
     Count,
     GlobalWindows,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ManualClock,
     MemoryStore,
     Pattern,
     Pipeline,
@@ -32,6 +38,7 @@ from asyncstream.guards import (
     retry,
 )
 from asyncstream.state import AggregatingDescriptor, ReducingDescriptor
+from asyncstream.web import app
 from asyncstream.windowing import CountTrigger, DeltaEvictor, DeltaTrigger, ProcessingTimeoutTrigger, Reduce
 
 
@@ -50,10 +57,33 @@ def keyed() -> Any:
     return timed.key_by(lambda value: value)
 
 
-def looked_up(missing: Any) -> object:
+def plain(value: Any) -> Any:
+    """What type checkers are to let pass."""
+    return value
+
+
+def numbers() -> Any:
+    return Pipeline().source([1])
+
+
+def connected() -> Any:
+    stream = numbers().key_by(int)
+    return stream.connect(stream)
+
+
+def looked_up(missing: Any, **options: Any) -> object:
     pipeline = Pipeline()
     table = pipeline.source([1]).key_by(lambda value: value).as_table()
-    return pipeline.source([1]).lookup(table, int, missing=missing)
+    return plain(pipeline.source([1])).lookup(table, int, missing=missing, **options)
+
+
+class Comparing:
+    """As an array does, it says nothing true or false of being equal."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value is ambiguous")
 
 
 def guarded(guard: Any, **options: Any) -> object:
@@ -161,6 +191,30 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Checkpoints(store=MemoryStore(), allow_dropped=5),  # type: ignore[arg-type]
         "allow_dropped: expected names of steps, as a list, got 5",
     ),
+    "a dropped step without a name": (
+        lambda: Checkpoints(store=MemoryStore(), allow_dropped=[5]),  # type: ignore[list-item]
+        "allow_dropped: expected a non-empty text, got 5",
+    ),
+    "a choice that is an array": (
+        lambda: Pipeline().source([1]).map(int, on_error=Comparing()),  # type: ignore[call-overload]
+        "on_error: expected one of 'fail', 'skip', 'route', got",
+    ),
+    "a time of a clock": (
+        lambda: ManualClock(1.5),  # type: ignore[arg-type]
+        "now_ms: expected whole milliseconds since the epoch, got 1.5",
+    ),
+    "a time that a clock is moved to": (
+        lambda: ManualClock().set_ms("1000"),  # type: ignore[arg-type]
+        "now_ms: expected whole milliseconds since the epoch, got '1000'",
+    ),
+    "what is shown of elements comes later": (
+        lambda: plain(started()).status(values=fetch),
+        "values: expected a plain function",
+    ),
+    "what the web shows of elements comes later": (
+        lambda: app(values=fetch),
+        "values: expected a plain function",
+    ),
     "a plain function for what is missing": (
         lambda: looked_up(lambda value: value),
         "missing: expected an async def of one element, or an AsyncFunction",
@@ -191,6 +245,108 @@ def test_what_cannot_work_is_refused_in_words(case: str) -> None:
     with pytest.raises(PipelineError) as caught:
         build()
     assert message in str(caught.value)
+
+
+class Short(KeyedProcessFunction[int, int]):
+    """Knows nothing of `out`."""
+
+    def process_element(self, value: int, ctx: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class ShortPair(KeyedCoProcessFunction[int, int, int]):
+    def process_left(self, value: int, ctx: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class ShortCall(AsyncFunction[int, int]):
+    async def invoke(self) -> int:  # type: ignore[override]
+        return 1
+
+
+class ShortTrigger(CountTrigger):
+    def on_element(self, value: Any) -> Any:  # type: ignore[override]
+        pass
+
+
+async def asked_for_nothing() -> int:
+    return 1
+
+
+UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
+    "source": (lambda: plain(Pipeline()).source(lambda count: [count]), "source", ""),
+    "sink": (lambda: numbers().to(lambda: None), "sink", "element"),
+    "map": (lambda: numbers().map(lambda: 1), "fn", "element"),
+    "method without its object": (lambda: numbers().map(Text.of), "fn", "element"),
+    "key": (lambda: numbers().key_by(lambda a, b: a), "key", "element"),
+    "call": (lambda: numbers().async_map(asked_for_nothing), "fn", "element"),
+    "call of an object": (lambda: numbers().async_map(ShortCall()), "fn", "element"),
+    "rows": (lambda: looked_up(None, into=lambda row: row), "into", "element, row"),
+    "reduce": (lambda: keyed().reduce(lambda a: a), "fn", "before, element"),
+    "reduce of windows": (
+        lambda: keyed().window(TumblingWindows(1)).reduce(lambda a: a),
+        "reduce",
+        "before, element",
+    ),
+    "given": (
+        lambda: plain(Pattern.begin("a", bool)).next("b", given=lambda value: True),
+        "given",
+        "element, before",
+    ),
+    "process function": (
+        lambda: keyed().process(Short()),
+        "function.process_element",
+        "value, ctx, out",
+    ),
+    "process function of two": (
+        lambda: connected().process(ShortPair()),
+        "function.process_left",
+        "value, ctx, out",
+    ),
+    "trigger": (
+        lambda: keyed().window(TumblingWindows(1)).trigger(ShortTrigger(2)),
+        "trigger.on_element",
+        "value, timestamp, window, ctx",
+    ),
+}
+
+
+class Text:
+    def of(self, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize("case", UNCALLABLE)
+def test_function_that_cannot_be_called_as_it_will_be_is_refused(case: str) -> None:
+    build, name, arguments = UNCALLABLE[case]
+    with pytest.raises(PipelineError) as caught:
+        build()
+    said = f"{name}: expected a function to be called with ({arguments}), got one of ("
+    assert str(caught.value).startswith(said)
+
+
+def test_function_is_asked_what_it_takes_itself() -> None:
+    def given_more(fn: Callable[[int, int], int]) -> Callable[[int], int]:
+        @wraps(fn)
+        def given(value: int) -> int:
+            return fn(value, 10)
+
+        return given
+
+    @given_more
+    def added(value: int, more: int) -> int:
+        return value + more
+
+    found: list[Any] = []
+    pipeline = Pipeline()
+    pipeline.source([1]).map(added).map(str).map(itemgetter(0)).map(Mock(return_value=7)).to(found.append)
+    pipeline.run_blocking()
+    assert found == [7]
+
+
+def test_names_of_dropped_steps_may_come_one_by_one() -> None:
+    settings = Checkpoints(store=MemoryStore(), allow_dropped=(name for name in "ab"))
+    assert [name in settings.allow_dropped for name in "ba"] == [True, True]
 
 
 def test_windows_may_be_longer_than_any_timedelta() -> None:

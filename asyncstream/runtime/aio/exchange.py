@@ -312,7 +312,7 @@ def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str
     """The endpoint called `name`, or the only one."""
     if name is None and len(endpoints) == 1:
         return next(iter(endpoints.values()))
-    if name in endpoints:
+    if isinstance(name, str) and name in endpoints:
         return endpoints[name]
     if not endpoints:
         raise PipelineError(f"the pipeline has no {what}")

@@ -25,14 +25,24 @@ from asyncstream.runtime.aio.status import (
     OldestCall,
     StepStatus,
 )
+from asyncstream.validation import function, refuse, takes
 
-__all__ = ("STUCK_SECONDS", "Shown", "inspect")
+__all__ = ("STUCK_SECONDS", "Shown", "check_shown", "inspect")
 
 STUCK_SECONDS = 3.0
 """Seconds for which nothing has come that a step waits for, when it is said to be stuck."""
 
 Shown: TypeAlias = bool | Callable[[Any], object]
 """Whether elements are shown; or a function of an element that gives what is shown of it."""
+
+
+def check_shown(values: object) -> None:
+    """Refuse as `values` what says nothing about which elements are shown."""
+    if isinstance(values, bool):
+        return
+    if not callable(values):
+        raise refuse("values", "True, False or a function of an element", values)
+    takes("values", function("values", values), "element")
 
 
 def inspect(

@@ -22,7 +22,7 @@ from asyncstream.runtime.aio.exchange import Exchange
 from asyncstream.runtime.aio.following import Tracer
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
-from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, inspect
+from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, check_shown, inspect
 from asyncstream.runtime.aio.looking import standing_still
 from asyncstream.runtime.aio.measuring import measure
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
@@ -213,8 +213,7 @@ class Job(Exchange):
             stuck_after: a step is stuck when what it waits for has not come for so long: a `timedelta` or
                 seconds.
         """
-        if not isinstance(values, bool) and not callable(values):
-            raise refuse("values", "True, False or a function of an element", values)
+        check_shown(values)
         seconds = duration_seconds("stuck_after", stuck_after, zero=True)
         return standing_still(
             self._run, lambda: inspect(self._run, self._state(), values=values, stuck_after=seconds)
