@@ -36,21 +36,19 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
-from asyncstream.async_wait.entries import Finished, entry_of, inbox_item
+from asyncstream.async_wait.emitter import Emitter
+from asyncstream.async_wait.entries import OF_THIS_RUN, Finished, entry_of, inbox_item
+from asyncstream.async_wait.holding import Holding
 from asyncstream.async_wait.promise import (
     DROPPED,
     PENDING,
     Passage,
     Promise,
     Routed,
-    Several,
-    completed,
     pending,
 )
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.elements import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     Control,
     EndOfInput,
     IdleStatus,
@@ -61,9 +59,8 @@ from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.operators.failures import FAILED, attempts_of
-from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.whereabouts import Progress, RecentFailures, Whereabouts
+from asyncstream.operators.whereabouts import RecentFailures, Whereabouts
 from asyncstream.sharing import hold, release
 
 __all__ = ("COUNTED", "BatchJobs")
@@ -97,7 +94,7 @@ class _Job:
         self.began_ms = began_ms
 
 
-class BatchJobs(Intake):
+class BatchJobs(Holding):
     """
     Hands elements to a provider in jobs, asks how they stand, and emits their results.
 
@@ -116,7 +113,9 @@ class BatchJobs(Intake):
     def __init__(self, settings: BatchSettings) -> None:
         super().__init__(2 * settings.size, self._schedule_turn)
         self.settings = settings
-        self._queue = settings.order.queue()
+        self._counts = dict.fromkeys(COUNTED, 0)
+        self._emitter = Emitter(self, settings.order.queue(), False, self._counts)
+        self._queue = self._emitter.queue
         self._gathered: deque[Promise] = deque()
         self._jobs: dict[_Job, asyncio.Task[None] | None] = {}  # in the order in which they were formed
         self._timer: asyncio.TimerHandle | None = None
@@ -124,11 +123,8 @@ class BatchJobs(Intake):
         self._turning = False
         self._halted = False
         self._settled = False
-        self._watermark = MIN_TIMESTAMP  # the last that was emitted
-        self._is_restored = False
         self._held: list[AsyncFunction[Any, Any]] = []
         self.recent_failures = self._recent_failures = RecentFailures()
-        self._counts = dict.fromkeys(COUNTED, 0)
 
     # ------------------------------------------------------------------ the operator contract
 
@@ -147,15 +143,9 @@ class BatchJobs(Intake):
             self._gathered.append(self._promise(value, timestamp))
         self._accepted()
 
-    def advance_watermark(self, timestamp: int) -> None:
-        self._add_control(Watermark(timestamp))
-
-    def set_idle(self, idle: bool) -> None:
-        self._add_control(IdleStatus(idle))
-
     def end_input(self) -> None:
         self._is_due = True
-        self._add_control(EndOfInput())
+        super().end_input()
 
     def waiting(self) -> int:
         return len(self._gathered)
@@ -192,9 +182,6 @@ class BatchJobs(Intake):
             "waiting": len(self._gathered),
         }
 
-    def progress(self) -> Progress:
-        return Progress(self._watermark, None)
-
     def whereabouts(self) -> Whereabouts:
         finished = sum(
             promise.outcome is not PENDING and not isinstance(promise.outcome, Passage)
@@ -213,11 +200,12 @@ class BatchJobs(Intake):
 
     def _promise(self, value: Any, timestamp: int | None) -> Promise:
         promise = pending(value, timestamp)
+        self._emitter.promised += 1
         self._queue.add(promise)
         return promise
 
     def _add_control(self, control: Control) -> None:
-        self._queue.add_control(completed(None, None, Passage(control)))
+        self._emitter.add_finished(None, None, Passage(control))
         self._accepted()
 
     def _accepted(self) -> None:
@@ -238,7 +226,7 @@ class BatchJobs(Intake):
             if not self._settled:
                 self._form()
             if self.emitting.is_open():
-                self._emit()
+                self._emitter.emit_ready()
             self._release_if_drained()
         except BaseException as error:  # of an operator downstream
             self._fail(error)
@@ -262,32 +250,6 @@ class BatchJobs(Intake):
         self._timer = None
         self._is_due = True
         self._schedule_turn()
-
-    def _emit(self) -> None:
-        values: list[Any] = []
-        timestamps: list[int | None] = []
-        for promise in self._queue.take():
-            outcome = promise.outcome
-            if isinstance(outcome, Several):  # of an element that had finished before a restore
-                values += outcome.results
-                timestamps += [promise.timestamp] * len(outcome.results)
-            elif isinstance(outcome, Passage):
-                self._push(values, timestamps)
-                values, timestamps = [], []  # the old ones belong to their receiver
-                self.pass_on(outcome.control)
-                if isinstance(outcome.control, Watermark) and outcome.control.timestamp < MAX_TIMESTAMP:
-                    self._watermark = outcome.control.timestamp
-            elif isinstance(outcome, Routed):
-                self.side_output(outcome.tag).process(outcome.failed, promise.timestamp)
-            elif outcome is not DROPPED:
-                values.append(outcome)
-                timestamps.append(promise.timestamp)
-        self._push(values, timestamps)
-
-    def _push(self, values: list[Any], timestamps: list[int | None]) -> None:
-        if values:
-            self._counts["results_out"] += len(values)
-            self.out.process_batch(values, timestamps)
 
     # ------------------------------------------------------------------ jobs
 
@@ -351,6 +313,7 @@ class BatchJobs(Intake):
             self._fail(self.blame(promise.value, error))
             return PENDING
         self._recent_failures.note(name, promise.value, error, now_ms, skipped=choice == "skip")
+        self._emitter.special += 1
         if choice == "skip":
             self._counts["skipped"] += 1
             return DROPPED
@@ -367,20 +330,18 @@ class BatchJobs(Intake):
 
     def snapshot(self) -> Any:
         place = {promise: number for number, job in enumerate(self._jobs) for promise in job.promises}
+        entries = [
+            (place.get(promise, -1), entry_of(promise.value, promise.timestamp, promise.outcome))
+            for promise in self._queue
+        ]
         return {
             "jobs": [[job.key, job.began_ms, job.parked] for job in self._jobs],
-            "entries": [
-                [place.get(promise, -1), *entry_of(promise.value, promise.timestamp, promise.outcome)]
-                for promise in self._queue
-                # not the end of input: the sources say it again, and after a drain they go on
-                if not _is_end(promise)
-            ],
-            "watermark": self._watermark,
+            "entries": [[number, *entry] for number, entry in entries if entry not in OF_THIS_RUN],
+            "watermark": self._emitter.watermark,
         }
 
     def restore(self, state: Any) -> None:
-        self._watermark = max(self._watermark, state["watermark"])
-        self._is_restored = True
+        self._restore_reached(state["watermark"])
         jobs = []
         for key, began_ms, parked in state["jobs"]:
             job = _Job(key, [], began_ms)
@@ -391,24 +352,13 @@ class BatchJobs(Intake):
             if isinstance(stamp, Watermark | IdleStatus | EndOfInput):
                 self._add_control(stamp)
             elif isinstance(stamp, Finished):
-                promise = self._promise(value, stamp.timestamp)
-                promise.outcome = stamp.outcome
-                self._queue.finish(promise)
+                self._emitter.add_finished(value, stamp.timestamp, stamp.outcome)
             else:
                 promise = self._promise(value, stamp)
                 (self._gathered if number < 0 else jobs[number].promises).append(promise)
         for job in jobs:
             self._start(job)
         self._accepted()
-
-    def resume(self) -> None:
-        if self._watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._watermark)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        if not self._is_restored:  # else upstream is ahead of what has been emitted here
-            self._watermark = timestamp
-            super().restore_watermark(timestamp)
 
 
 def _listed(answers: Iterable[Any]) -> list[Any]:
@@ -428,9 +378,3 @@ def _listed(answers: Iterable[Any]) -> list[Any]:
 
 def _not_told(is_safe: bool) -> None:
     """For a checkpoint that nothing waits for."""
-
-
-def _is_end(promise: Promise) -> bool:
-    """Whether it says that nothing follows."""
-    control = promise.outcome.control if isinstance(promise.outcome, Passage) else None
-    return isinstance(control, EndOfInput) or control == Watermark(MAX_TIMESTAMP)

@@ -15,16 +15,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
-from asyncstream.elements import EndOfInput, IdleStatus, Mark, Watermark
+from asyncstream.elements import MAX_TIMESTAMP, EndOfInput, IdleStatus, Mark, Watermark
 from asyncstream.errors import InternalError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
-__all__ = ("MARKED", "REACHED", "UNCALLED", "Finished", "Known", "entry_of", "inbox_item")
+__all__ = ("MARKED", "OF_THIS_RUN", "REACHED", "UNCALLED", "Finished", "Known", "entry_of", "inbox_item")
 
 
 REACHED: Final = "reached"
 """The kind of the entry that says how far event time had come behind the operator."""
+
+OF_THIS_RUN: Final = (["end"], ["watermark", MAX_TIMESTAMP], ["mark"])
+"""Entries that are left out: that nothing follows, which the sources say again, and marks of the sources."""
 
 
 class Finished:

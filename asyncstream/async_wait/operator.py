@@ -74,15 +74,16 @@ from itertools import islice
 from typing import Any
 
 from asyncstream.async_wait.emitter import Emitter
-from asyncstream.async_wait.entries import REACHED, entry_of, inbox_item
+from asyncstream.async_wait.entries import OF_THIS_RUN, REACHED, entry_of, inbox_item
+from asyncstream.async_wait.holding import Holding
 from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.pool import WorkerPool
 from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.elements import (
-    MAX_TIMESTAMP,
     MIN_TIMESTAMP,
+    Control,
     EndOfInput,
     IdleStatus,
     Mark,
@@ -93,10 +94,9 @@ from asyncstream.errors import UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.call_context import KEEP
-from asyncstream.operators.flow import Intake
 from asyncstream.operators.functions import AsyncFunction, figures_of
 from asyncstream.operators.origins import Placed
-from asyncstream.operators.whereabouts import LIMITED, Progress, Whereabouts
+from asyncstream.operators.whereabouts import LIMITED, Whereabouts
 from asyncstream.sharing import hold, release
 
 __all__ = ("COUNTED", "AsyncWaitOperator")
@@ -107,15 +107,11 @@ INBOX_LIMIT = 1024
 _CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput, Mark})
 
 
-_OF_THIS_RUN = (["end"], ["watermark", MAX_TIMESTAMP], ["mark"])
-"""Entries that are left out of a snapshot: that nothing follows, and marks of the sources."""
-
-
 COUNTED = ("elements_in", "results_out", "failed", "timed_out", "skipped")
 """What every async step counts."""
 
 
-class AsyncWaitOperator(Intake):
+class AsyncWaitOperator(Holding):
     """
     Runs an async function on each element, many at once.
 
@@ -140,7 +136,6 @@ class AsyncWaitOperator(Intake):
         self.called = settings.function
         self.recent_failures = pool.outcomes.recent_failures
         self._inbox = pool.inbox
-        self._is_restored = False
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._holds = False
 
@@ -177,20 +172,8 @@ class AsyncWaitOperator(Intake):
         self._counts["elements_in"] += len(values)
         self._accepted(len(values))
 
-    def advance_watermark(self, timestamp: int) -> None:
-        self._inbox.add(None, Watermark(timestamp))
-        self._accepted()
-
-    def set_idle(self, idle: bool) -> None:
-        self._inbox.add(None, IdleStatus(idle))
-        self._accepted()
-
-    def pass_mark(self, mark: Mark) -> None:
-        self._inbox.add(None, mark)
-        self._accepted()
-
-    def end_input(self) -> None:
-        self._inbox.add(None, EndOfInput())
+    def _add_control(self, control: Control) -> None:
+        self._inbox.add(None, control)
         self._accepted()
 
     def waiting(self) -> int:
@@ -250,9 +233,6 @@ class AsyncWaitOperator(Intake):
     def timings(self) -> dict[str, Timings]:
         times = self._pool.outcomes.times
         return {"success": times.succeeded, "error": times.failed, "timeout": times.timed_out}
-
-    def progress(self) -> Progress:
-        return Progress(self._emitter.watermark, None)
 
     def whereabouts(self) -> Whereabouts:
         known = {} if self._object is None else figures_of(self._object)
@@ -316,29 +296,19 @@ class AsyncWaitOperator(Intake):
         )
         passed = emitter.entries()
         waiting = (entry_of(value, timestamp, PENDING, origin) for value, timestamp, origin in self._inbox)
-        # not the end of input: the sources say it again, and after a drain they go on
-        entries = [entry for entry in (*passed, *held, *waiting) if entry not in _OF_THIS_RUN]
+        entries = [entry for entry in (*passed, *held, *waiting) if entry not in OF_THIS_RUN]
         if emitter.watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
             entries.insert(0, [REACHED, emitter.watermark])
         return entries
 
     def restore(self, state: Any) -> None:
         call_all = self.settings.replay == "all"
-        reached = [entry[1] for entry in state if entry[0] == REACHED]
         entries = [entry for entry in state if entry[0] != REACHED]
-        self._emitter.watermark = max([self._emitter.watermark, *reached])
-        self._is_restored = True
+        self._restore_reached(
+            max((entry[1] for entry in state if entry[0] == REACHED), default=MIN_TIMESTAMP)
+        )
         if self._pool.serializer is not None:
             entries = list(self._pool.serializer.in_order(entries))
         for entry in entries:
             self._inbox.add(*inbox_item(entry, call_all=call_all))
         self._accepted()
-
-    def resume(self) -> None:
-        if self._emitter.watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._emitter.watermark)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        if not self._is_restored:  # else upstream is ahead of what has been emitted here
-            self._emitter.watermark = timestamp
-            super().restore_watermark(timestamp)

@@ -67,6 +67,37 @@ def test_nothing_is_acknowledged_behind_a_call_that_hangs(order: Any) -> None:
     assert source.acknowledged[-1] == 20
 
 
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
+def test_nothing_is_acknowledged_that_is_in_a_job_at_a_provider(order: Any) -> None:
+    async def main() -> Kept:
+        source, jobs = Kept(12), list[list[int]]()
+        written: list[int] = []
+
+        async def submit(numbers: list[int], key: str) -> int:
+            jobs.append(numbers)
+            return len(jobs) - 1
+
+        async def poll(job: int) -> bool:
+            return job == 0 or len(jobs) == 4
+
+        async def fetch(job: int) -> list[int]:
+            return jobs[job]
+
+        pipeline = Pipeline("jobs")
+        numbers = pipeline.source(source, name="numbers")
+        results = numbers.async_batch(submit, poll, fetch, size=3, every=0.1, wait=60, order=order)
+        results.to(written)
+        async with pipeline.start() as job:
+            await asyncio.sleep(9.5)
+            assert written == [0, 1, 2]
+            assert max(source.acknowledged) <= 3
+            await job.wait()
+        assert sorted(written) == list(range(12))
+        return source
+
+    assert run_virtual(main()).acknowledged[-1] == 12
+
+
 def test_with_checkpoints_it_waits_for_one_that_is_safe() -> None:
     async def main() -> None:
         source = Kept(10)
