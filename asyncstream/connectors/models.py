@@ -174,7 +174,15 @@ class _Reader:
             parts = [self._of_type(arg, where) for arg in args]
             return lambda value: make(_listed(parts, value, len(parts)))
         one = self._of_type(args[0] if args else Any, where)
-        return lambda value: make(_listed([one], value, None))
+
+        def read(value: Any) -> Any:
+            items = _listed([one], value, None)
+            try:
+                return make(items)
+            except TypeError as error:  # of a set, over what has no hash
+                raise Unfit(f"no {origin.__name__}: {error}") from error
+
+        return read
 
 
 def _needed(model: Any) -> dict[str, bool] | None:
@@ -216,24 +224,25 @@ _BOOLS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 def _scalar(kind: Any, is_text: bool, has_bools: bool) -> Read:
-    own = (int, float) if kind is float else (kind,)
     convert: Read | None = None
     if kind not in (bool, int, float, str):
         convert = _from_text(kind)
     elif is_text and kind is not str:
         convert = (lambda text: _BOOLS[text.lower()]) if kind is bool else kind
-    numeric = kind is Decimal
+    numbers = {float: (int,), Decimal: (int, float)}.get(kind, ())
 
     def read(value: Any) -> Any:
-        if type(value) in own:
-            return value if kind is not float else float(value)
+        if type(value) is kind:
+            return value
         if kind is bool and not has_bools and type(value) is int and value in (0, 1):
             return value == 1
-        if convert is not None and (type(value) is str or (numeric and type(value) in (int, float))):
-            try:
-                return convert(str(value))
-            except (ArithmeticError, KeyError, ValueError):
-                pass
+        try:
+            if type(value) in numbers:
+                return kind(value if type(value) is int else str(value))
+            if convert is not None and type(value) is str:
+                return convert(value)
+        except (ArithmeticError, KeyError, ValueError):
+            pass
         raise Unfit(f"expected {kind.__name__}, got {safe_repr(value, 60)}")
 
     return read

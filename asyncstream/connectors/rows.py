@@ -35,7 +35,7 @@ from uuid import UUID
 import orjson
 
 from asyncstream.codec.depth import check_depth
-from asyncstream.errors import describe_error, safe_repr
+from asyncstream.errors import SinkError, describe_error, safe_repr
 from asyncstream.validation import function
 from asyncstream.windowing import WindowResult
 
@@ -273,6 +273,26 @@ class RowWriter:
             return None
         columns = zip(*rows, strict=True)
         return rows if all(self._native.issuperset(map(type, cells)) for cells in columns) else None
+
+    def rows(self, values: Sequence[Any], target: str) -> Sequence[Sequence[Any]]:
+        """
+        A row of each.
+
+        Args:
+            values: the results.
+            target: where they are written, for messages.
+
+        Raises:
+            SinkError: if one cannot be written.
+        """
+        simple = self.simple_rows(values)
+        return [self._named(value, target) for value in values] if simple is None else simple
+
+    def _named(self, value: Any, target: str) -> list[Any]:
+        try:
+            return self.row(value)
+        except Exception as error:
+            raise SinkError(why_unwritten(value, target, error)) from error
 
     def row(self, value: Any) -> list[Any]:
         """

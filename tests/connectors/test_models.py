@@ -16,6 +16,7 @@ import pytest
 
 from asyncstream import CsvSource, JsonLinesSource, Pipeline, PipelineError, SourceError, SqliteSource
 from asyncstream.connectors import RejectedLine
+from asyncstream.connectors.models import Unfit, reader
 
 
 class Colour(enum.Enum):
@@ -142,6 +143,25 @@ class Row:
     colour: Colour
     text: str
     day: date
+
+
+@dataclass
+class Wide:
+    many: set[Any]
+    much: float
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"many": [[1]], "much": 1.0}, "field many: no set: unhashable type: 'list'"),
+        ({"many": [1], "much": 10**400}, "field much: expected float, got 1000"),
+    ],
+)
+def test_row_that_python_itself_refuses_does_not_fit(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unfit) as raised:
+        reader(Wide)(row)
+    assert str(raised.value).startswith(reason)
 
 
 def test_text_of_a_csv_file_becomes_what_the_fields_say(tmp_path: Path) -> None:

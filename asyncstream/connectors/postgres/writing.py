@@ -21,7 +21,7 @@ from asyncstream.connectors.postgres.connection import (
     no_table,
     place_of,
 )
-from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
+from asyncstream.connectors.rows import Default, RowWriter
 from asyncstream.errors import SinkError
 from asyncstream.validation import text
 
@@ -60,20 +60,8 @@ class TableWriter:
         return f"table {self.table.name!r} of {self.place}"
 
     def rows(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """
-        The cells of each of some results.
-
-        Raises:
-            SinkError: if one cannot be written.
-        """
-        simple = self._rows.simple_rows(values)
-        return [self._row(value) for value in values] if simple is None else simple
-
-    def _row(self, value: Any) -> list[Any]:
-        try:
-            return self._rows.row(value)
-        except Exception as error:
-            raise SinkError(why_unwritten(value, f"table {self.table.name!r}", error)) from error
+        """The cells of each of some results; raises `SinkError` if one cannot be written."""
+        return self._rows.rows(values, f"table {self.table.name!r}")
 
     async def open(self) -> None:
         with naming(SinkError, f"connect to {self.what}"):

@@ -9,7 +9,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from asyncstream.aside import aside
@@ -133,7 +132,7 @@ class SqliteSink(TransactionalSink[Any]):
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        rows = [self._row(value) for value in values]
+        rows = self._rows.rows(values, f"table {self._table!r}")
         insert, table = self._insert, quoted(self._table)
         if self._has_epochs:
             insert, table = "INSERT", self._staging.table
@@ -147,18 +146,13 @@ class SqliteSink(TransactionalSink[Any]):
         self._taken = 0
         try:
             await self._transaction(add, safe=not self._has_epochs, taken=len(rows))
-        except OverflowError as error:  # SQLite's integers have 64 bits
-            widest = max(zip(map(_widest, rows), values, strict=True), key=itemgetter(0))[1]
-            raise SinkError(why_unwritten(widest, f"table {self._table!r}", error)) from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            unfit = (value for value, row in zip(values, rows, strict=True) if not all(map(_fits, row)))
+            bad = next(unfit, values[0])
+            raise SinkError(why_unwritten(bad, f"table {self._table!r}", error)) from error
 
     def taken(self) -> int:
         return self._taken
-
-    def _row(self, value: Any) -> list[Any]:
-        try:
-            return self._rows.row(value)
-        except Exception as error:
-            raise SinkError(why_unwritten(value, f"table {self._table!r}", error)) from error
 
     async def prepare(self, epoch: int) -> int:
         position = await self._transaction(self._staging.position)
@@ -210,5 +204,8 @@ class SqliteSink(TransactionalSink[Any]):
         return ", ".join(map(quoted, self._columns))
 
 
-def _widest(row: Sequence[Any]) -> int:
-    return max((abs(cell) for cell in row if type(cell) is int), default=0)
+def _fits(cell: Any) -> bool:
+    """Whether SQLite has it: its integers have 64 bits, its texts no half characters."""
+    if type(cell) is str:
+        return cell.isascii() or not any("\ud800" <= character <= "\udfff" for character in cell)
+    return type(cell) is not int or -(2**63) <= cell < 2**63

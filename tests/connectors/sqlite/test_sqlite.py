@@ -226,6 +226,17 @@ def test_element_that_is_no_row_is_named(path: Path, element: Any) -> None:
         asyncio.run(pipeline.run())
 
 
+@pytest.mark.parametrize("bad", [2**63, -(2**63) - 1, "\ud800"])
+async def test_element_that_sqlite_cannot_hold_is_named(path: Path, bad: Any) -> None:
+    to = SqliteSink(path, "t", columns=["n", "name"])
+    await to.open()
+    elements = [value(1), {"n": bad, "name": "this one"}, {"n": 2**63 - 1, "name": "é"}]
+    with pytest.raises(SinkError, match=r"cannot write \{'n': .*, 'name': 'this one'\} to table 't'"):
+        await to.write(elements, None)
+    assert to.taken() == 0
+    await to.close()
+
+
 # ---------------------------------------------------------------------- sink with checkpoints
 
 
