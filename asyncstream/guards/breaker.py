@@ -190,7 +190,7 @@ class Breaker:
     def _is_too_much(self, now: float) -> bool:
         """Count one more failure; whether the breaker must open."""
         self._row += 1
-        if now >= self._slice_ends:
+        if not 0 < self._slice_ends - now <= self._slice_length + EARLY:
             self._slide(now)
         current = self._slices[-1]
         current[0] += 1
@@ -206,6 +206,8 @@ class Breaker:
     def _slide(self, now: float) -> None:
         """Move the window on to the slice that is now."""
         late = now - self._slice_ends
+        if late < 0:  # another event loop has a clock of its own: what was counted by the one before is over
+            late = SLICES * self._slice_length
         # after a rest as long as the window all slices are new
         for _ in range(min(SLICES, int(late // self._slice_length) + 1)):
             self._slices.append([0, 0])

@@ -251,7 +251,12 @@ class CacheStore:
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._group.wishes.append(Wish(key, milliseconds, granted))
         self._begin_to_write()
-        return await granted
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled() and granted.result():
+                self.release(key)  # granted and cancelled in one pass of the loop
+            raise
 
     def release(self, key: bytes) -> None:
         """Give a lease back, once what was put before is there for all to see."""

@@ -115,12 +115,14 @@ class Guard(AsyncFunction[In, Out]):
             await self.stop()
         finally:
             self._time = loop_time
-            if self.shares is not None and self._shares_in is not None:
-                self._shares_in = None
-                await release(self.shares)
-            if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
-                self._held_in = None
-                await release(self.inner)
+            try:
+                if self.shares is not None and self._shares_in is not None:
+                    self._shares_in = None
+                    await release(self.shares)
+            finally:
+                if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
+                    self._held_in = None
+                    await release(self.inner)
 
     async def stop(self) -> None:
         """End what this guard itself has running in the background; called once, by `close`."""

@@ -145,5 +145,5 @@ def _causes(outcome: object) -> Iterator[object]:
     seen = 0
     while outcome is not None and seen < 5:  # a chain of causes may be a circle
         yield outcome
-        outcome = getattr(outcome, "__cause__", None)
+        outcome = _attribute(outcome, "__cause__")
         seen += 1

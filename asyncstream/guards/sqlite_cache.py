@@ -101,6 +101,9 @@ class SqliteCache(CacheStore):
     def __str__(self) -> str:
         return self._path
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_disk": None, "_reader": None, "_writer": None}
+
     # ------------------------------------------------------------------ the file
 
     async def connect(self) -> None:
@@ -214,7 +217,7 @@ class SqliteCache(CacheStore):
             self._reader.execute("COMMIT")
 
     async def write(self, group: Group) -> Iterable[bool]:
-        if self._writer is None or self._disk is None:
+        if self._reader is None or self._writer is None or self._disk is None:
             return [True] * len(group.wishes)
         try:
             return await self._disk.do(partial(self._write_group, self._writer, group))

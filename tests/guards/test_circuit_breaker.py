@@ -212,6 +212,20 @@ def test_breaker_goes_on_in_an_event_loop_after_the_one_in_which_it_opened() -> 
     assert service.times == [100_000, 2000]
 
 
+def test_failures_of_an_event_loop_before_do_not_count_for_ever() -> None:
+    breaker = Breaker(failure_ratio=0.5, min_calls=4)
+
+    async def after(seconds: float, failures: int) -> None:
+        await asyncio.sleep(seconds)
+        await fail(circuit_breaker(Flaky(failures), breaker=breaker), failures)
+
+    run_virtual(after(1000, 3))
+    run_virtual(after(60, 3))
+    assert state(breaker) == "CLOSED"
+    run_virtual(after(60, 4))
+    assert state(breaker) == "OPEN"
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +21,8 @@ import pytest
 from asyncstream import ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError
-from asyncstream.guards import Guard, SqliteCache, cached, retry
+from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
+from asyncstream.guards.cache_store import Group
 from tests.guards.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -349,6 +350,31 @@ async def test_leases_are_granted_after_what_was_put_and_released_before(file: P
     await other.close()
 
 
+async def test_a_lease_that_is_granted_to_a_caller_who_is_being_cancelled_is_given_back() -> None:
+    released: list[bytes] = []
+
+    class Granting(CacheStore):
+        """Grants every wish, and has the first caller cancelled before it knows."""
+
+        async def write(self, group: Group) -> Iterator[bool]:
+            released.extend(group.releases)
+            return self.granting(group)
+
+        def granting(self, group: Group) -> Iterator[bool]:
+            for _ in group.wishes:
+                yield True
+                first.cancel()
+
+    store = Granting(1)
+    await store.open()
+    first, second = (asyncio.create_task(store.lease(key * 16, 60_000)) for key in (b"a", b"b"))
+    await asyncio.wait({first, second})
+    assert first.cancelled()
+    assert await second
+    await store.close()
+    assert released == [b"a" * 16]
+
+
 # ------------------------------------------------------------------ bounds
 
 
@@ -443,9 +469,9 @@ def content(file: Path, new: bytes | None = None) -> bytes:
     return file.read_bytes()
 
 
-def damaged(file: Path) -> None:
+def damaged(file: Path, pages: slice = slice(1, None)) -> None:
     data = bytearray(file.read_bytes())
-    for place in range(4096, len(data), 4096):
+    for place in range(0, len(data), 4096)[pages]:
         data[place : place + 64] = b"\xff" * 64
     file.write_bytes(data)
 
@@ -496,6 +522,20 @@ async def test_damage_that_turns_up_later_is_said_and_nothing_of_it_is_given_out
     assert caplog.text.count("The cache goes on in memory") == 1
     with pytest.raises(DamagedCache):
         await answers(cached(service, store=file), 1)
+
+
+async def test_nothing_is_written_into_a_file_that_was_found_damaged(file: Path) -> None:
+    await filled(file)
+    async with cached(Answers(0), store=SqliteCache(file)) as guarded:
+        damaged(file, pages=slice(40, 44))
+        for value in range(2000):
+            await guarded(value)
+        await asyncio.sleep(1)
+        before = content(file), content(file.with_name("answers.db-wal"))
+        for value in range(2000, 2030):
+            await guarded(value)
+            await asyncio.sleep(1)
+        assert (content(file), content(file.with_name("answers.db-wal"))) == before
 
 
 async def test_an_answer_that_was_changed_is_asked_for_again(
@@ -580,6 +620,10 @@ async def test_it_can_be_sent_to_another_process_before_and_after_its_use(file: 
     sent: SqliteCache = pickle.loads(pickle.dumps(store))
     await sent.open()
     assert await sent.get(b"k" * 16) == b"answer"
+    another: SqliteCache = pickle.loads(pickle.dumps(sent))  # while it is in use here
+    await another.open()
+    assert await another.get(b"k" * 16) == b"answer"
+    await another.close()
     await sent.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream.guards import Breaker, circuit_breaker, retry
+from asyncstream.guards import Breaker, adaptive_concurrency, circuit_breaker, retry
 from asyncstream.guards.breaker import CircuitState
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS
 from asyncstream.operators.failures import attempts_of
@@ -55,6 +55,22 @@ class Hiding(Exception):
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
         raise RuntimeError("no")
+
+
+class Fields(dict[str, Any]):
+    """Has no attributes but its keys, and says so by a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+@pytest.mark.parametrize("around", [retry, lambda fn, **options: adaptive_concurrency(retry(fn, **options))])
+async def test_a_result_of_any_kind_may_be_refused(around: Any) -> None:
+    answers = iter([Fields(ready=False), Fields(ready=True)])
+
+    async def ask(value: int) -> Fields:
+        return next(answers)
+
+    assert (await around(ask, on_result=lambda answer: not answer.ready)(1)).ready
 
 
 @pytest.mark.parametrize("kind", [Frozen, Slotted, Fixed])
