@@ -70,7 +70,8 @@ class DeadLetterSource(Source[Any]):
     Reads dead letters, and gives the elements that they are about: each with its origin, so that a step of
     the same name gives its call the same idempotency key as the call that failed.
 
-    It stands where the source of the letters stands, and goes on from there.
+    It stands where the source of the letters stands, and goes on from there. Of one that has splits they are
+    read as one stream.
 
     Args:
         letters: a source of what `to_dead_letter` made, e.g. `JsonLinesSource("failed.jsonl")`.
@@ -81,9 +82,14 @@ class DeadLetterSource(Source[Any]):
             raise refuse("letters", "a Source", letters, 'e.g. JsonLinesSource("failed.jsonl")')
         self._letters = letters
         self.rejects = letters.rejects
+        self.hands_over = letters.hands_over
+
+    def _join(self) -> None:
+        """The source of the letters knows the job as well."""
+        self._letters.writer, self._letters.checkpoint_soon = self.writer, self.checkpoint_soon
 
     async def open(self) -> None:
-        self._letters.writer = self.writer
+        self._join()
         await self._letters.open()
 
     async def read(self) -> SourceBatch[Any] | None:
@@ -99,7 +105,7 @@ class DeadLetterSource(Source[Any]):
             values = [from_dead_letter(letter) for letter in batch.values]
         except TypeError as error:
             raise SourceError(str(error)) from error
-        return batch._replace(values=values, origins=origins)
+        return batch._replace(values=values, origins=origins, split=None)
 
     def end(self) -> bool:
         return self._letters.end()
@@ -114,6 +120,7 @@ class DeadLetterSource(Source[Any]):
         return self._letters.progress()
 
     async def can_seek(self, position: Any) -> None:
+        self._join()
         await self._letters.can_seek(position)
 
     async def seek(self, position: Any) -> None:
@@ -122,6 +129,12 @@ class DeadLetterSource(Source[Any]):
 
     def unread(self) -> int:
         return self._letters.unread()
+
+    def acknowledges(self) -> bool:
+        return self._letters.acknowledges()
+
+    async def acknowledge(self, position: Any) -> None:
+        await self._letters.acknowledge(position)
 
     async def forget(self, position: Any) -> None:
         await self._letters.forget(position)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
-from asyncstream.connectors import from_dead_letter, to_dead_letter
+from asyncstream import Checkpoints, JsonLinesSink, JsonLinesSource, MemoryStore, Pipeline
+from asyncstream.connectors import DeadLetterSource, Items, Source, from_dead_letter, to_dead_letter
 from asyncstream.errors import RetriesExhausted
 from asyncstream.guards import retry
 from asyncstream.operators.functions import FailedCall
@@ -64,6 +65,49 @@ def test_errors_that_cause_each_other_come_to_an_end() -> None:
     error.__cause__ = error
 
     assert len(to_dead_letter(FailedCall(1, error, 1, None, 0, 0))["causes"]) == 10
+
+
+class Broker(Items[Any]):
+    """Letters that a broker keeps until they are acknowledged."""
+
+    hands_over = True
+
+    def __init__(self) -> None:
+        super().__init__([{"value": number, "error": "", "attempts": 1} for number in range(5)])
+        self.acknowledged: list[Any] = []
+        self.knew: list[bool] = []
+
+    async def can_seek(self, position: Any) -> None:
+        self._look()
+
+    async def open(self) -> None:
+        await super().open()
+        self._look()
+
+    def _look(self) -> None:
+        self.knew.append(self.writer is not None and self.checkpoint_soon is not None)
+
+    async def acknowledge(self, position: Any) -> None:
+        self.acknowledged.append(position)
+
+
+def test_broker_of_letters_hears_of_the_job_and_of_what_is_done() -> None:
+    letters = Broker()
+    done: list[int] = []
+    store = MemoryStore()
+    for _ in range(2):
+        pipeline = Pipeline("again")
+        pipeline.source(DeadLetterSource(letters), name="letters").to(done.append, name="done")
+        run_virtual(pipeline.run(checkpoints=Checkpoints(store=store, every=60)))
+    assert done == list(range(5))
+    assert letters.acknowledged[-1] == 5
+    assert letters.knew == [True] * 3
+    assert DeadLetterSource(letters).hands_over
+
+
+def test_source_of_letters_is_asked_whatever_a_source_is_asked() -> None:
+    asked = {name for name, member in vars(Source).items() if callable(member) and not name.startswith("_")}
+    assert asked - set(vars(DeadLetterSource)) == {"splits", "hold"}  # it is read as one stream
 
 
 @pytest.mark.parametrize("letter", [{}, {"value": 1}, [1], None])
