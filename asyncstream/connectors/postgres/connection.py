@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 from uuid import UUID
 
 from asyncstream.addresses import server_address
@@ -26,6 +26,7 @@ __all__ = (
     "checked_url",
     "columns_of",
     "connect",
+    "joined",
     "make_batch",
     "naming",
     "no_table",
@@ -143,6 +144,13 @@ def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
         raise kind(f"cannot {doing}: {error}") from error
 
 
+def joined(columns: Sequence[str]) -> sql.Composed:
+    """The names of columns, with commas between them."""
+    from psycopg.sql import SQL, Identifier
+
+    return SQL(", ").join(map(Identifier, columns))
+
+
 class Table:
     """
     A table, and those that belong to it, in the same schema.
@@ -164,6 +172,22 @@ class Table:
     @property
     def identifier(self) -> sql.Identifier:
         return self.shared(self._own)
+
+    def filled(
+        self, statement: LiteralString, columns: Sequence[str] = (), **more: sql.Composable
+    ) -> sql.Composed:
+        """
+        A statement with names in it.
+
+        Args:
+            statement: where `{table}` stands for the table, `{batch}` for `BATCH`, and `{columns}` for:
+            columns: their names.
+            more: what stands for other words.
+        """
+        from psycopg.sql import SQL, Identifier
+
+        names = {"table": self.identifier, "batch": Identifier(*BATCH)}
+        return SQL(statement).format(**names, columns=joined(columns), **more)
 
     def beside(self, suffix: str) -> sql.Identifier:
         """The name of a table that belongs to this one."""

@@ -29,7 +29,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.postgres.connection import BATCH, Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.connection import Table, columns_of, make_batch, no_table
 from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.errors import SinkError
@@ -37,7 +37,7 @@ from asyncstream.lease import Lease
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
-    from psycopg.sql import Composable, Composed
+    from psycopg.sql import Composed
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -87,16 +87,12 @@ class Epochs:
 
     def _sql(self, statement: LiteralString, columns: Sequence[str] | None = None) -> Composed:
         """A statement with the names of tables and columns in it."""
-        from psycopg.sql import SQL, Identifier
-
-        names: dict[str, Composable] = {
-            "table": self._table.identifier,
-            "staged": self._table.beside("staged"),
-            "batch": Identifier(*BATCH),
-            "columns": SQL(", ").join(map(Identifier, self._columns if columns is None else columns)),
+        return self._table.filled(
+            statement,
+            self._columns if columns is None else columns,
+            staged=self._table.beside("staged"),
             **{name: self._table.shared(f"asyncstream_{name}") for name in ("sinks", "commits", "voids")},
-        }
-        return SQL(statement).format(**names)
+        )
 
     async def _do(
         self, connection: Connection, statement: LiteralString, *values: object

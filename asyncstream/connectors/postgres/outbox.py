@@ -35,6 +35,7 @@ from asyncstream.connectors.postgres.connection import (
     checked_url,
     columns_of,
     connect,
+    joined,
     naming,
     place_of,
 )
@@ -406,11 +407,9 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
 
     def _sql(self, statement: LiteralString) -> Composed:
         """A statement with the names of tables and columns in it."""
-        from psycopg.sql import SQL, Identifier
-
-        return SQL(statement).format(
-            table=self._table.identifier,
-            id=Identifier(self._id),
+        return self._table.filled(
+            statement,
+            id=joined([self._id]),
             consumers=self._table.shared("asyncstream_consumers"),
             claims=self._table.shared("asyncstream_claims"),
         )

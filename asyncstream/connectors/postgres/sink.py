@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.postgres.connection import BATCH, make_batch
+from asyncstream.connectors.postgres.connection import joined, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
-from asyncstream.connectors.postgres.writing import TableWriter, copy_rows, insert
+from asyncstream.connectors.postgres.writing import TableWriter, copy_rows
 from asyncstream.connectors.rows import Default
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
@@ -86,8 +86,6 @@ class PostgresSink(TransactionalSink[Any]):
         await self._to.do(lambda connection: connection.execute("SET synchronous_commit = off"))
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        from psycopg.sql import SQL
-
         self._taken = 0
         rows = self._to.rows(values)
 
@@ -95,12 +93,26 @@ class PostgresSink(TransactionalSink[Any]):
             if self._has_epochs:
                 await self._epochs.stage(connection, rows)
             elif self._ignores:
-                await insert(connection, self._to.insert(SQL("ON CONFLICT DO NOTHING")), rows)
+                await self._insert(connection, rows)
             else:
-                await copy_rows(connection, self._to.copy(), rows)
+                copy = self._to.table.filled("COPY {table} ({columns}) FROM STDIN", self._to.columns)
+                await copy_rows(connection, copy, rows)
             self._taken = len(rows)
 
         await self._to.do(put)
+
+    async def _insert(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+        """Insert those whose keys are not there, one after the other; all or none."""
+        from psycopg.sql import SQL, Placeholder
+
+        places = SQL(", ").join([Placeholder()] * len(self._to.columns))
+        statement = self._to.table.filled(
+            "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING",
+            self._to.columns,
+            places=places,
+        )
+        async with connection.transaction(), connection.cursor() as cursor:
+            await cursor.executemany(statement, rows)
 
     def taken(self) -> int:
         return self._taken
@@ -185,11 +197,10 @@ class PostgresUpsertSink(Sink[Any]):
 
         rest = [name for name in self._to.columns if name not in self._key]
         values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
-        return SQL(statement).format(
-            table=self._to.table.identifier,
-            batch=Identifier(*BATCH),
-            columns=SQL(", ").join(map(Identifier, self._to.columns)),
-            key=SQL(", ").join(map(Identifier, self._key)),
+        return self._to.table.filled(
+            statement,
+            self._to.columns,
+            key=joined(self._key),
             update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
         )
 

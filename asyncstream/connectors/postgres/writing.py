@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from asyncstream.connectors.carrying import carried_through
 from asyncstream.connectors.lines import column_names
@@ -27,11 +27,11 @@ from asyncstream.validation import text
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
-    from psycopg.sql import Composable, Composed
+    from psycopg.sql import Composed
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
-__all__ = ("TableWriter", "copy_blocks", "copy_rows", "insert")
+__all__ = ("TableWriter", "copy_blocks", "copy_rows")
 
 T = TypeVar("T")
 
@@ -112,32 +112,6 @@ class TableWriter:
 
         return await self.do(whole)
 
-    def copy(self) -> Composed:
-        """What copies rows into the table."""
-        return self._sql("COPY {table} ({columns}) FROM STDIN")
-
-    def insert(self, conflict: Composable) -> Composed:
-        """
-        What inserts one row.
-
-        Args:
-            conflict: the clause that says what to do if its key is there.
-        """
-        from psycopg.sql import SQL, Placeholder
-
-        places = SQL(", ").join([Placeholder()] * len(self.columns))
-        return self._sql("INSERT INTO {table} ({columns}) VALUES ({places}) {conflict}", places, conflict)
-
-    def _sql(self, statement: LiteralString, *more: Composable) -> Composed:
-        from psycopg.sql import SQL, Identifier
-
-        columns = SQL(", ").join(map(Identifier, self.columns))
-        return SQL(statement).format(
-            table=self.table.identifier,
-            columns=columns,
-            **dict(zip(("places", "conflict"), more, strict=False)),
-        )
-
     @property
     def is_open(self) -> bool:
         return self._connection is not None
@@ -169,9 +143,3 @@ async def copy_blocks(connection: Connection, statement: Composed, blocks: Itera
             for block in blocks:
                 await copying.write(block)
         return cursor.rowcount
-
-
-async def insert(connection: Connection, statement: Composed, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows, all or none, one after the other."""
-    async with connection.transaction(), connection.cursor() as cursor:
-        await cursor.executemany(statement, rows)
