@@ -40,10 +40,11 @@ from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.lines import AnyPath, file_path
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
 from asyncstream.sqlite_files import OpenFile, looking_at, write_ahead
-from asyncstream.validation import Duration, duration_ms, refuse
+from asyncstream.validation import Duration, duration_ms
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
 
@@ -80,16 +81,14 @@ class Inbox:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         *,
         remember: Duration = timedelta(days=1),
         codec: Literal["json", "pickle"] | Codec = "json",
         types: Iterable[type] = (),
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a database file", path)
-        self.path: Final = str(os.fspath(path))
+        self.path: Final = file_path(path, "a database file")
         self.remember_ms: Final = duration_ms("remember", remember)
         self.codec: Final = values_codec(codec, types)
         self.clock: Final = checked_clock(clock) or SystemClock()

@@ -227,9 +227,9 @@ def why_malformed(error: Exception) -> str:
     return f"not CSV: {error}" if isinstance(error, csv.Error) else str(error)
 
 
-def file_path(path: object) -> str:
+def file_path(path: object, what: str = "a file") -> str:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise refuse("path", "the path of a file", path)
+        raise refuse("path", f"the path of {what}", path)
     return str(os.fspath(path))
 
 

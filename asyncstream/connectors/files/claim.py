@@ -9,7 +9,7 @@ the file itself, held as long as it is open.
 A process that is stopped keeps its locks, which cannot be broken; when it wakes up, it may still be in the
 middle of a write. So a follower that cannot be sure that the one before is gone does not write into the same
 file: it makes a copy of what the checkpoint knows of, and gives it the name. What the other one still writes
-    goes into a file that has no name any more, and when it looks next, it finds that the file is not its own.
+goes into a file that has no name any more, and when it looks next, it finds that the file is not its own.
 """
 
 from __future__ import annotations
@@ -105,6 +105,13 @@ class Claim:
             return None
         return record
 
+    def left_to(self, writer: Writer | None) -> Record | None:
+        """As `read`; raises `SinkError` if whose the file is goes on, or may go on."""
+        record = self.read()
+        if writer is not None and record is not None:
+            writer.check_follows(record.holder(), self._path, record.fence)
+        return record
+
     def _content(self) -> bytes:
         with open(self._beside, "rb") as file:
             return file.read()
@@ -126,10 +133,10 @@ class Claim:
             if record is not None and writer.fences(record.holder(), record.fence):
                 self._put(replace(record, fence=writer.lease.number))
 
-    def write(self, record: Record) -> None:
-        """Write down whose it is now; in `taking`."""
-        self._put(record)
-        self._record = record
+    def take(self, run: str, base: int, writer: Writer | None) -> None:
+        """Write down whose it is now, see `Record`; in `taking`."""
+        self._record = Record(run, base, None if writer is None else writer.lease.to_json().decode())
+        self._put(self._record)
 
     def _put(self, record: Record) -> None:
         data = json.dumps(asdict(record)).encode()
@@ -181,8 +188,7 @@ class Claim:
             if found is not None and found.is_of(record):
                 lease = record.holder()
                 given_back = None if lease is None else lease.given_back().to_json().decode()
-                self.write(replace(record, lease=given_back, closed=closed))
-                self._record = None
+                self._put(replace(record, lease=given_back, closed=closed))
 
     def has_run_out(self, record: Record | None, writer: Writer | None) -> bool:
         """Whether a file that another process holds open may be taken from it all the same."""

@@ -18,12 +18,12 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import Any, BinaryIO, Final, Literal, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from asyncstream.errors import MissingExtra, describe_error
 from asyncstream.validation import choice
 
-__all__ = ("Compressing", "Compression", "Decompressing", "compression_of")
+__all__ = ("Compressing", "Compression", "Decompressing", "compression_of", "unpacked")
 
 Compression: TypeAlias = Literal["infer", "gzip", "zstd"] | None
 """How a file is compressed; "infer": its name tells, by `.gz` or `.zst`."""
@@ -200,3 +200,10 @@ class Decompressing(io.RawIOBase):
             block, self._piece = self._piece.unused_data, None
             if self._compression == "gzip":  # tapes and other blocks are filled up with zeros
                 self._padding = b"\0"
+
+
+def unpacked(file: BinaryIO, compression: str | None, *, complete: bool = True) -> BinaryIO:
+    """What a file holds that may be compressed; closing it closes the file."""
+    if compression is None:
+        return file
+    return cast(BinaryIO, io.BufferedReader(Decompressing(file, compression, complete=complete)))

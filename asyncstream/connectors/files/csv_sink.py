@@ -5,11 +5,10 @@ CSV files as sinks.
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
-from asyncstream.connectors.files.compression import Compression, Decompressing
+from asyncstream.connectors.files.compression import Compression, unpacked
 from asyncstream.connectors.files.csv_lines import CsvLines
 from asyncstream.connectors.files.line_sinks import LineSink
 from asyncstream.connectors.lines import BOM, AnyPath, open_file
@@ -79,10 +78,7 @@ class CsvSink(LineSink[Any]):
 
     def _written(self) -> BinaryIO:
         """What is in the file, from its beginning on."""
-        file = open_file(self._path, "rb")
-        if self._compression is None:
-            return file
-        return cast(BinaryIO, io.BufferedReader(Decompressing(file, self._compression, complete=False)))
+        return unpacked(open_file(self._path, "rb"), self._compression, complete=False)
 
     def _head(self) -> bytes:
         return self._csv.head()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from io import BufferedReader
-from typing import Any, BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal
 
 import orjson
 
-from asyncstream.connectors.files.compression import Compressing, Decompressing, compression_of
+from asyncstream.connectors.files.compression import Compressing, compression_of, unpacked
 from asyncstream.connectors.files.csv_lines import CsvLines
 from asyncstream.connectors.files.line_sinks import TOGETHER
 from asyncstream.connectors.files.partitions import parted
@@ -209,8 +208,6 @@ class CsvFolderSink(_LineFolderSink):
         return super()._collecting(part)
 
     def _header_of(self, part: str) -> list[str]:
-        with self._storage.read(self._part(part)) as file:
-            if self._compression is not None:
-                file = cast(BinaryIO, BufferedReader(Decompressing(file, self._compression)))
+        with unpacked(self._storage.read(self._part(part)), self._compression) as file:
             lines = (line.decode() for line in file)
             return next(csv.reader(lines, delimiter=self._csv.delimiter))

@@ -19,7 +19,7 @@ import orjson
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.files.claim import Claim, Record, fenced
+from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
@@ -104,9 +104,7 @@ class LineSink(TransactionalSink[T]):
         Raises:
             SinkError: if it cannot be done.
         """
-        record = self._claim.read()
-        if self.writer is not None and record is not None:
-            self.writer.check_follows(record.holder(), self._path, record.fence)
+        record = self._claim.left_to(self.writer)
         try:
             size = os.path.getsize(self._path)
         except OSError:
@@ -189,8 +187,7 @@ class LineSink(TransactionalSink[T]):
         if way == "recover" and position is not None:
             base = 0 if record is None else record.base
             self._run = position.get("run", self._run)
-        lease = None if self.writer is None else self.writer.lease.to_json().decode()
-        self._claim.write(Record(self._run, base, lease))
+        self._claim.take(self._run, base, self.writer)
 
     def _open(self, way: str, length: int = 0) -> None:
         """Open the file, and leave it as it is."""

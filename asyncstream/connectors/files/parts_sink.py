@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.files.claim import Claim, Record, claim_of, fenced
+from asyncstream.connectors.files.claim import Claim, claim_of, fenced
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names, file_path
 from asyncstream.connectors.rows import why_unwritten
@@ -223,9 +223,7 @@ class PartsSink(TransactionalSink[Any]):
         Raises:
             SinkError: if it cannot go on from there.
         """
-        record = self._claim.read()
-        if self.writer is not None and record is not None:
-            self.writer.check_follows(record.holder(), self._path, record.fence)
+        record = self._claim.left_to(self.writer)
         self._check_folder()
         parts = self._found()
         visible = sum(map(_is_shown, parts))
@@ -278,8 +276,7 @@ class PartsSink(TransactionalSink[Any]):
         self._collected = self._collecting(self._parts[-1] if self._parts else None)
         self._has_epochs = True
         self._run = os.urandom(8).hex() if position is None else position["run"]
-        lease = None if self.writer is None else self.writer.lease.to_json().decode()
-        self._claim.write(Record(self._run, 0, lease))
+        self._claim.take(self._run, 0, self.writer)
 
     def _clear(self, stays: int) -> list[str]:
         """Delete the parts behind the first ones; gives those, by their last names."""

@@ -34,14 +34,24 @@ class Undecodable(Exception):
     """An answer is not what its headers say."""
 
 
-def refusal(response: aiohttp.ClientResponse, url: URL) -> HttpError:
-    """The error for an answer that is not the one that was asked for, by its status."""
+def refusal(
+    answer: aiohttp.ClientResponse | aiohttp.WSServerHandshakeError, url: URL, reason: str | None = None
+) -> HttpError:
+    """
+    The error for an answer that is not the one that was asked for, by its status.
+
+    Args:
+        answer: or what is raised of one.
+        url: that was asked.
+        reason: why it is not; None: as the answer says.
+    """
+    said = answer.reason if isinstance(answer, aiohttp.ClientResponse) else None
     return HttpError(
         shown(url),
-        response.status,
-        (response.reason or "")[:200],
-        retryable=response.status >= 500 or response.status in _RETRYABLE,
-        retry_after=response.headers.get("Retry-After"),
+        answer.status,
+        (reason or said or "")[:200],
+        retryable=answer.status >= 500 or answer.status in _RETRYABLE,
+        retry_after=None if answer.headers is None else answer.headers.get("Retry-After"),
     )
 
 

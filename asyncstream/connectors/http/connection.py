@@ -27,6 +27,7 @@ from yarl import URL
 
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import stopped
 from asyncstream.connectors.http.answers import ENCODINGS, refusal
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
@@ -320,9 +321,7 @@ class ConnectedSource(Source[T]):
         task, self._task = self._task, None
         session, self._session = self._session, None
         try:
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+            await stopped(task)
         finally:
             if session is not None:
                 await session.close()

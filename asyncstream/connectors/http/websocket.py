@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import aiohttp
 import orjson
 
+from asyncstream.connectors.http.answers import refusal
 from asyncstream.connectors.http.connection import (
     Arrival,
     ConnectedSource,
@@ -22,7 +23,7 @@ from asyncstream.connectors.http.connection import (
     decoder,
 )
 from asyncstream.connectors.http.urls import shown
-from asyncstream.errors import HttpError, SourceError
+from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
 
 __all__ = ("Messages", "WebSocketSource")
@@ -104,8 +105,7 @@ class WebSocketSource(ConnectedSource[Any]):
                     timeout=aiohttp.ClientWSTimeout(ws_close=timeout),
                 )
         except aiohttp.WSServerHandshakeError as error:
-            retryable = error.status >= 500 or error.status in (408, 425, 429)
-            raise HttpError(shown(self._url), error.status, "no WebSocket", retryable=retryable) from None
+            raise refusal(error, self._url, "no WebSocket") from None
         async with socket:
             for message in self._subscribe(place) if callable(self._subscribe) else self._subscribe:
                 if isinstance(message, bytes):

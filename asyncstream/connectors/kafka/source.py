@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
 from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
@@ -419,9 +420,7 @@ class KafkaSource(Source[Any]):
 
     async def close(self) -> None:
         consumer, self._consumer = self._consumer, None
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.wait({self._polling})
+        await stopped(self._polling)
         if consumer is not None:
             await consumer.stop()
 

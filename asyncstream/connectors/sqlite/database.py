@@ -1,5 +1,5 @@
 """
-A connection to an SQLite database that does not hold up the event loop, and how it is named.
+A connection to an SQLite database that does not hold up the event loop.
 
 The database works in threads, one call at a time, so the event loop does not wait for the disk.
 """
@@ -7,7 +7,6 @@ The database works in threads, one call at a time, so the event loop does not wa
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 import time
@@ -16,13 +15,10 @@ from traceback import clear_frames
 from typing import TypeVar
 
 from asyncstream.sqlite_files import OpenFile, is_busy
-from asyncstream.validation import refuse
 
-__all__ = ("PATIENCE", "AnyPath", "Database", "database_path", "quoted")
+__all__ = ("PATIENCE", "Database", "quoted")
 
 T = TypeVar("T")
-
-AnyPath = str | os.PathLike[str]
 
 PATIENCE = 30.0
 """Seconds to wait while another connection writes."""
@@ -34,12 +30,6 @@ _LOOK = 0.2
 def quoted(name: str) -> str:
     """The name of a table or a column, as SQL wants it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def database_path(path: object) -> str:
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise refuse("path", "the path of a database file", path)
-    return str(os.fspath(path))
 
 
 class Database:

@@ -285,6 +285,22 @@ async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., S
     assert given == []
 
 
+@pytest.mark.parametrize("make", [sse, RestSource, WebSocketSource])
+async def test_a_service_says_when_to_come_again(
+    make: Callable[..., Source[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve(status(503, Retry_After="7")) as url:
+        source = make(url)
+        await source.open()
+        reading = asyncio.ensure_future(source.read())
+        async with asyncio.timeout(30):
+            while not caplog.messages:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # of a real service
+        reading.cancel()
+        await source.close()
+    assert "connecting again in 7 s" in caplog.messages[0]
+
+
 async def test_a_socket_may_be_elsewhere_at_its_service() -> None:
     async def service(request: web.Request) -> web.StreamResponse:
         if request.path == "/":
