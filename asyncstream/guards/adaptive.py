@@ -25,6 +25,7 @@ from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
+from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
@@ -268,15 +269,13 @@ class AdaptiveConcurrency(Guard[In, Out]):
             self.limit.overloaded(began, self._time())
 
     def counters(self) -> dict[str, int]:
-        found = {
+        return {
             "concurrency_limit": self.limit.limit,
             "concurrency_cuts": self.limit.cuts,
             "concurrency_waited": self.limit.waited,
             LIMITED: self.limit.waiting(),
+            **store_away(self.limit),
         }
-        if isinstance(self.limit, SharedConcurrency):
-            found["limit_store_away"] = int(self.limit.away)
-        return found
 
 
 adaptive_concurrency = usable_as_decorator(AdaptiveConcurrency)

@@ -125,9 +125,7 @@ class CacheStore:
 
     async def read(self, key: bytes) -> bytes | None:
         """What is kept for a key; None: nothing. May raise what the store's library raises."""
-        if not self.finds_at_once:
-            raise TypeError(f"{type(self).__name__} does not override read")
-        return self.read_at_once(key)
+        raise TypeError(f"{type(self).__name__} does not override read")
 
     async def write(self, group: Group) -> Iterable[bool]:
         """

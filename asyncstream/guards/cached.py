@@ -136,7 +136,7 @@ class Cached(Guard[In, Out]):
             self._counts["cache_stale_on_error"] = 0
 
         self._stored: StoredAnswers | None = None
-        self._lease: float | None = None
+        self._lease: int | None = None  # milliseconds
         self._flight: SingleFlight[In, Out] | None = None
         if store is None:
             others = {"name": name or None, "lease": lease, "clock": clock}
@@ -153,7 +153,7 @@ class Cached(Guard[In, Out]):
             self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall)
             self._counts["cache_stored"] = 0
         if lease is not None:
-            self._lease = duration_seconds("lease", lease)
+            self._lease = math.ceil(duration_seconds("lease", lease) * 1000)
             self._flight = SingleFlight(self._ask_alone, key=key)
         self.counted = tuple(self._counts)
 
@@ -231,14 +231,14 @@ class Cached(Guard[In, Out]):
             return entry.answer  # type: ignore[no-any-return]
         self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
         if self._stored is not None:
-            await self._stored.has_room()
+            await self._stored.store.has_room()
         return answer
 
     def _keep(self, key: Hashable, answer: Any, ttl: float, is_error: bool = False) -> None:
         if ttl == 0:
             self._cache.pop(key, None)  # a stale answer that this one contradicts
             if self._stored is not None:
-                self._stored.delete(self._stored.name_of(key))
+                self._stored.store.delete(self._stored.name_of(key))
             return
         fresh_until = self._time() + ttl
         stale_until = fresh_until if is_error else fresh_until + self._stale_for
@@ -266,7 +266,7 @@ class Cached(Guard[In, Out]):
         try:
             if self._stored is not None and self._lease is not None:
                 name = self._stored.name_of(key)
-                if not await self._stored.lease(name, self._lease):
+                if not await self._stored.store.lease(name, self._lease):
                     name = None
                     return  # another process renews it
             try:
@@ -281,7 +281,7 @@ class Cached(Guard[In, Out]):
         finally:
             self._renewing.discard(key)
             if name is not None and self._stored is not None:
-                self._stored.release(name)
+                self._stored.store.release(name)
 
     # ------------------------------------------------------------------ the store
 
@@ -308,7 +308,7 @@ class Cached(Guard[In, Out]):
         assert lease is not None
         key: Any = value if self._key is None else self._key(value)
         name, pause = stored.name_of(key), _FIRST_LOOK
-        while not await stored.lease(name, lease):
+        while not await stored.store.lease(name, lease):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
             entry = await self._look(stored, key)
@@ -321,7 +321,7 @@ class Cached(Guard[In, Out]):
                 return self._stored_answer(key, value, entry)
             return await self._ask(key, value, entry)
         finally:
-            stored.release(name)
+            stored.store.release(name)
 
     def counters(self) -> dict[str, int]:
         return self._counts | {"cached": self._hits}

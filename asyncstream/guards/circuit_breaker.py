@@ -8,7 +8,7 @@ processes share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
@@ -16,6 +16,7 @@ from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_de
 from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
+from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, refuse
 
@@ -72,27 +73,17 @@ class CircuitBreaker(Guard[In, Out]):
         self._refuses = choice("when_open", when_open, ("wait", "refuse")) == "refuse"
         if scope is not None and breaker is not None:
             raise refuse("circuit_breaker", "either scope= or breaker=", (scope, breaker))
-        if breaker is None and scope is None:
-            breaker = Breaker(
-                failure_ratio=failure_ratio,
-                window=window,
-                min_calls=min_calls,
-                failures=failures,
-                open_for=open_for,
-                probes=probes,
-                on=on,
-            )
-        elif scope is not None:
-            breaker = SharedBreaker(
-                scope=scope,
-                failure_ratio=failure_ratio,
-                window=window,
-                min_calls=min_calls,
-                failures=failures,
-                open_for=open_for,
-                probes=probes,
-                on=on,
-            )
+        if breaker is None:
+            options: dict[str, Any] = {
+                "failure_ratio": failure_ratio,
+                "window": window,
+                "min_calls": min_calls,
+                "failures": failures,
+                "open_for": open_for,
+                "probes": probes,
+                "on": on,
+            }
+            breaker = Breaker(**options) if scope is None else SharedBreaker(scope=scope, **options)
         if not isinstance(breaker, Breaker):
             raise refuse("breaker", "a Breaker", breaker)
         check_not_inside("breaker", breaker, fn)
@@ -126,16 +117,14 @@ class CircuitBreaker(Guard[In, Out]):
 
     def counters(self) -> dict[str, int]:
         breaker = self.breaker
-        found = {
+        return {
             "circuit_state": breaker.state.value,
             "circuit_opened": breaker.opened,
             "circuit_waited": breaker.waited,
             "circuit_refused": breaker.refused,
             LIMITED: breaker.waiting(),
+            **store_away(breaker),
         }
-        if isinstance(breaker, SharedBreaker):
-            found["limit_store_away"] = int(breaker.away)
-        return found
 
 
 circuit_breaker = usable_as_decorator(CircuitBreaker)

@@ -13,6 +13,7 @@ from asyncstream.guards.adaptive import AdaptiveLimit
 from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
+from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import count, refuse
 
@@ -73,14 +74,12 @@ class ConcurrencyLimit(Guard[In, Out]):
             limit.release()
 
     def counters(self) -> dict[str, int]:
-        found = {
+        return {
             "concurrency_limit": self.limit.limit,
             "concurrency_waited": self.limit.waited,
             LIMITED: self.limit.waiting(),
+            **store_away(self.limit),
         }
-        if isinstance(self.limit, SharedConcurrency):
-            found["limit_store_away"] = int(self.limit.away)
-        return found
 
 
 concurrency_limit = usable_as_decorator(ConcurrencyLimit)

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
+from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.operators.call_context import KEEP
 from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import function, refuse
@@ -91,15 +92,13 @@ class Metered(Guard[In, Out]):
     def counters(self) -> dict[str, int]:
         budget, limits = self.budget, self.budget.limits
         used = [spent / limits[unit] if limits[unit] else 1.0 for unit, spent in budget.spent.items()]
-        found = {
+        return {
             "budget_waited": budget.waited,
             "budget_spent": int(budget.is_spent()),
             "budget_used_percent": round(100 * max(used)),
             LIMITED: budget.waiting(),
+            **store_away(budget),
         }
-        if budget.scope is not None:
-            found["limit_store_away"] = int(budget.away)
-        return found
 
 
 metered = usable_as_decorator(Metered)

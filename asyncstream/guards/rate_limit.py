@@ -30,6 +30,7 @@ from weakref import WeakSet
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
+from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
@@ -276,10 +277,11 @@ class RateLimit(Guard[In, Out]):
     def counters(self) -> dict[str, int]:
         if self._ours is None:
             return {}
-        found = {"rate_limited": self._ours.waited, LIMITED: self._ours.waiting()}
-        if isinstance(self._ours, SharedRateLimiter):
-            found["limit_store_away"] = int(self._ours.away)
-        return found
+        return {
+            "rate_limited": self._ours.waited,
+            LIMITED: self._ours.waiting(),
+            **store_away(self._ours),
+        }
 
 
 rate_limit = usable_as_decorator(RateLimit)

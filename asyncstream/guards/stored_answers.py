@@ -71,12 +71,15 @@ class StoredAnswers:
         name: tells it from others of the same code.
         codec: how answers become bytes.
         now: the time, seconds since the epoch.
+
+    Attributes:
+        store: where they are.
     """
 
     def __init__(
         self, store: CacheStore, function: Any, name: str, codec: Codec, now: Callable[[], float]
     ) -> None:
-        self._store = store
+        self.store = store
         self._function = function
         self._name = name
         self._codec = codec
@@ -96,15 +99,15 @@ class StoredAnswers:
 
     async def open(self) -> None:
         """Begin; must be closed, also if this raises."""
-        await hold(self._store)
+        await hold(self.store)
         if not self._name:
-            self._store.claim(self._namespace, self._function)
+            self.store.claim(self._namespace, self._function)
 
     async def close(self) -> None:
         """End."""
         if not self._name:
-            self._store.disclaim(self._namespace, self._function)
-        await release(self._store)
+            self.store.disclaim(self._namespace, self._function)
+        await release(self.store)
 
     def name_of(self, key: Hashable) -> bytes:
         """Under which name the answer for a key is kept."""
@@ -121,11 +124,11 @@ class StoredAnswers:
 
     async def get(self, name: bytes) -> Entry | None:
         """What is kept; None: nothing that is still of use."""
-        return self._entry(name, await self._store.get(name))
+        return self._entry(name, await self.store.get(name))
 
     def find(self, name: bytes) -> Entry | None:
         """As `get`, of a store that `finds_at_once`."""
-        return self._entry(name, self._store.find(name))
+        return self._entry(name, self.store.find(name))
 
     def _entry(self, name: bytes, data: bytes | None) -> Entry | None:
         if data is None:
@@ -135,7 +138,7 @@ class StoredAnswers:
                 raise ValueError("its checksum does not match")
             flags, fresh_until, stale_until, kept_until = _HEAD.unpack_from(data)
             if kept_until <= self._now():
-                self._store.delete(name)
+                self.store.delete(name)
                 return None
             answer = self._codec.decode(data[_HEAD.size : -_CHECKSUM.size])
         except Exception as error:  # of a wrong shape, or of a class that is there no more
@@ -155,26 +158,10 @@ class StoredAnswers:
         data = _HEAD.pack(flags, entry.fresh_until, entry.stale_until, kept_until) + answer
         checksum = _CHECKSUM.pack(crc32(data, crc32(name)))
         left = None if math.isinf(kept_until) else max(1, math.ceil((kept_until - self._now()) * 1000))
-        self._store.put(name, data + checksum, left)
-
-    async def has_room(self) -> None:
-        """Wait, if very much waits to be written."""
-        await self._store.has_room()
-
-    def delete(self, name: bytes) -> None:
-        """Keep nothing."""
-        self._store.delete(name)
-
-    async def lease(self, name: bytes, seconds: float) -> bool:
-        """Whether the caller is the one to make the call; he must `release` it."""
-        return await self._store.lease(name, math.ceil(seconds * 1000))
-
-    def release(self, name: bytes) -> None:
-        """The call has ended, and its answer was put."""
-        self._store.release(name)
+        self.store.put(name, data + checksum, left)
 
     def _say(self, text: str, error: Exception) -> None:
         """Say once what is wrong."""
         if text not in self._said:
             self._said.add(text)
-            log.error(text, self._store, describe_error(error))
+            log.error(text, self.store, describe_error(error))

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from asyncstream.guards import Budget, CircuitState, SharedBreaker, SharedConcurrency, SharedRateLimiter
+from asyncstream.guards.guard import EARLY
 from asyncstream.guards.shared import circuits as rule_of_circuits
 from asyncstream.guards.shared import places as rule_of_places
-from asyncstream.guards.shared.rates import EARLY, lease_length
+from asyncstream.guards.shared.rates import lease_length
 from asyncstream.lease import Holder
 from tests.simulation.processes import END, KIND_FROM, Process, World, tell
 

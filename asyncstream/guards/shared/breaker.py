@@ -99,8 +99,7 @@ class SharedBreaker(Breaker, Exchanging):
         probes: int = 1,
         on: Callable[[Exception], bool] = is_retryable,
     ) -> None:
-        self._options: dict[str, Any] = {
-            "scope": scope,
+        options: dict[str, Any] = {
             "failure_ratio": failure_ratio,
             "window": window,
             "min_calls": min_calls,
@@ -109,10 +108,11 @@ class SharedBreaker(Breaker, Exchanging):
             "probes": probes,
             "on": on,
         }
-        super().__init__(**{name: value for name, value in self._options.items() if name != "scope"})
+        super().__init__(**options)
         if not isinstance(scope, SharedLimit):
             raise refuse("scope", "a SharedLimit", scope)
         self.scope = scope
+        self._options = options | {"scope": scope}
         seconds = duration_seconds("window", window)
         ratio = None if failure_ratio is None else float(failure_ratio)
         self.rule = CircuitRule(ratio, seconds, min_calls, failures, self._open_for, probes)

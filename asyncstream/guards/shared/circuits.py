@@ -16,7 +16,7 @@ own is not heard. So there is never more than one, and a process that is killed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from asyncstream.errors import PipelineError
@@ -59,14 +59,7 @@ class CircuitRule:
 
     def settings(self) -> list[float | None]:
         """As it is written down."""
-        return [
-            self.failure_ratio,
-            self.window,
-            self.min_calls,
-            self.failures,
-            self.open_for,
-            self.probes,
-        ]
+        return list(astuple(self))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from asyncstream.guards.guard import EARLY, Background
 from asyncstream.guards.shared.records import Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
 
-__all__ = ("Exchanging",)
+__all__ = ("Exchanging", "store_away")
 
 RETRY: Final = 0.1
 """Seconds between two tries to reach a store that is away; doubled each time."""
@@ -123,3 +123,10 @@ class Exchanging(ABC):
         finally:
             self._exchanging = False
             self._rest()
+
+
+def store_away(limit: object) -> dict[str, int]:
+    """For the metrics of a guard: whether the store of its limit is away; nothing if it is not shared."""
+    if isinstance(limit, Exchanging) and limit.scope is not None:
+        return {"limit_store_away": int(limit.away)}
+    return {}

@@ -18,7 +18,7 @@ after the last cut, cuts it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
@@ -55,7 +55,7 @@ class PlacesRule:
 
     def settings(self) -> list[float]:
         """As it is written down."""
-        return [self.least, self.most, self.start, self.decrease]
+        return list(astuple(self))
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,16 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
+from asyncstream.guards.guard import EARLY
 from asyncstream.guards.shared.records import Moment
 
-__all__ = ("EARLY", "RateAnswer", "RateRequest", "exchange", "lease_length")
+__all__ = ("RateAnswer", "RateRequest", "exchange", "lease_length")
 
 LONGEST_LEASE: Final = 0.25
 """Seconds for which weight is lent, at most; for short periods a quarter of them."""
 
 GRAIN: Final = 200
 """Parts of a period: uses within the same one are an entry together."""
-
-EARLY: Final = 1e-6
-"""Seconds by which a timer may be early and still be taken for punctual."""
 
 ALMOST: Final = 1e-9
 """Sums of weights that are not whole may be off by this much."""

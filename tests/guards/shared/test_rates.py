@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.shared.rates import EARLY, RateAnswer, RateRequest, exchange, lease_length
+from asyncstream.guards.guard import EARLY
+from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.guards.shared.records import Moment
 
 
