@@ -228,9 +228,10 @@ def why_malformed(error: Exception) -> str:
 
 
 def file_path(path: object, what: str = "a file") -> str:
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given:
         raise refuse("path", f"the path of {what}", path)
-    return str(os.fspath(path))
+    return given
 
 
 def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import inspect
+import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -25,10 +26,13 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.carrying import stopped
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("GlobSource", "SplitSource")
+
+log = logging.getLogger("asyncstream.sources")
 
 T = TypeVar("T")
 
@@ -178,6 +182,7 @@ class SplitSource(Source[T]):
     def part(self, name: str) -> Source[T]:
         """A new source of one split only."""
         source: Source[T] = self._make(name)
+        source.writer = self.writer
         return source
 
     async def _look(self) -> None:
@@ -217,7 +222,7 @@ class SplitSource(Source[T]):
         """Begin with splits while there is room."""
         while self._waiting and len(self._open) < self._parallel:
             name = self._waiting.popleft()
-            self._open[name] = split = _Open(name, self._make(name), self._positions.pop(name, None))
+            self._open[name] = split = _Open(name, self.part(name), self._positions.pop(name, None))
             self._read_ahead(split)
             self._names = tuple(self._open)
 
@@ -248,7 +253,6 @@ class SplitSource(Source[T]):
             if not split.is_begun:
                 if not split.source.is_replayable():
                     raise SourceError("a split must be a source that can be read again from a position")
-                split.source.writer = self.writer
                 await split.source.open()
                 split.is_begun = True
                 if split.position is not None:
@@ -273,10 +277,11 @@ class SplitSource(Source[T]):
         task.add_done_callback(self._leaving.discard)
 
     async def _closed(self, split: _Open[T]) -> None:
-        if split.task is not None:
-            split.task.cancel()
-            await asyncio.wait({split.task})
-        await split.source.close()
+        await stopped(split.task)
+        try:
+            await split.source.close()
+        except Exception as error:  # what was read of it was read
+            log.warning("split %r could not be closed: %s", split.name, describe_error(error))
 
     def unread(self) -> int:
         ready = (split.ready for split in self._open.values())
@@ -293,7 +298,7 @@ class SplitSource(Source[T]):
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         for name, place in position["splits"].items():
-            await self._make(name).can_seek(place)
+            await self.part(name).can_seek(place)
 
     async def seek(self, position: dict[str, Any]) -> None:
         self._ended = dict.fromkeys(position["ended"])
@@ -307,17 +312,11 @@ class SplitSource(Source[T]):
                 await self._open[name].source.forget(place)
 
     async def close(self) -> None:
-        tasks = [split.task for split in self._open.values() if split.task is not None]
-        if self._looking is not None:
-            tasks.append(self._looking)
-            self._looking = None
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        splits, self._open = list(self._open.values()), {}
-        for split in splits:
-            await split.source.close()
+        looking, self._looking = self._looking, None
+        await stopped(looking)
+        splits, self._open = self._open, {}
+        for split in splits.values():
+            self._leave(split)
         if self._leaving:
             await asyncio.wait(self._leaving)
 

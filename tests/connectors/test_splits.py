@@ -135,6 +135,30 @@ def test_what_fails_in_a_split_names_it() -> None:
     run_virtual(main())
 
 
+class Stuck(Paced):
+    async def close(self) -> None:
+        await super().close()
+        raise OSError("stuck")
+
+
+def test_a_split_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
+    log: list[str] = []
+    times = {"a": [0.0], "b": [0.0, 100.0], "c": [0.0, 100.0]}
+    splits = SplitSource[Any](lambda name: Stuck(name, times[name], log), list(times))
+
+    async def main() -> None:
+        await splits.open()
+        for _ in range(4):  # the last is that `a` has ended
+            await splits.read()
+        await splits.close()
+
+    run_virtual(main())
+    assert sorted(line for line in log if "close" in line) == ["a close", "b close", "c close"]
+    assert sorted(caplog.messages) == [
+        f"split {name!r} could not be closed: OSError: stuck" for name in sorted(times)
+    ]
+
+
 def test_windows_wait_for_the_slowest_split() -> None:
     async def main() -> list[tuple[int, int]]:
         # each element's event time is its number, in seconds; "quick" is read long before "slow"

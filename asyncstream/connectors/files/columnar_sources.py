@@ -410,7 +410,11 @@ class ArrowIpcSource(_ColumnarSource[T]):
 
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
         file = self._storage.read(path)
-        found = self._reader(file, columns)
+        try:
+            found = self._reader(file, columns)
+        except BaseException:
+            file.close()
+            raise
         if hasattr(found, "get_batch"):
             batches: Iterator[Any] = (found.get_batch(number) for number in range(found.num_record_batches))
         else:

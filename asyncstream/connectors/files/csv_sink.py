@@ -87,13 +87,12 @@ class CsvSink(LineSink[Any]):
         if not self._csv.is_given:
             super()._go_behind(file)
             return
-        header = self._head()
+        header = self._head().removesuffix(b"\n")
         with self._written() as written:
-            found = written.readline(len(header) + len(BOM) + 1).removeprefix(BOM)
-        if found.rstrip(b"\r\n") != header.rstrip(b"\n"):
-            raise SinkError(
-                f"cannot append to {self._path}: its header is {found.decode(errors='backslashreplace')!r}"
-            )
+            found = written.read(len(header) + len(BOM) + 1).removeprefix(BOM)
+        if not found.startswith(header) or found[len(header) : len(header) + 1] not in (b"", b"\r", b"\n"):
+            is_there = found.partition(b"\n")[0].decode(errors="backslashreplace")
+            raise SinkError(f"cannot append to {self._path}: its header is {is_there!r}")
         super()._go_behind(file)
 
     def _encode(self, value: Any) -> bytes:

@@ -22,6 +22,7 @@ from asyncstream.connectors import (
     RejectedLine,
     Sink,
     Source,
+    SqliteSink,
 )
 from asyncstream.errors import PipelineError, SinkError, SourceError
 from asyncstream.testing.loop import run_virtual
@@ -374,9 +375,24 @@ def test_appended_csv_has_one_header(tmp_path: Path, before: str) -> None:
     assert path.read_text().count("a,b") == 1
 
 
+@pytest.mark.parametrize("column", ["a\nb", "a\r\nb", '"', "a,b"])
+def test_csv_is_appended_to_whatever_its_columns_are_called(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "out.csv"
+    for value in (1, 2):
+        write_all(CsvSink(path, columns=[column, "n"], existing="append"), [{column: "x", "n": value}])
+    assert read_all(CsvSource(path))[0] == [{column: "x", "n": "1"}, {column: "x", "n": "2"}]
+
+
+@pytest.mark.parametrize("before", ["a,bc\n", "a,b,c\n", "a\n", '"a,b"\n'])
+def test_appending_below_a_header_that_is_longer_or_shorter_is_refused(tmp_path: Path, before: str) -> None:
+    path = lines_of(tmp_path / "out.csv", before)
+    with pytest.raises(SinkError, match="cannot append to"):
+        write_all(CsvSink(path, columns=["a", "b"], existing="append"))
+
+
 def test_appending_below_another_header_is_refused(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "out.csv", "a,c\n")
-    with pytest.raises(SinkError, match=r"cannot append to .*: its header is 'a,c\\n'"):
+    with pytest.raises(SinkError, match=r"cannot append to .*: its header is 'a,c'"):
         write_all(CsvSink(path, columns=["a", "b"], existing="append"))
 
 
@@ -415,6 +431,8 @@ async def test_flush_makes_lines_visible(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused_at_once() -> None:
     refused: list[tuple[str, Callable[[], object]]] = [
         ("path: expected the path of a file", lambda: JsonLinesSource("")),
+        ("path: expected the path of a file", lambda: CsvSink("a\0b")),
+        ("path: expected the path of a database file", lambda: SqliteSink("a\0b", "t", columns=["n"])),
         ("path: expected the path of a file", lambda: JsonLinesSink(3)),  # type: ignore[arg-type]
         ("on_malformed: expected one of 'fail', 'reject'", lambda: CsvSource("x", on_malformed="no")),  # type: ignore[call-overload]
         ("batch: expected an integer", lambda: CsvSource("x", batch=0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -365,6 +366,15 @@ def test_folder_is_not_read_on_where_files_were_added_before_the_position(tmp_pa
             await ParquetSource(tmp_path).can_seek(position)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("source", [ParquetSource, ArrowIpcSource])
+async def test_file_that_cannot_be_read_is_not_left_open(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "in").write_bytes(b"")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SourceError) as refused:
+        await read_on(source(tmp_path / "in"))
+    assert len(os.listdir("/proc/self/fd")) == before, refused  # which still holds the frames
 
 
 def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
