@@ -9,12 +9,12 @@ attrs classes and msgspec structs have the names of their fields. A `WindowResul
 `start` and `end` are datetimes in UTC, None for a global window. CSV and SQLite may also pick `start_ms` and
 `end_ms`, as integers.
 
-What JSON has no word for is written as follows. Decimal, UUID, paths and IP addresses: text, exactly.
-datetime, date and time: ISO 8601. timedelta: seconds. An enum: its value. bytes: Base64, in SQLite a BLOB. A
-set: a list, in order of how its members are written. Numbers and arrays of numpy: numbers and lists. An
-exception: its type and message. Records: objects. In CSV and SQLite, lists and objects are JSON in one field.
-Whatever else there is needs `default`, a function that makes one of these of it, or raises `TypeError`; where
-JSON has no word for a value, it is asked before these rules.
+Whole numbers of any size are written whole. What JSON has no word for is written as follows. Decimal, UUID,
+paths and IP addresses: text, exactly. datetime, date and time: ISO 8601. timedelta: seconds. An enum: its
+value. bytes: Base64, in SQLite a BLOB. A set: a list, in order of how its members are written. Numbers and
+arrays of numpy: numbers and lists. An exception: its type and message. Records: objects. In CSV and SQLite,
+lists and objects are JSON in one field. Whatever else there is needs `default`, a function that makes one of
+these of it, or raises `TypeError`; where JSON has no word for a value, it is asked before these rules.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _AS_TEXT: Final = (Decimal, UUID, PurePath, IPv4Address, IPv4Network, IPv6Addres
 _SIMPLE: Final = frozenset({type(None), bool, int, float, str})
 _NUMBERS: Final = frozenset("?bBhHiIlLqQefd")
 """The types of numbers that orjson knows, by numpy's letters."""
+
+_PASSED: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+"""What orjson is to ask about, for it does not know all of these, or of what is in them."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -132,12 +135,8 @@ class JsonWriter:
         try:
             try:
                 return orjson.dumps(value, self._in_json, self._options)
-            except (
-                orjson.JSONEncodeError
-            ):  # perhaps for a time with a zone, or a zone that orjson does not know
-                return orjson.dumps(
-                    value, self._plain_moment, self._options | orjson.OPT_PASSTHROUGH_DATETIME
-                )
+            except orjson.JSONEncodeError:  # perhaps for what orjson does not know, and JSON does
+                return orjson.dumps(_with_long(value), self._spelt_out, self._options | _PASSED)
         except orjson.JSONEncodeError as error:
             raise (error.__cause__ or error) from None  # what `plain` raised says more than that it raised
 
@@ -157,8 +156,14 @@ class JsonWriter:
         check_depth(plain)
         return plain
 
-    def _plain_moment(self, value: Any) -> Any:
-        return value.isoformat() if type(value) in (datetime, date, time) else self._in_json(value)
+    def _spelt_out(self, value: Any) -> Any:
+        """As `_in_json`, also of times with a zone, and of what holds whole numbers of any size."""
+        if type(value) in (datetime, date, time):
+            return value.isoformat()
+        if dataclasses.is_dataclass(value):  # as orjson writes it
+            held = getattr(value, "__dict__", None) or record_of(value) or {}
+            return {name: _with_long(one) for name, one in held.items() if name[0] != "_"}
+        return _with_long(self._in_json(value))
 
     def plain(self, value: Any) -> Any:
         """A value that orjson has no word for as one that it has."""
@@ -194,6 +199,17 @@ class JsonWriter:
             f"a {type(value).__module__}.{type(value).__qualname__} is not written, {safe_repr(value, 60)}: "
             "give the sink default=, a function that makes something else of it"
         )
+
+
+def _with_long(value: Any) -> Any:
+    """The same with its whole numbers that 64 bits do not hold as JSON, which orjson takes as it is."""
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else orjson.Fragment(int.__repr__(value))
+    if isinstance(value, dict):
+        return {name: _with_long(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return [_with_long(one) for one in value]
+    return value
 
 
 def _numbers(value: Any) -> Any:

@@ -10,7 +10,7 @@ import sqlite3
 from collections import deque, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -42,6 +42,7 @@ from asyncstream import (
     TumblingWindows,
     WindowResult,
 )
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import RejectedLine
 from asyncstream.connectors.rows import JsonWriter, RowWriter
 
@@ -380,6 +381,40 @@ def test_integer_too_large_for_sqlite_is_named(tmp_path: Path) -> None:
 @dataclass
 class Holding:
     held: Any
+    _own: int = 7
+
+
+LONG = st.integers(-(2**70), 2**70) | st.sampled_from([-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
+
+
+@given(
+    st.recursive(
+        LONG | st.none() | st.booleans() | st.text(max_size=2) | st.builds(time, tzinfo=st.just(UTC)),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+            | st.builds(Holding, inner)
+            | st.lists(inner, max_size=3).map(deque)
+        ),
+        max_leaves=8,
+    )
+)
+def test_whole_numbers_of_any_size_are_written_and_come_back(value: Any) -> None:
+    assert loads(JsonWriter().write(value)) == plain(value)
+
+
+def plain(value: Any) -> Any:
+    """What JSON has of a value."""
+    match value:
+        case Holding():
+            return {"held": plain(value.held)}
+        case list() | deque():
+            return list(map(plain, value))
+        case dict():
+            return {name: plain(one) for name, one in value.items()}
+        case time():
+            return value.isoformat()
+    return value
 
 
 AROUND = [tuple, list, Holding, lambda held: {"a": held}, lambda held: (held, held)]
