@@ -71,7 +71,9 @@ class CsvLines:
         return self._line(self.columns) if self.columns else b""
 
     def line(self, value: Any) -> bytes:
-        """The line of an element, with its end; may raise anything."""
+        """The line of an element, with its end; may raise anything. Columns that are not known are found."""
+        if not self.is_known:
+            self.find(value)
         if self._found is not None and (record := record_of(value)) is not None:
             if not record.keys() <= self._found:
                 more = ", ".join(map(repr, sorted(map(str, record.keys() - self._found))))
@@ -81,6 +83,8 @@ class CsvLines:
 
     def lines(self, values: Sequence[Any]) -> bytes | None:
         """The lines of elements, if they are quickly made; None: ask for those of one after the other."""
+        if not self.is_known:
+            return None
         rows = self._rows.simple_rows(values)
         if rows is None or (self._found is not None and set(map(len, values)) != {len(self.columns)}):
             return None

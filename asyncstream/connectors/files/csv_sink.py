@@ -48,8 +48,8 @@ class CsvSink(LineSink[Any]):
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
         compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, existing, compression)
         self._csv = CsvLines(columns, delimiter, default)
+        super().__init__(path, existing, compression, self._csv)
 
     def _settle(self, way: str, length: int = 0) -> None:
         self._csv.forget()
@@ -80,23 +80,14 @@ class CsvSink(LineSink[Any]):
         """What is in the file, from its beginning on."""
         return unpacked(open_file(self._path, "rb"), self._compression, complete=False)
 
-    def _head(self) -> bytes:
-        return self._csv.head()
-
     def _go_behind(self, file: BinaryIO) -> None:
         if not self._csv.is_given:
             super()._go_behind(file)
             return
-        header = self._head().removesuffix(b"\n")
+        header = self._csv.head().removesuffix(b"\n")
         with self._written() as written:
             found = written.read(len(header) + len(BOM) + 1).removeprefix(BOM)
         if not found.startswith(header) or found[len(header) : len(header) + 1] not in (b"", b"\r", b"\n"):
             is_there = found.partition(b"\n")[0].decode(errors="backslashreplace")
             raise SinkError(f"cannot append to {self._path}: its header is {is_there!r}")
         super()._go_behind(file)
-
-    def _encode(self, value: Any) -> bytes:
-        return self._csv.line(value)
-
-    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
-        return self._csv.lines(values)

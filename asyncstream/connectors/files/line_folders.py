@@ -8,18 +8,17 @@ an object store has. How epochs become files is told in `parts_sink`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final, Literal
-
-import orjson
 
 from asyncstream.connectors.files.compression import Compressing, compression_of, unpacked
 from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.line_sinks import TOGETHER
 from asyncstream.connectors.files.partitions import parted
 from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
 from asyncstream.connectors.lines import AnyPath
-from asyncstream.connectors.rows import Default, JsonWriter
+from asyncstream.connectors.rows import Default
 from asyncstream.validation import refuse
 
 __all__ = ("CsvFolderSink", "JsonLinesFolderSink")
@@ -33,26 +32,19 @@ class _Lines:
 
     Args:
         partition_by: columns that are in the names of folders.
-        encode: makes a line of an element.
-        encode_many: makes those of several, where that is quicker; else gives None.
+        encoding: makes lines of elements.
     """
 
-    def __init__(
-        self,
-        partition_by: Sequence[str],
-        encode: Callable[[Any], bytes],
-        encode_many: Callable[[Sequence[Any]], bytes | None],
-    ) -> None:
+    def __init__(self, partition_by: Sequence[str], encoding: Encoding) -> None:
         self._partition_by = partition_by
-        self._encode = encode
-        self._encode_many = encode_many
+        self._encoding = encoding
         self._lines: dict[str, list[bytes]] = {}
         self.rows = 0
 
     def add(self, values: Sequence[Any]) -> tuple[int, Exception | None]:
         for start in range(0, len(values), TOGETHER):
             part = values[start : start + TOGETHER]
-            if not self._partition_by and (lines := self._encode_many(part)) is not None:
+            if not self._partition_by and (lines := self._encoding.lines(part)) is not None:
                 self._lines.setdefault("", []).append(lines)
                 self.rows += len(part)
                 continue
@@ -67,7 +59,7 @@ class _Lines:
             try:
                 if self._partition_by:
                     folder, row = parted(value, self._partition_by)
-                self._lines.setdefault(folder, []).append(self._encode(row))
+                self._lines.setdefault(folder, []).append(self._encoding.line(row))
             except Exception as error:  # of the user's function, say
                 return place, error
             self.rows += 1
@@ -94,9 +86,6 @@ class _LineWriter:
 
 
 class _LineFolderSink(PartsSink):
-    _encode: Callable[[Any], bytes]
-    """Makes the line of an element; each kind has its own."""
-
     def __init__(
         self,
         path: AnyPath,
@@ -105,25 +94,20 @@ class _LineFolderSink(PartsSink):
         row_group: int,
         ending: str,
         compression: object,
+        encoding: Encoding,
     ) -> None:
+        self._encoding = encoding
         if compression == "infer":
             raise refuse("compression", "'gzip', 'zstd' or None", compression)
         self._compression = compression_of(compression, "")
         name = ending + _ENDINGS[self._compression]
         super().__init__(path, existing, partition_by, row_group, name, is_file=False)
 
-    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
-        """The lines of elements, if that is quicker than one by one; None: each is to be encoded."""
-        return None
-
-    def _head(self) -> bytes:
-        return b""
-
     def _collecting(self, part: str | None) -> Collected:
-        return _Lines(self._partition_by, self._encode, self._encode_many)
+        return _Lines(self._partition_by, self._encoding)
 
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
-        return _LineWriter(file, self._compression, self._head())
+        return _LineWriter(file, self._compression, self._encoding.head())
 
 
 class JsonLinesFolderSink(_LineFolderSink):
@@ -151,8 +135,8 @@ class JsonLinesFolderSink(_LineFolderSink):
         row_group: int = 20_000,
         compression: Literal["gzip", "zstd"] | None = None,
     ) -> None:
-        super().__init__(path, existing, partition_by, row_group, ".jsonl", compression)
-        self._encode = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
+        encoding = JsonLines(default)
+        super().__init__(path, existing, partition_by, row_group, ".jsonl", compression, encoding)
 
 
 class CsvFolderSink(_LineFolderSink):
@@ -184,22 +168,10 @@ class CsvFolderSink(_LineFolderSink):
         row_group: int = 20_000,
         compression: Literal["gzip", "zstd"] | None = None,
     ) -> None:
-        super().__init__(path, existing, partition_by, row_group, ".csv", compression)
+        self._csv = CsvLines(columns, delimiter, default)
+        super().__init__(path, existing, partition_by, row_group, ".csv", compression, self._csv)
         if columns is not None and (twice := set(self._partition_by) & set(columns)):
             raise refuse("columns", "none of partition_by=, which are in the names of folders", min(twice))
-        self._csv = CsvLines(columns, delimiter, default)
-        self._encode = self._line
-
-    def _line(self, value: Any) -> bytes:
-        if not self._csv.is_known:
-            self._csv.find(value)
-        return self._csv.line(value)
-
-    def _encode_many(self, values: Sequence[Any]) -> bytes | None:
-        return self._csv.lines(values) if self._csv.is_known else None
-
-    def _head(self) -> bytes:
-        return self._csv.head()
 
     def _collecting(self, part: str | None) -> Collected:
         self._csv.forget()

@@ -9,22 +9,20 @@ thread and back.
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Literal, TypeVar
-
-import orjson
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint
+from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import AnyPath, file_path, open_file
-from asyncstream.connectors.rows import Default, JsonWriter, why_unwritten
+from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
@@ -41,7 +39,7 @@ TOGETHER: Final = 128
 
 class LineSink(TransactionalSink[T]):
     """
-    What JSON lines and CSV have in common; they differ in `_head` and `_encode`.
+    What JSON lines and CSV have in common; they differ in what makes the lines.
 
     With checkpoints, a position is a length of the file, with a fingerprint of what is before it; what is
     behind it is cut off again. So it can go back to any checkpoint. Whose the file is stands beside it:
@@ -50,7 +48,8 @@ class LineSink(TransactionalSink[T]):
 
     one_by_one = True
 
-    def __init__(self, path: AnyPath, existing: str, compression: Compression) -> None:
+    def __init__(self, path: AnyPath, existing: str, compression: Compression, encoding: Encoding) -> None:
+        self._encoding = encoding
         self._path = file_path(path)
         if is_remote(self._path):
             raise refuse(
@@ -231,40 +230,29 @@ class LineSink(TransactionalSink[T]):
         if file.read(1) != b"\n":  # or the first element would go on its last line
             file.write(b"\n")
 
-    def _head(self) -> bytes:
-        """What comes before the first element of an empty file; nothing while that is not known."""
-        return b""
-
     def _write_head(self) -> None:
-        if self._needs_head and (head := self._head()):
+        if self._needs_head and (head := self._encoding.head()):
             (self._packing or self._opened()).write(head)
             self._needs_head = False
-
-    @abstractmethod
-    def _encode(self, value: T) -> bytes:
-        """The line for one element, with its end; may raise anything."""
-
-    def _encode_many(self, values: Sequence[T]) -> bytes | None:
-        """The lines of elements, if that is quicker than one by one; None: each is to be encoded."""
-        return None
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         file = self._opened()
         self._taken = 0
         self._let_old_go()
         into = file if self._packing is None else self._packing
+        encoding = self._encoding
         try:
             if values:
                 self._write_head()
             for start in range(0, len(values), TOGETHER):
                 self._taken = start  # which counts if it fails; it is never cut short
                 part = values[start : start + TOGETHER]
-                if (lines := self._encode_many(part)) is not None:
+                if (lines := encoding.lines(part)) is not None:
                     into.write(lines)
                     continue
                 for self._taken, value in enumerate(part, start):
                     try:
-                        line = self._encode(value)
+                        line = encoding.line(value)
                     except Exception as error:
                         raise SinkError(why_unwritten(value, self._path, error)) from error
                     # one by one: orjson's buffers are large until they are freed, so a list of lines is slow
@@ -374,8 +362,4 @@ class JsonLinesSink(LineSink[Any]):
         existing: Literal["refuse", "append", "overwrite"] = "refuse",
         compression: Compression = "infer",
     ) -> None:
-        super().__init__(path, existing, compression)
-        self._write_json = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
-
-    def _encode(self, value: Any) -> bytes:
-        return self._write_json(value)
+        super().__init__(path, existing, compression, JsonLines(default))
