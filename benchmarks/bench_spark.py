@@ -51,7 +51,8 @@ from asyncstream.runtime.spark import enrich, local_spark
 from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.stages import stages_of
 from asyncstream.runtime.spark.worker.operators import Terms
-from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage
+from asyncstream.runtime.spark.worker.outputs import OutputTask
+from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import Count, Sum, TumblingWindows
 from benchmarks.by_key import ByKey, result_type
 from benchmarks.kit import table

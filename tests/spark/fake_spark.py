@@ -31,7 +31,8 @@ from unittest.mock import patch
 
 from asyncstream.runtime.spark.plan import ROCKSDB
 from asyncstream.runtime.spark.wire import envelope
-from asyncstream.runtime.spark.worker import loop, tasks
+from asyncstream.runtime.spark.wire.columns import FEW
+from asyncstream.runtime.spark.worker import loop, outputs, tasks
 from asyncstream.testing.loop import VirtualTimeLoop
 
 if TYPE_CHECKING:
@@ -380,6 +381,7 @@ class MicroBatch:
             patch("pyspark.TaskContext.get", lambda: context),
             patch.object(envelope, "PACKED", self._spark.packed),
             patch.object(tasks, "PACKED", self._spark.packed),
+            patch.object(outputs, "FEW", min(self._spark.packed, FEW)),
             patch.object(tasks, "BLOCK", max(1, self._spark.packed // 3)),
             patch.object(loop, "_of_this_process", self._spark.random.choice(self._workers)),
         ):

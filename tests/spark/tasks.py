@@ -8,8 +8,10 @@ from uuid import uuid4
 from asyncstream import Pipeline
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import stages_of
+from asyncstream.runtime.spark.wire.envelope import entering
 from asyncstream.runtime.spark.worker.operators import Terms
-from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask
+from asyncstream.runtime.spark.worker.outputs import OutputTask
+from asyncstream.runtime.spark.worker.tasks import StageTask
 from tests.spark.cluster import columns
 
 
@@ -17,6 +19,14 @@ def batch(*numbers: int) -> Any:
     import pyarrow as pa
 
     return pa.record_batch({"v": pa.array(numbers, pa.int64())})
+
+
+def unpack(payload: bytes) -> tuple[list[Any], list[Any]]:
+    """The elements in an envelope, and their timestamps."""
+    parts = list(entering(0, payload))
+    return [each for part in parts for each in part.values], [
+        at for part in parts for at in part.timestamps or ()
+    ]
 
 
 def one_stage(pipeline: Pipeline, sink: str) -> StageTask:

@@ -28,7 +28,7 @@ from asyncstream.runtime.spark.stages import Route, stages_of
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving
 from asyncstream.runtime.spark.wire.envelope import entering, pack
 from asyncstream.runtime.spark.wire.keys import GROUPING
-from asyncstream.runtime.spark.worker import keyed
+from asyncstream.runtime.spark.worker import outputs
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ValueDescriptor
@@ -234,7 +234,7 @@ def test_results_leave_as_rows_however_many_they_are_and_whatever_comes_behind(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One output from the first of two keyed stages, one from the second, and calls behind both."""
-    monkeypatch.setattr(keyed, "FEW", few)
+    monkeypatch.setattr(outputs, "FEW", few)
     rows = [row(1_000 + number, f"k{number}") for number in range(300)]
     source: Any = StandIn(2).stream([[rows[::2], rows[1::2]], [[row(50_000)]], []], event_columns())
     pipeline = Pipeline()

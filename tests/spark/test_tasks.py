@@ -9,12 +9,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from asyncstream import (
@@ -32,16 +33,18 @@ from asyncstream.runtime.spark.stages import Route, stages_of
 from asyncstream.runtime.spark.state_transfer import route_of
 from asyncstream.runtime.spark.wire import keys as keys_of_groups
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving
-from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, pack, packed, unpack
+from asyncstream.runtime.spark.wire.columns import FEW
+from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, entering, pack, packed
 from asyncstream.runtime.spark.wire.keys import KeyGroups, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
-from asyncstream.runtime.spark.worker import loop, tasks
+from asyncstream.runtime.spark.worker import loop, outputs, tasks
 from asyncstream.runtime.spark.worker.loop import LONG_LIVED, LoopThread, settle, token_of
 from asyncstream.runtime.spark.worker.operators import Exit, Terms
+from asyncstream.runtime.spark.worker.outputs import write_rows
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
-from tests.spark.tasks import batch, one_stage
+from tests.spark.tasks import batch, one_stage, unpack
 
 
 async def same(row: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +93,7 @@ def test_many_rows_that_one_arrow_batch_becomes_leave_before_all_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "BLOCK", 2)
-    monkeypatch.setattr(tasks, "ROWS", 10)
+    monkeypatch.setattr(outputs, "ROWS", 10)
     pipeline = Pipeline()
     pipeline.source([]).flat_map(lambda row: [row] * 4).to([], name="out")
     out = [some.to_pydict()["v"] for some in run_stage(one_stage(pipeline, "out"), iter([batch(*range(9))]))]
@@ -298,6 +301,20 @@ def test_no_payload_is_large_unless_an_element_is() -> None:
     assert [len(values) for values, _ in unpacked] == [count for count, _ in parts]
 
 
+@pytest.mark.parametrize(("count", "kind"), [(FEW - 1, list), (FEW, pa.RecordBatch)])
+def test_what_is_for_one_of_several_outputs_leaves_as_its_rows(count: int, kind: type) -> None:
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(same).to([], name="out")
+    task = one_stage(pipeline, "out")
+    assert task.output is not None
+    several = replace(task, output=None, outputs=(task.output,))
+    (envelopes,) = run_stage(several, iter([batch(*range(count))]))
+    (payload,) = envelopes.column("payload").to_pylist()
+    assert [type(part.values) for part in entering(task.output.route, payload)] == [kind]
+    rows = [row for part in write_rows(task.output, iter([envelopes])) for row in part.to_pylist()]
+    assert rows == [{"v": v} for v in range(count)]
+
+
 def test_heritage_stays_in_one_piece() -> None:
     states = Leaving(Route(route_of(1), Output("ask"), "out"), 0, 0, [b"x" * 3_000_000, 5], [None, None])
     ((count, payload),) = packed(states)
@@ -358,7 +375,6 @@ def test_envelopes_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
 
 
 def test_few_large_elements_are_packed_before_there_are_many() -> None:
-    import pyarrow as pa
 
     pipeline = Pipeline()
     pipeline.source([]).map(dict).key_by(lambda row: 0).count_window(2).collect().to([], name="out")

@@ -38,8 +38,9 @@ from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.outputs import OutputTask, write_rows
 from asyncstream.runtime.spark.worker.shipped import Shipped
-from asyncstream.runtime.spark.worker.tasks import OutputTask, StageTask, run_stage, write_rows
+from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.validation import count, refuse, text
 
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._outputs:
             raise KeyError(name)
-        if self._direct is not None:
-            return self._last
         if self._streaming and len(self._outputs) > 1:
             raise PipelineError(
                 f"output {name!r} is one of several of a stream, which are written together: "
@@ -190,7 +189,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             try:
                 # all of it is computed now, and once: a state store that was read in part cannot commit
                 batch.count()
-                write({name: self._of_batch(batch, name) for name in self._outputs}, number)
+                write({name: self._rows(batch, name) for name in self._outputs}, number)
             finally:
                 batch.unpersist()
 
@@ -402,7 +401,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if self._direct is not None and task.stage is self._stages[-1]:
             task = replace(task, output=self._direct)
             schema = self._direct.schema
-        task = replace(task, at_once=self._at_once[self._stages.index(task.stage)])
+        at_once = self._at_once[self._stages.index(task.stage)]
+        task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
         if task.transfer is not None:  # used once, and perhaps large
             return frame.mapInArrow(lambda batches: run_stage(task, batches), schema)
         shipped = Shipped(task)
@@ -420,26 +420,29 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         return [max(first, 1), *[min(most, self._partitions)] * (len(self._stages) - 1)]
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
-        exits = {route.number for route in stage.exits}
-        outputs = tuple(output for output in self._outputs.values() if output.route in exits)
         return frame.groupBy("group").transformWithState(
-            KeyGroup(stage, self._terms, number, outputs),
+            KeyGroup(stage, self._terms, number, self._outputs_of(stage)),
             envelope_type(),
             "append",
             self._time_mode(),
         )
+
+    def _outputs_of(self, stage: Stage) -> tuple[OutputTask, ...]:
+        """Those that the stage emits for."""
+        exits = {route.number for route in stage.exits}
+        return tuple(output for output in self._outputs.values() if output.route in exits)
 
     def _time_mode(self) -> str:
         if self._settings.processing_time:
             return "ProcessingTime"
         return "EventTime" if self._has_event_time else "None"
 
-    def _of_batch(self, batch: DataFrame, name: str) -> DataFrame:
-        return self._rows(batch, name) if self._direct is None else batch
-
-    def _rows(self, envelopes: DataFrame, name: str) -> DataFrame:
+    def _rows(self, left: DataFrame, name: str) -> DataFrame:
+        """Of what leaves the last stage, the rows of an output."""
+        if self._direct is not None:
+            return left
         output = self._outputs[name]
-        mine = envelopes.where(f"route = {output.route}").select("payload")
+        mine = left.where(f"route = {output.route}").select("route", "payload")
         shipped = Shipped(output)
         return mine.mapInArrow(lambda batches: write_rows(shipped.value, batches), output.schema)
 

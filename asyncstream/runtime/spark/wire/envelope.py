@@ -50,7 +50,6 @@ __all__ = (
     "pack",
     "packed",
     "envelope_type",
-    "unpack",
     "unpack_marked",
     "unpacked",
 )
@@ -118,15 +117,6 @@ def pack(leaving: Leaving) -> bytes:
             f"what step {leaving.route.output} emits cannot be pickled, as it must be to get from one Spark "
             f"task to the next: {describe_error(error)}"
         ) from error
-
-
-def unpack(payload: bytes) -> tuple[Any, list[int | None]]:
-    """The elements and their timestamps; or the rows of an output, by themselves."""
-    (values, timestamps, *_), *others = loads_each(payload)
-    for more, their_timestamps, *_ in others:
-        values += more
-        timestamps += their_timestamps
-    return values, timestamps
 
 
 def unpack_marked(payload: bytes, watermark: int) -> tuple[list[Any], list[int | None], list[int]]:

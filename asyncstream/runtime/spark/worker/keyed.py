@@ -34,12 +34,10 @@ from asyncstream.runtime.spark.compatibility import not_asked_to
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import route_of, take_up
-from asyncstream.runtime.spark.wire.batches import NOW, Leaving, States
-from asyncstream.runtime.spark.wire.columns import FEW, Finished
-from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, origin_of, packed, unpack
+from asyncstream.runtime.spark.wire.batches import NOW, States
+from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, origin_of, packed
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
-from asyncstream.runtime.spark.wire.rows import RowWriter
-from asyncstream.runtime.spark.wire.values import dumps, loads
+from asyncstream.runtime.spark.wire.values import dumps, loads, loads_each
 from asyncstream.runtime.spark.worker.chunks import Chunks
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
@@ -54,8 +52,8 @@ from asyncstream.runtime.spark.worker.group_log import (
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.loop import settle, staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
+from asyncstream.runtime.spark.worker.outputs import OutputTask, in_columns, row_writers
 from asyncstream.runtime.spark.worker.shipped import Shipped
-from asyncstream.runtime.spark.worker.tasks import OutputTask
 from asyncstream.state import Tables
 
 if TYPE_CHECKING:
@@ -115,13 +113,14 @@ class KeyGroup:
         self._stage = stage
         self._terms = terms
         self._number = number
-        self._outputs = {output.route: output for output in outputs}
+        self._outputs = outputs
+        self._writers = row_writers(outputs)
         self._wakes: dict[str, int] = {}
         self._transfer_route = route_of(number)
         self._steps = {step.name: Kind.of(step) for step in stage.steps}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _processor, (Shipped((self._stage, self._terms, self._number, tuple(self._outputs.values()))),)
+        return _processor, (Shipped((self._stage, self._terms, self._number, self._outputs)),)
 
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
@@ -169,7 +168,7 @@ class KeyGroup:
         watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
         transferred: tuple[States, int] | None = None
         if envelopes and envelopes[0].route == self._transfer_route:
-            (states, start_ms), _ = unpack(envelopes.pop(0).payload)
+            [((states, start_ms), _)] = loads_each(envelopes.pop(0).payload)
             transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
         turn = _Turn(group, envelopes, kept, watermark_ms, transferred, times)
         position = Position(*kept.position)
@@ -346,7 +345,7 @@ class KeyGroup:
 
         make = Row(*COLUMNS)
         task = (self._number << 32) + group
-        leave = (written for leaving in parts.take() for written in self._written(leaving))
+        leave = in_columns(parts.take(), self._writers)
         envelopes = ((leaving, *part) for leaving in leave for part in packed(leaving))
         for sequence, (leaving, count, payload) in enumerate(envelopes):
             number, label = leaving.route.number, label_of(leaving.group)
@@ -354,19 +353,6 @@ class KeyGroup:
             yield make(number, label, origin, sequence, leaving.watermark, count, payload)
         for number, count in counts.items():
             yield make(OBSERVED, number, task, 0, NOW, count, b"")
-
-    def _written(self, leaving: Leaving) -> Iterator[Leaving]:
-        """
-        As rows if it is for an output, unless it is little.
-
-        Rows take a tenth of the time that it takes to pickle elements and to read them again.
-        """
-        output = self._outputs.get(leaving.route.number)
-        if output is None or len(leaving.values) < FEW:
-            yield leaving
-            return
-        for batch in RowWriter(output.name, output.schema).batches(leaving.values):
-            yield leaving._replace(values=Finished(batch), timestamps=())
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
         def wake_at(wake_ms: int) -> None:

@@ -1,7 +1,7 @@
 """
-What Spark calls in a worker for each partition: `run_stage` for a stage, `write_rows` for an output.
+What Spark calls in a worker for each partition of a stage.
 
-Both are generators over Arrow batches, given to `mapInArrow`. Their arguments are pickled with every task.
+A generator over Arrow batches, given to `mapInArrow`. Its arguments are pickled with every task.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.columns import Picks, picked
-from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpack, unpacked
+from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
-from asyncstream.runtime.spark.wire.rows import ROWS, RowWriter, elements_of
+from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.loop import loop_thread, settle
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
+from asyncstream.runtime.spark.worker.outputs import OutputRows, OutputTask, in_columns, row_writers
 from asyncstream.runtime.spark.worker.replay import Replay
 from asyncstream.runtime.spark.worker.stage_run import StageRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
-__all__ = ("OutputTask", "StageTask", "run_stage", "write_rows")
+__all__ = ("StageTask", "run_stage")
 
 BLOCK = 2_000
 """Elements that a task makes of rows, and packs or makes rows of again, at a time: so many are in the
@@ -47,22 +47,6 @@ UNPACKED = 100
 
 
 @dataclass(frozen=True)
-class OutputTask:
-    """
-    Elements that become rows.
-
-    Attributes:
-        name: that of the sink.
-        route: the number of the route to it.
-        schema: the columns of the rows.
-    """
-
-    name: str
-    route: int
-    schema: StructType
-
-
-@dataclass(frozen=True)
 class StageTask:
     """
     What a task needs to know to run a stage.
@@ -73,6 +57,7 @@ class StageTask:
         source: the routes on which rows enter; None: what enters is envelopes.
         transfer: taken up in place of rows.
         output: the last stage writes rows itself if there is only one output.
+        outputs: what leaves for these goes as their rows.
         event_time: envelopes say how far event time has come.
         known_ms: the watermark that the checkpoint had reached, with `transfer`.
         columns: of the source, if Spark is shown others.
@@ -89,6 +74,7 @@ class StageTask:
     source: tuple[int, ...] | None = None
     transfer: StateTransfer | None = None
     output: OutputTask | None = None
+    outputs: tuple[OutputTask, ...] = ()
     event_time: bool = False
     known_ms: int = MIN_TIMESTAMP
     at_once: int | None = None
@@ -110,10 +96,10 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     originals = Originals() if task.source is not None and task.output is not None else None
     origins = None if task.asked is None else RowOrigins(root_of(*task.asked, context))
     reader = _Reader(task, origins, originals)
-    writer: _Rows | _Envelopes = (
+    writer: OutputRows | _Envelopes = (
         _Envelopes(task, (task.number << 32) + partition)
         if task.output is None
-        else _Rows(task.output, originals)
+        else OutputRows(task.output, originals)
     )
     loop = loop_thread()
     run = StageRun(
@@ -193,16 +179,6 @@ def _blocks(task: StageTask, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch
     else:
         yield from (batch.slice(start, BLOCK) for start in range(0, batch.num_rows, BLOCK))
-
-
-def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The elements in envelopes for `output`, as rows."""
-    acknowledge()
-    settle()
-    writer = RowWriter(output.name, output.schema)
-    for batch in batches:
-        for payload in batch.column("payload").to_pylist():
-            yield from writer.batches(unpack(payload)[0])
 
 
 class _Reader:
@@ -293,6 +269,7 @@ class _Envelopes:
 
     def __init__(self, task: StageTask, origin: int) -> None:
         self._packer = Packer(origin, event_time=task.event_time)
+        self._outputs = row_writers(task.outputs)
 
     def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
         yield self._packer.handed_on(batch, rows)
@@ -300,51 +277,8 @@ class _Envelopes:
     def write(
         self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        yield from self._packer.batches(leaving, event_time_ms, counts)
+        yield from self._packer.batches(in_columns(leaving, self._outputs), event_time_ms, counts)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What has been written and not been given: nothing."""
         return iter(())
-
-
-class _Rows:
-    """
-    Writes what leaves the last stage as rows.
-
-    Those of some blocks leave as one Arrow batch, each of which costs as much as a hundred rows.
-    """
-
-    def __init__(self, output: OutputTask, originals: Originals | None) -> None:
-        self._route = output.route
-        self._writer = RowWriter(output.name, output.schema, originals)
-        self._written: list[pa.RecordBatch] = []
-        self._count = 0
-
-    def hand_on(self, batch: pa.RecordBatch, rows: list[int]) -> Iterator[pa.RecordBatch]:
-        routes = batch.column("route").to_pylist()
-        payloads = batch.column("payload")
-        for row in rows:
-            if routes[row] == self._route:
-                yield from self._write(unpack(payloads[row].as_py())[0])
-
-    def write(
-        self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        for item in leaving:
-            if item.route.number == self._route:
-                yield from self._write(item.values)
-
-    def _write(self, elements: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        for batch in self._writer.batches(elements):
-            self._written.append(batch)
-            self._count += batch.num_rows
-            if self._count >= ROWS:
-                yield from self.rest()
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """What has been written and not been given."""
-        import pyarrow as pa
-
-        written, self._written, self._count = self._written, [], 0
-        if written:
-            yield written[0] if len(written) == 1 else pa.concat_batches(written)
