@@ -145,6 +145,27 @@ def test_failure_ends_the_other_calls_and_names_the_step() -> None:
     assert "in one_fails" in caught.value.__notes__[0]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_function_that_asks_the_process_to_end_fails_the_task_and_the_next_one_runs(
+    kind: type[BaseException],
+) -> None:
+    """asyncio has such an exception stop the loop, and who waits for that would wait for ever."""
+
+    async def leaves(row: dict[str, Any]) -> Any:
+        if row["v"] == 2:
+            raise kind("enough")
+        return row
+
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(leaves, name="ask").to([], name="out")
+    task = one_stage(pipeline, "out")
+    with pytest.raises(UserFunctionError, match=f"step 'ask': {kind.__name__}: enough, which asks") as caught:
+        list(run_stage(task, iter([batch(1, 2, 3)])))
+    assert "in leaves" in caught.value.__notes__[0]
+    assert [found.to_pylist() for found in run_stage(task, iter([batch(1)]))] == [[{"v": 1}]]
+
+
 def test_function_that_cannot_be_opened_is_blamed_and_opened_again_by_the_next_task() -> None:
     class Fragile(AsyncFunction[Any, Any]):
         tries = 0

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -100,7 +100,11 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._loop.is_closed():
+            # a user's function that asks the process to end has ended its own task with that, which those
+            # who wait for it are told by a loop that runs
+            with suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` on the loop, and wait for it here."""

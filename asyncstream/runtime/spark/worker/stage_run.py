@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.errors import UserFunctionError
 from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
@@ -96,9 +98,14 @@ class StageRun:
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
         tracks = name in self._tracking
-        return OperatorContext(name, self._clock, fail=self._fail, pipeline=self._pipeline, tracks=tracks)
+        fail = partial(self._fail, name)
+        return OperatorContext(name, self._clock, fail=fail, pipeline=self._pipeline, tracks=tracks)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, step: str, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            # by itself it would name no step, and end the loop that is to tell of it
+            asked = UserFunctionError(step, None, error, when="which asks the process to end")
+            asked.__cause__, error = error, asked
         if self._error is None:
             self._error = error
         self._changed.set()
