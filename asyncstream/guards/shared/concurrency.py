@@ -178,7 +178,8 @@ class SharedConcurrency(Exchanging):
         if records is None or holder is None:
             return
         try:
-            request = PlacesRequest(self.scope.name, self.rule, holder, self.in_flight, self.in_flight)
+            running = self.in_flight
+            request = PlacesRequest(self.scope.name, self.rule, holder, running, running, running)
             await records.update(self._name, partial(exchange, request=request))
         except RecordsAway:
             pass  # it runs out
@@ -231,13 +232,16 @@ class SharedConcurrency(Exchanging):
         assert self._holder is not None
         gives_back = self._gives_back()
         wanted = self.in_flight + self.waiting()
+        held = self.in_flight
         if not self._is_scarce:
             wanted = max(wanted, self._peak)
+            held = max(held, min(wanted, self._places))
+        self._places = min(self._places, held)  # until there is an answer, no more than the store hears of
         self._peak = self.in_flight
         answers, overloads = self._answers, self._overloads
         self._answers, self._overloads = 0, []
         request = PlacesRequest(
-            self.scope.name, self.rule, self._holder, self.in_flight, wanted, answers, overloads
+            self.scope.name, self.rule, self._holder, self.in_flight, held, wanted, answers, overloads
         )
         answer: PlacesAnswer = await self._store().update(self._name, partial(exchange, request=request))
         self._places, self._until = answer.places, answer.until

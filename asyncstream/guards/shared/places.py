@@ -68,6 +68,7 @@ class PlacesRequest:
         rule: the limit.
         holder: who it is.
         running: its calls that run.
+        held: how many may run before it has the answer.
         wanted: how many it could have running.
         answers: how many good answers it has had since it last asked.
         overloads: when calls began that have met an overloaded service since then.
@@ -77,6 +78,7 @@ class PlacesRequest:
     rule: PlacesRule
     holder: Holder
     running: int
+    held: int
     wanted: int
     answers: int = 0
     overloads: Collection[float] = ()
@@ -147,9 +149,10 @@ def exchange(
         )
         free = min(max(free - ahead_of, 0), max(allowed // sharers, 1))
     target = min(request.wanted, free)
-    if request.wanted or request.running:
+    held = request.running if own is None else max(request.running, min(request.held, own["places"]))
+    if request.wanted or held:
         holders[request.holder.token] = {
-            "places": max(request.running, target),
+            "places": max(held, target),
             "running": request.running,
             "wanted": request.wanted,
             "since": since,
