@@ -161,6 +161,27 @@ class RestSource(ConnectedSource[Any]):
             raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
         return str(target)
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        at = position["page"]
+        if at is None or self._param is not None:
+            return
+        if self._page is not None and not isinstance(at, int):
+            raise self._elsewhere("its pages had no numbers then")
+        if self._page is None and not isinstance(at, str):
+            raise self._elsewhere("its pages had numbers then, which page= asks for")
+        if self._page is None and URL(at).origin() != self._url.origin():  # which would get the headers
+            raise self._elsewhere(f"it was {shown(at)}, of another origin")
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        await self.can_seek(position)
+        await super().seek(position)
+
+    def _elsewhere(self, why: str) -> SourceError:
+        return SourceError(
+            f"cannot go on at the page of {shown(self._url)} that was read last: {why}. Read it as it was, "
+            "or begin at the start by another name for the source or restore='none'"
+        )
+
     def _value(self, item: Any) -> Any:
         if self._model is None:
             return item

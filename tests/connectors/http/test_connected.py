@@ -271,6 +271,29 @@ async def test_next_page_elsewhere_is_refused() -> None:
             await read_all(RestSource(url, items="data", cursor="next", headers={"Authorization": "k"}))
 
 
+@pytest.mark.parametrize(
+    ("page", "more", "says"),
+    [
+        (
+            "http://elsewhere.example/x?after=1",
+            {},
+            r"it was http://elsewhere\.example/x\?after=…, of another",
+        ),
+        ("/x", {"page": "page"}, "its pages had no numbers then"),
+        (3, {}, "its pages had numbers then"),
+        (3, {"cursor": "next"}, "its pages had numbers then"),
+    ],
+)
+async def test_page_that_was_another_ones_is_not_gone_on_at(
+    page: Any, more: dict[str, Any], says: str
+) -> None:
+    source = RestSource("http://here.example/x", **more)
+    with pytest.raises(SourceError, match=f"cannot go on at the page of .*: {says}"):
+        await source.can_seek({"page": page, "items": 0})
+    for before in (None, 3 if "page" in more else "http://here.example/x?after=1"):
+        await source.can_seek({"page": before, "items": 0})
+
+
 @pytest.mark.parametrize("make", [sse, RestSource, WebSocketSource])
 async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., Source[Any]]) -> None:
     given: list[str | None] = []
