@@ -35,6 +35,7 @@ __all__ = (
     "StateError",
     "UserFunctionError",
     "describe_error",
+    "encodable",
     "safe_repr",
 )
 
@@ -232,7 +233,7 @@ def _field_names(element: object) -> Sequence[object]:
 def describe_error(error: BaseException) -> str:
     """
     The type and text of any exception, also of one whose `__str__` raises; of a text of more than 10,000
-    characters the beginning, and how many follow.
+    characters the beginning, and how many follow. What has no bytes in UTF-8 is escaped (`encodable`).
     """
     try:
         text = str(error)
@@ -241,7 +242,15 @@ def describe_error(error: BaseException) -> str:
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}… and {len(text) - _LONGEST} characters more"
     name = type(error).__name__
-    return f"{name}: {text}" if text else name
+    return encodable(f"{name}: {text}" if text else name)
+
+
+def encodable(text: str) -> str:
+    """
+    The text with escapes for what has no bytes in UTF-8, such as parts of the name of a file that is in
+    another encoding: logs, columns and other processes can have no such text.
+    """
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def safe_repr(value: object, limit: int = 200) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 
 import pytest
@@ -74,7 +75,12 @@ def test_messages_of_the_rest() -> None:
 
 @pytest.mark.parametrize(
     ("error", "shown"),
-    [(ValueError("x"), "ValueError: x"), (ValueError(), "ValueError"), (KeyError("k"), "KeyError: 'k'")],
+    [
+        (ValueError("x"), "ValueError: x"),
+        (ValueError(), "ValueError"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (OSError(os.fsdecode(b"no \xc3\xa9, no \xe9")), "OSError: no é, no \\udce9"),
+    ],
 )
 def test_describe_error(error: BaseException, shown: str) -> None:
     assert describe_error(error) == shown

@@ -145,6 +145,20 @@ def test_failure_ends_the_other_calls_and_names_the_step() -> None:
     assert "in one_fails" in caught.value.__notes__[0]
 
 
+def test_what_a_failed_task_says_has_bytes_in_utf_8() -> None:
+    """PySpark does not end a task whose error has none."""
+
+    async def opens(row: dict[str, Any]) -> Any:
+        raise OSError(os.fsdecode(b"no file \xe9"))
+
+    pipeline = Pipeline()
+    pipeline.source([]).async_map(opens, name="ask").to([], name="out")
+    with pytest.raises(UserFunctionError, match="step 'ask': OSError: no file") as caught:
+        list(run_stage(one_stage(pipeline, "out"), iter([batch(1)])))
+    assert "\\udce9" in caught.value.__notes__[0]
+    assert "".join([str(caught.value), *caught.value.__notes__]).encode()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_function_that_asks_the_process_to_end_fails_the_task_and_the_next_one_runs(
@@ -418,12 +432,17 @@ def test_few_large_elements_are_packed_before_there_are_many() -> None:
 
 
 def test_error_that_cannot_be_unpickled_travels_as_its_text() -> None:
+    from pyspark.sql.types import StringType
+
     class Refused(Exception):
         def __init__(self, status: int, reason: str) -> None:
             super().__init__(f"{status} {reason}")
 
-    [[found], _] = unpack(pack(leaving(FailedCall("x", Refused(503, "busy"), 3, None, 0, 1))))
+    refused = FailedCall("x", Refused(503, "busy"), 3, None, 0, 1)
+    [[found], _] = unpack(pack(leaving(refused)))
     assert str(found.error) == "Refused: 503 busy"
+    rows = RowWriter("failed", columns(error=StringType()))
+    assert [*rows.batches([found])] == [*rows.batches([refused])]
     [[found], _] = unpack(pack(leaving(FailedCall("x", CallTimeout("late"), 1, None, 0, 1))))
     assert type(found.error) is CallTimeout
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from asyncstream.codec import ForeignError
 from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
 from asyncstream.runtime.spark.wire.originals import Originals
 
@@ -276,6 +277,8 @@ def _part(element: Any, name: str, only: bool) -> Any:
         part = getattr(element, name, _missing)
         if part is _missing:
             _missing(element, name)
+        if isinstance(part, ForeignError):
+            return part.text  # as of the error that it stands in for
         return describe_error(part) if isinstance(part, BaseException) else part
     if only:
         return element

@@ -13,7 +13,7 @@ from traceback import format_exception
 from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.errors import AsyncStreamError, UserFunctionError, encodable
 from asyncstream.eventtime import (
     WatermarkGenerator,
     WatermarkStrategy,
@@ -360,7 +360,7 @@ def telling_the_cause() -> Iterator[None]:
         yield
     except AsyncStreamError as error:
         if error.__cause__ is not None:
-            error.add_note("".join(format_exception(error.__cause__)).rstrip())
+            error.add_note(encodable("".join(format_exception(error.__cause__)).rstrip()))
             _hide_frames()
         raise
 
