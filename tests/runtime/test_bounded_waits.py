@@ -10,7 +10,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from asyncstream import AsyncFunction, AsyncStreamError, Pipeline, Sink, Source, SourceBatch
+from asyncstream import (
+    AsyncFunction,
+    AsyncStreamError,
+    CheckpointError,
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    Sink,
+    Source,
+    SourceBatch,
+    TransactionalSink,
+)
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import Boom, boom
 
@@ -41,6 +52,12 @@ class BadSource(Source[int]):
 
     async def open(self) -> None:
         await self.hang.at("open")
+
+    def position(self) -> int:
+        return self.count
+
+    async def seek(self, position: int) -> None:
+        await self.hang.at("seek")
 
     async def read(self) -> SourceBatch[int] | None:
         await self.hang.at("read")
@@ -161,6 +178,70 @@ async def test_step_that_does_not_open_is_named_and_its_job_ends(
     assert loop.time() < 120
     await end_left_tasks()
     assert any("step 'bad'" in record.message for record in caplog.records)
+
+
+async def test_source_that_does_not_find_its_place_is_named_and_its_job_ends() -> None:
+    loop = asyncio.get_running_loop()
+    async with pipeline_with("source", Hang("")).start() as job:
+        snapshot = await job.stop()
+    began = loop.time()
+    with pytest.raises(AsyncStreamError, match="step 'bad': it did not open within 60 s"):
+        async with pipeline_with("source", Hang("seek")).start(snapshot=snapshot, open_timeout=60):
+            pass
+    assert 60 <= loop.time() - began < 90
+
+
+async def test_sink_that_goes_on_when_it_is_cancelled_is_given_no_more() -> None:
+    class Swallows(Sink[int]):
+        writes = 0
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            self.writes += 1
+            try:
+                await asyncio.sleep(100_000)
+            except asyncio.CancelledError:
+                pass
+
+    pipeline = Pipeline()
+    sink = Swallows()
+    pipeline.source(BadSource(Hang("")), name="in").to(sink, name="out")
+    with pytest.raises(Boom):
+        async with pipeline.start():
+            await asyncio.sleep(1)
+            boom()
+    assert sink.writes == 1
+
+
+async def test_sink_that_does_not_prepare_when_all_is_written_leaves_no_task_behind() -> None:
+    class Unplaced(Source[int]):
+        has_ended = False
+
+        async def read(self) -> SourceBatch[int] | None:
+            self.has_ended = True
+            return None
+
+        def position(self) -> int:
+            return boom() if self.has_ended else 0
+
+    class Unprepared(BadSink, TransactionalSink[int]):
+        async def recover(self, position: object) -> None:
+            pass
+
+        async def prepare(self, epoch: int) -> int:
+            if epoch > 1:
+                await asyncio.sleep(100_000)
+            return epoch
+
+        async def commit(self, epoch: int) -> None:
+            pass
+
+    pipeline = Pipeline()
+    pipeline.source(Unplaced(), name="in").to(Unprepared(Hang("")), name="out")
+    settings = Checkpoints(store=MemoryStore(), every=None, tolerate=0)
+    with pytest.raises(CheckpointError):
+        async with pipeline.start(checkpoints=settings) as job:
+            await job.wait()
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_source_that_swallows_one_cancellation_ends_with_what_it_then_gave() -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from asyncstream import Checkpoints, JobStatus, MemoryStore, Pipeline, UserFunctionError
+from asyncstream import (
+    Checkpoints,
+    Count,
+    JobStatus,
+    MemoryStore,
+    Pipeline,
+    SinkError,
+    TumblingWindows,
+    UserFunctionError,
+)
+from asyncstream.connectors.memory import ListSink
 from tests.runtime.parts import boom, run
 
 
@@ -60,6 +71,38 @@ def test_status_hides_the_element_that_a_job_failed_on_unless_asked() -> None:
     assert hidden.error == "step 'explode': Boom"
     assert "secret" not in json.dumps(hidden.to_dict())
     assert "'secret'" in str(shown.error)
+
+
+async def test_status_of_a_job_that_opens_or_could_not_tells_of_its_steps() -> None:
+    seen: list[JobStatus] = []
+
+    class Unopened(ListSink[Any]):
+        async def open(self) -> None:
+            seen.append(job.status())
+            boom()
+
+    pipeline = Pipeline()
+    (
+        pipeline.source([1], name="in")
+        .key_by(str)
+        .window(TumblingWindows(1))
+        .aggregate(Count(), name="counts")
+        .to(Unopened([]), name="out")
+    )
+    job = pipeline.start()
+    with pytest.raises(SinkError):
+        async with job:
+            pass
+    seen.append(job.status())
+    assert [status.state for status in seen] == ["opening", "failed"]
+    for status in seen:
+        assert [(step.name, step.counts) for step in status.steps] == [
+            ("in", {}),
+            ("counts", {}),
+            ("out", {}),
+        ]
+    assert "asyncstream.job.state" in [metric.name for metric in job.measure()]
+    assert job.metrics() == {}
 
 
 def test_status_knows_its_steps_by_name() -> None:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 import pytest
 
 from asyncstream import (
+    AscendingTimestamps,
     BoundedOutOfOrderness,
+    Count,
     Items,
     Job,
     JobSnapshot,
     Pipeline,
     PipelineError,
     Sink,
+    Source,
+    SourceBatch,
+    TumblingWindows,
+    UserFunctionError,
 )
 from asyncstream.elements import Timestamps
 from asyncstream.pipeline import Stream
-from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, sleeping
+from tests.runtime.parts import Log, LoggedSink, LoggedSource, VirtualClock, boom, sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -248,6 +254,55 @@ async def test_two_stops_at_once_give_the_same() -> None:
         await asyncio.sleep(1)
         one, two = await asyncio.gather(job.stop(), job.stop())
         assert one == two
+
+
+class Ticking(Source[int]):
+    """Gives numbers without end, ten a second."""
+
+    count = 0
+
+    async def read(self) -> SourceBatch[int]:
+        await asyncio.sleep(0.1)
+        self.count += 1
+        return SourceBatch([self.count])
+
+    def position(self) -> int:
+        return self.count
+
+    async def seek(self, position: int) -> None:
+        self.count = position
+
+
+async def test_drain_of_a_job_that_is_being_stopped_leaves_windows_open() -> None:
+    found: list[Any] = []
+    pipeline = Pipeline()
+    timed = pipeline.source(Ticking()).event_time(lambda value: value, AscendingTimestamps(), name="time")
+    timed.window_all(TumblingWindows(3600)).aggregate(Count(), name="counts").to(found)
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        snapshot, _ = await asyncio.gather(job.stop(), job.drain())
+    async with pipeline.start(snapshot=snapshot) as job:
+        await asyncio.sleep(1)
+        await job.stop()
+    assert found == []
+
+
+async def test_sink_that_fails_on_what_a_restore_gives_it_fails_the_job() -> None:
+    def pipeline_to(fn: Callable[[int], object]) -> Pipeline:
+        pipeline = Pipeline()
+        ticks = pipeline.source(Ticking(), name="in")
+        ticks.to(fn, name="out")
+        ticks.to(sleeping(1), name="other")
+        return pipeline
+
+    async with pipeline_to(lambda value: asyncio.sleep(100)).start() as job:
+        await asyncio.sleep(1)
+        snapshot = await job.stop(0)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(UserFunctionError, match="step 'out'"):
+        async with asyncio.timeout(60), pipeline_to(boom).start(snapshot=snapshot) as job:
+            await job.wait()
+    assert asyncio.get_running_loop().time() - began < 30
 
 
 async def test_snapshot_of_another_pipeline_is_refused() -> None:

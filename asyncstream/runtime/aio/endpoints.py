@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.async_wait.tasks import within
+from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
@@ -172,6 +172,7 @@ class SinkOperator(Intake):
         self._position: Any = None
         self._confirm: Callable[[], Awaitable[None]] | None = None
         self._cuts: deque[_Cut] = deque()
+        self._preparing: set[asyncio.Task[Any]] = set()  # what is prepared when all is written
         self._turn = asyncio.Lock()
         self._flushed = False
         self._done = False
@@ -357,7 +358,9 @@ class SinkOperator(Intake):
     def cut(self, epoch: int) -> asyncio.Future[Any]:
         """End an epoch here; gives the sink's position when all before is written and safe."""
         if self._done:
-            position = asyncio.ensure_future(self._prepared(epoch))
+            position = asyncio.create_task(self._prepared(epoch))
+            self._preparing.add(position)
+            position.add_done_callback(self._preparing.discard)
             position.add_done_callback(_look_at)
             return position
         cut = _Cut(epoch, (self._values, self._timestamps))
@@ -382,6 +385,7 @@ class SinkOperator(Intake):
         self._abandoned = True
 
     async def stop(self) -> None:
+        await end_tasks(self._preparing, self.context.patience)
         await close_in_time(self.context.patience, self.context.name, SinkError, self.sink)
 
     def process(self, value: Any, timestamp: int | None) -> None:

@@ -66,7 +66,7 @@ def inspect(
         state=state,
         error=None if run.error is None else _said(run.error, values),
         started_ms=run.started_ms,
-        now_ms=run.now_ms() if run.parts else 0,
+        now_ms=0 if run.phase == "new" else run.now_ms(),
         steps=steps,
         checkpoint=_checkpoint_status(run),
     )

@@ -308,7 +308,6 @@ class Job(Exchange):
         seconds = duration_seconds("timeout", timeout, zero=True)
         grace_seconds = duration_seconds("grace", grace, zero=True)
         if self._run.phase == "running" and grace_seconds:
-            self._run.take_checkpoint_soon()
             await self._run.come_to_rest(grace_seconds)
         await self._end(seconds)
         snapshot = self.snapshot()

@@ -149,7 +149,7 @@ def measure(run: Run, state: JobState) -> tuple[Metric, ...]:
     for step in status.steps:
         if step.name in run.parts:
             _add_step(found, step, run)
-    if run.parts:
+    if run.phase != "new":
         found.add(HELD, run.loop_watch.pauses.read())
     if run.checkpointer is not None:
         _add_checkpoints(found, run.checkpointer, status)

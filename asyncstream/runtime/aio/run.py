@@ -50,7 +50,7 @@ from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run_parts import RunParts
 from asyncstream.runtime.aio.run_tasks import RunTasks
-from asyncstream.runtime.aio.snapshot import JobSnapshot, restore
+from asyncstream.runtime.aio.snapshot import JobSnapshot, positions, restore
 from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.runtime.aio.wakeups import Wakeups
 from asyncstream.runtime.aio.watching import LoopWatch
@@ -98,7 +98,7 @@ class Run:
         is_draining: no more input is read, though nothing has failed.
         started_ms: processing time at which it was opened; 0: not yet.
         tracer: records what happens to elements, from when it is opened on.
-        parts: what runs each step, by its name; empty before it is opened.
+        parts: what runs each step, by its name; empty until all of them are open.
         finished: done when every task has ended, and the last checkpoint is taken.
     """
 
@@ -160,7 +160,6 @@ class Run:
         self.started_ms = self._clock.now_ms()
         self.wakeups = Wakeups(self._clock, self.fail)
         self.wiring = RunWiring(self.graph, self.wakeups.has_room)
-        self.parts = {**self.wiring.sources, **self.wiring.operators}
         self.followed = Followed(self.name)
         self.followed.tracer = self.tracer
         journal = None if self.checkpointer is None else self.checkpointer.journal
@@ -169,13 +168,14 @@ class Run:
             driver.follow(self.followed)
             if name in self._tracking:
                 driver.number(self.name)
-        self.loop_watch = LoopWatch(self.name, self.parts)
+        self.loop_watch = LoopWatch(self.name, self.wiring.parts())
         self.loop_watch.begin()
         try:
             await self._opened.open_in_time(self._open_all())
             # not before who opened the job has its turn: leaving at once is to read nothing
             for name, driver in self.wiring.sources.items():
-                self._tasks.spawn(name, driver.run)
+                if not self._winding_down:  # over what a sink was given by a restore
+                    self._tasks.spawn(name, driver.run)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._note(error)
@@ -225,12 +225,16 @@ class Run:
         for name, driver in self.wiring.sources.items():
             with self._opened.opening(driver, name, SourceError):
                 await driver.start()
+        self.parts = self.wiring.parts()  # not before: one that has not been opened knows nothing of itself
         if self._from is not None:
+            for name, position in positions(self._from, self.graph, self.wiring.sources).items():
+                with self._opened.bounded(name, SourceError):
+                    await self.wiring.sources[name].seek(position)
             await restore(self._from, self.graph, self.wiring)
         for name, sink in self.wiring.sinks.items():
             self._tasks.spawn(name, sink.run)
         if self._spilling is not None:
-            self._tasks.help(self._spill(self._spilling))
+            self._tasks.help(self._spilling.run, self.wiring.operators)
         if self.checkpointer is not None:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
@@ -291,7 +295,7 @@ class Run:
             intake.halt()
         self.leave_sources()
         self.wakeups.cancel()  # what a timer emitted now would not be written
-        self._tasks.help(self._end_tasks(seconds))
+        self._tasks.help(self._end_tasks, seconds)
         if not self._tasks.running:
             self._finish()
 
@@ -329,12 +333,16 @@ class Run:
         if sinks:
             if self.checkpointer is not None:
                 self.checkpointer.give_up()  # before the sinks that it may be waiting for
-            for sink in self.wiring.sinks.values():
-                sink.abandon()
+            self._abandon_sinks()
             stubborn |= await end_tasks(sinks, self._patience)
         if stubborn:
             self._leave_alone(stubborn)
             self._finish()
+
+    def _abandon_sinks(self) -> None:
+        """Have none begin another write, though it may ignore that its task is cancelled in one."""
+        for sink in self.wiring.sinks.values():
+            sink.abandon()
 
     def _leave_alone(self, stubborn: Iterable[asyncio.Task[None]]) -> None:
         names = self._tasks.leave_alone(stubborn)
@@ -345,8 +353,8 @@ class Run:
     # ------------------------------------------------------------------ draining
 
     def end_sources(self) -> None:
-        """Read no more: what was taken is finished, and event time goes to its end."""
-        if self.is_draining:
+        """Read no more, unless it was stopped: what was taken is finished, and event time goes to its end."""
+        if self.is_draining or self._winding_down:
             return
         self.is_draining = True
         self._unbind_outlets()
@@ -361,7 +369,7 @@ class Run:
                 for task in [task for task, owner in self._tasks.running.items() if owner == name]:
                     driver.leave()
                     task.cancel()
-                    self._tasks.help(self._end_source(driver, task))
+                    self._tasks.help(self._end_source, driver, task)
 
     def suspend_sources(self) -> None:
         """Have the sources keep what they have taken and cannot take again: another job goes on with them."""
@@ -376,13 +384,15 @@ class Run:
                 )
             )
         elif self.error is None:
-            try:
-                driver.end()
-            except Exception as error:
-                self.fail(error)
+            driver.end()
 
     async def come_to_rest(self, seconds: float) -> None:
-        """Read no more, start no call, and wait until those that run have ended, for so long."""
+        """
+        Read no more, start no call, and wait until those that run have ended, for so long. A checkpoint is
+        taken meanwhile.
+        """
+        if self.checkpointer is not None:
+            self.checkpointer.ask(lambda is_safe: None)  # if it fails, that is in the log, and the last comes
         self.is_draining = True
         self._unbind_outlets()
         self.leave_sources()
@@ -440,19 +450,6 @@ class Run:
         if not self.finished.done():
             self.finished.set_result(None)
 
-    def take_checkpoint_soon(self) -> None:
-        """Ask for a checkpoint, and do not wait for it."""
-        if self.checkpointer is not None:
-            self.checkpointer.ask(
-                lambda is_safe: None
-            )  # if it fails that is in the log, and the last is to come
-
-    async def _spill(self, spilling: Spilling) -> None:
-        try:
-            await spilling.run(self.wiring.operators)
-        except Exception as error:  # of the disk, or of a value that cannot be kept
-            self.fail(error)
-
     async def close(self) -> None:
         """End everything, whatever has happened, even if the caller is cancelled meanwhile."""
         self.phase = "closed"
@@ -471,6 +468,7 @@ class Run:
         """From head to tail; the first error found on the way is kept."""
         if self.error is not None or not self.finished.done():
             self.wiring.cut_short(self._note)
+        self._abandon_sinks()
         stubborn = await self._tasks.end_all()
         if stubborn:
             self._leave_alone(stubborn)

@@ -87,6 +87,12 @@ class RunParts:
     ) -> Iterator[None]:
         """This block opens `part` of `step`; if that takes too long, a `kind` of error is raised."""
         self.begun.append(part)
+        with self.bounded(step, kind):
+            yield
+
+    @contextmanager
+    def bounded(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
+        """This block does what belongs to the opening of `step`, in the time that a part gets for that."""
         enter(self._owner, f"step {step!r}")
         self.current = step
         timer = asyncio.get_running_loop().call_later(self._seconds, self._note_overdue, step, kind)

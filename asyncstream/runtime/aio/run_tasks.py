@@ -77,11 +77,17 @@ class RunTasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._told(self.running.pop(task), task)
 
-    def help(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what supervises the others; ended when the run is closed."""
-        task = asyncio.get_running_loop().create_task(work)
+    def help(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """Run what supervises or serves the others: the run fails with it, and ends it when it is closed."""
+        task = asyncio.get_running_loop().create_task(self._helped(work, *args))
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
+
+    async def _helped(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        try:
+            await work(*args)
+        except Exception as error:  # at once, as in `_watched`
+            self._failed(error)
 
     async def cancelled(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Those of these tasks, cancelled once, that do not end when they are cancelled again and again."""

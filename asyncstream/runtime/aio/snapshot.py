@@ -4,7 +4,7 @@ What a job remembers, as a value: taken from its parts in one instant, and given
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
 
-__all__ = ("JobSnapshot", "restore", "take")
+__all__ = ("JobSnapshot", "positions", "restore", "take")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def _copied(step: str, state: Callable[[], Any]) -> Any:
         raise PipelineError(f"step {step!r} gives no snapshot: {describe_error(error)}") from error
 
 
-async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> None:
+def positions(snapshot: JobSnapshot, graph: Graph, sources: Iterable[str]) -> dict[str, Any]:
     """
-    Give the parts, which are open and have seen nothing, what others remembered.
+    Where these sources go on that do not begin at the beginning, by name.
 
     Raises:
         PipelineError: if the snapshot holds state of steps that the graph does not have.
-        CheckpointError: if a step has changed and cannot use what it remembered.
+        CheckpointError: if a source has changed and cannot use where it stood.
     """
     unknown = [
         name
@@ -77,10 +77,20 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
         raise PipelineError(
             f"the snapshot holds state of steps that this pipeline does not have: {', '.join(unknown)}"
         )
-    for name, driver in wiring.sources.items():
-        position = snapshot.sources.get(name)
-        if position is not None:
-            await driver.seek(_adapted(name, position, snapshot, graph))
+    return {
+        name: _adapted(name, position, snapshot, graph)
+        for name in sources
+        if (position := snapshot.sources.get(name)) is not None
+    }
+
+
+async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> None:
+    """
+    Give the operators, which are open and have seen nothing, what others remembered.
+
+    Raises:
+        CheckpointError: if a step has changed and cannot use what it remembered.
+    """
     # tail first: an operator may emit while it is restored
     for name, operator in reversed(wiring.operators.items()):
         state = snapshot.operators.get(name)

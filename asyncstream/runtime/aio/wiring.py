@@ -76,6 +76,10 @@ class RunWiring:
                 if isinstance(step, SinkStep):
                     self.feeders[step.name].add(name)
 
+    def parts(self) -> dict[str, SourceDriver | Operator]:
+        """What runs each step, by its name: the sources, then the others."""
+        return {**self.sources, **self.operators}
+
     def has_room(self, name: str) -> bool:
         """Whether the inboxes that this step's results get into have room."""
         return name not in self._rooms or self._rooms[name].is_open()
