@@ -33,6 +33,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
@@ -47,7 +48,7 @@ from asyncstream.async_wait.promise import (
     Routed,
     pending,
 )
-from asyncstream.async_wait.tasks import end_tasks, within
+from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import (
     Control,
     EndOfInput,
@@ -61,7 +62,7 @@ from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.operators.failures import FAILED, attempts_of
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.whereabouts import RecentFailures, Whereabouts
-from asyncstream.sharing import hold, release
+from asyncstream.sharing import hold
 
 __all__ = ("COUNTED", "BatchJobs")
 
@@ -165,9 +166,9 @@ class BatchJobs(Holding):
             self._timer.cancel()
         patience = self.context.patience
         running = await end_tasks([task for task in self._jobs.values() if task is not None], patience)
-        held, self._held = self._held, []
-        for function in held:
-            await within(patience, release(function))
+        async with AsyncExitStack() as closing:  # each, though another fails to close
+            while self._held:
+                closing.push_async_callback(self._let_go, self._held.pop())
         if running:
             raise UserFunctionError(
                 self.context.name, None, TimeoutError(f"{len(running)} jobs ignored their cancellation")

@@ -5,9 +5,12 @@ What async waits and batch jobs have in common: they hold elements until what ha
 from __future__ import annotations
 
 from asyncstream.async_wait.emitter import Emitter
+from asyncstream.async_wait.tasks import within
 from asyncstream.elements import MIN_TIMESTAMP, Control, EndOfInput, IdleStatus, Mark, Watermark
+from asyncstream.errors import UserFunctionError
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.whereabouts import Progress
+from asyncstream.sharing import Shared, release
 
 __all__ = ("Holding",)
 
@@ -35,6 +38,13 @@ class Holding(Intake):
 
     def end_input(self) -> None:
         self._add_control(EndOfInput())
+
+    async def _let_go(self, function: Shared) -> None:
+        """Close what calls were made of, unless others hold it; not for ever."""
+        try:
+            await within(self.context.patience, release(function))
+        except TimeoutError as error:
+            raise UserFunctionError(self.context.name, None, error, when="when it was closed") from error
 
     def progress(self) -> Progress:
         return Progress(self._emitter.watermark, None)

@@ -80,7 +80,7 @@ from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.pool import WorkerPool
 from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.settings import AsyncWaitSettings
-from asyncstream.async_wait.tasks import end_tasks, within
+from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import (
     MIN_TIMESTAMP,
     Control,
@@ -97,7 +97,7 @@ from asyncstream.operators.call_context import KEEP
 from asyncstream.operators.functions import AsyncFunction, figures_of
 from asyncstream.operators.origins import Placed
 from asyncstream.operators.whereabouts import LIMITED, Whereabouts
-from asyncstream.sharing import hold, release
+from asyncstream.sharing import hold
 
 __all__ = ("COUNTED", "AsyncWaitOperator")
 
@@ -206,10 +206,7 @@ class AsyncWaitOperator(Holding):
         self._write()  # calls that ended when nothing was emitted any more
         if self._object is not None and self._holds:
             self._holds = False
-            try:
-                await within(patience, release(self._object))
-            except TimeoutError as error:
-                raise UserFunctionError(self.context.name, None, error, when="when it was closed") from error
+            await self._let_go(self._object)
         if running:
             raise UserFunctionError(
                 self.context.name,

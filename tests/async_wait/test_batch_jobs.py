@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from asyncstream import (
     AscendingTimestamps,
+    AsyncFunction,
     Checkpoints,
     Count,
     MemoryStore,
@@ -195,6 +196,29 @@ def test_what_is_no_list_of_answers_is_refused(answers: Any) -> None:
     provider.fetch = fetch  # type: ignore[method-assign]
     with pytest.raises(UserFunctionError, match="fetch must give a list of answers in the order"):
         run(provider, range(3), [])
+
+
+@pytest.mark.parametrize("fails", ["poll", "fetch"])
+def test_each_function_is_closed_though_the_other_fails_to(fails: str) -> None:
+    class Asking(AsyncFunction[str, Any]):
+        def __init__(self, name: str, ask: Callable[[str], Awaitable[Any]]) -> None:
+            self.name, self.ask = name, ask
+
+        async def invoke(self, job: str) -> Any:
+            return await self.ask(job)
+
+        async def close(self) -> None:
+            closed.append(self.name)
+            if self.name == fails:
+                await asyncio.sleep(1e9)
+
+    provider, closed = Provider(), list[str]()
+    pipeline = Pipeline("doubles")
+    poll, fetch = Asking("poll", provider.poll), Asking("fetch", provider.fetch)
+    pipeline.source([1]).async_batch(provider.submit, poll, fetch, size=1, every=10, name="batch").to([])
+    with pytest.raises(UserFunctionError, match=r"step 'batch'.*when it was closed"):
+        run_virtual(pipeline.run())
+    assert sorted(closed) == ["fetch", "poll"]
 
 
 # ------------------------------------------------------------------ going on
