@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-__all__ = ("Fetching", "carried_through", "stopped")
+from asyncstream.errors import SourceError
+
+__all__ = ("Fetching", "carried_through", "now_and_then", "stopped")
 
 T = TypeVar("T")
 
@@ -78,6 +81,17 @@ class Fetching(Generic[T]):
         """Let go of a request under way. What it has brought and was not taken is lost."""
         task, self._task = self._task, None
         await stopped(task)
+
+
+async def now_and_then(seconds: float, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """
+    Call, again and again, with so many seconds between, until this is cancelled: so that a server hears of a
+    source that nobody reads. What fails is for the next read to say.
+    """
+    while True:
+        await asyncio.sleep(seconds)
+        with suppress(SourceError):
+            await call()
 
 
 async def stopped(task: asyncio.Task[Any] | None) -> None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from asyncstream.aside import wait_at_most
 
 if TYPE_CHECKING:
-    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+    from aiokafka import ConsumerRebalanceListener, TopicPartition
 
-__all__ = ("Handover", "keep_polling", "listener")
+__all__ = ("Handover", "listener")
 
 _ASK = 0.1
 """Seconds between two requests for a checkpoint, while something is to be handed over."""
@@ -95,15 +95,3 @@ def listener(
             await assigned(assigned_now)
 
     return Listener()
-
-
-async def keep_polling(
-    consumer: AIOKafkaConsumer, every: float, take: Callable[[dict[TopicPartition, Any]], None]
-) -> None:
-    """
-    Ask for records now and then, though the pipeline has no room: the broker takes a member that does not ask
-    for longer than `max_poll_interval_ms` for dead. What comes is kept.
-    """
-    while True:
-        await asyncio.sleep(every)
-        take(await consumer.getmany(timeout_ms=0))

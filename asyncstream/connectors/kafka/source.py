@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.carrying import now_and_then, stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
-from asyncstream.connectors.kafka.group import Handover, keep_polling, listener
+from asyncstream.connectors.kafka.group import Handover, listener
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
@@ -325,7 +325,15 @@ class KafkaSource(Source[Any]):
         with telling(self._what, SourceError):
             consumer.subscribe(self._topics, listener=listener(self._revoked, self._assigned))
         interval_ms = self._options.get("max_poll_interval_ms", 300_000)
-        self._polling = asyncio.create_task(keep_polling(consumer, interval_ms / 3000, self._take))
+        self._polling = asyncio.create_task(now_and_then(interval_ms / 3000, self._poll))
+
+    async def _poll(self) -> None:
+        """
+        Ask for records though the pipeline has no room: the broker takes a member that does not for longer
+        than `max_poll_interval_ms` for dead. What comes is kept.
+        """
+        with telling(self._what, SourceError):
+            self._take(await self._opened().getmany(timeout_ms=0))
 
     async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Bring to an end what was given out of these, and let go of them."""

@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.carrying import now_and_then, stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.nats.connection import naming
@@ -29,7 +29,6 @@ from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js.api import ConsumerInfo
 
@@ -128,7 +127,7 @@ class NatsConsumerSource(NatsSource[T]):
         self._held, self._numbers = {}, Numbers()
         with naming(SourceError, f"read {self._what}"):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
-        self._alive = asyncio.ensure_future(self._keep_alive(self._opened(), wait))
+        self._alive = asyncio.ensure_future(now_and_then(wait / 3, self._show))
 
     async def _consumer(self) -> ConsumerInfo:
         """The consumer, which is made if it is not there."""
@@ -157,14 +156,9 @@ class NatsConsumerSource(NatsSource[T]):
     async def _begin(self) -> str:
         return self._durable
 
-    async def _keep_alive(self, connection: Client, ack_wait: float) -> None:
+    async def _show(self) -> None:
         """Tell the server that work is in progress on what is held."""
-        while connection.is_connected:
-            await asyncio.sleep(ack_wait / 3)
-            try:
-                await self._say(b"+WPI", list(self._held.values()))
-            except SourceError:  # the next read says it
-                return
+        await self._say(b"+WPI", list(self._held.values()))
 
     async def _say(self, what: bytes, replies: Sequence[str]) -> None:
         """Answer messages, and see that the server has heard it."""

@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
 
 from asyncstream.connectors.base import SourceBatch
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.carrying import now_and_then, stopped
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
@@ -209,7 +209,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
 
                 self._listening = await connect(self._url)
                 await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
-        self._alive = asyncio.ensure_future(self._keep_alive())
+        self._alive = asyncio.ensure_future(now_and_then(self._dead_after / 4, self._show))
 
     async def _make(self, connection: Connection) -> None:
         """Make what is not there yet."""
@@ -325,15 +325,10 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
             async for _ in self._listening.notifies(timeout=self._every, stop_after=1):
                 pass
 
-    async def _keep_alive(self) -> None:
-        """Be heard of also between two reads."""
-        while True:
-            await asyncio.sleep(self._dead_after / 4)
-            try:
-                async with self._work("read"):
-                    pass
-            except SourceError:  # the next read says it
-                continue
+    async def _show(self) -> None:
+        """Be heard of, as by all that is done."""
+        async with self._work("read"):
+            pass
 
     # ------------------------------------------------------------------ positions
 

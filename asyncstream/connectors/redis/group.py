@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.carrying import now_and_then, stopped
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
@@ -124,18 +124,14 @@ class RedisGroupSource(RedisSource[T]):
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-        self._alive = asyncio.ensure_future(self._keep_alive(redis))
+        self._alive = asyncio.ensure_future(now_and_then(self._dead_ms / 4000, self._show))
 
-    async def _keep_alive(self, redis: Client) -> None:
-        """Be heard of also between two reads."""
-        while True:
-            await asyncio.sleep(self._dead_ms / 4000)
-            try:
-                with naming(SourceError, f"read {self._what}"):
-                    for name in (self._name, self._claimer):
-                        await redis.xreadgroup(self._group, name, {self._stream: _LAST}, count=1)
-            except SourceError:  # the next read says it
-                continue
+    async def _show(self) -> None:
+        """Be heard of."""
+        redis = self._opened()
+        with naming(SourceError, f"read {self._what}"):
+            for name in (self._name, self._claimer):
+                await redis.xreadgroup(self._group, name, {self._stream: _LAST}, count=1)
 
     # ------------------------------------------------------------------ reading
 

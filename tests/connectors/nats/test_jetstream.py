@@ -188,9 +188,14 @@ async def test_a_write_does_not_wait_for_a_server_that_is_gone() -> None:
         await client.close()
         sink = NatsSink(server.url, "s")
         await sink.open()
+
+        async def write_on() -> None:
+            while True:
+                await sink.write([1, 2], None)
+
         with server.held():
-            writing = asyncio.ensure_future(sink.write([1, 2], None))
-            await asyncio.sleep(0.05)  # of a real server
+            writing = asyncio.ensure_future(write_on())
+            await asyncio.sleep(0.1)  # of a real server, which is not held in an instant
             server.kill()
         with pytest.raises(SinkError, match="the connection is broken"):
             await writing
