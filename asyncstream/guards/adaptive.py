@@ -166,7 +166,7 @@ class AdaptiveLimit:
 
     def overloaded(self, began: float, now: float) -> None:
         """A call has met an overloaded service."""
-        if began >= self._cut_at:
+        if began >= self._cut_at or self._cut_at > now:  # the latter by the clock of another event loop
             self._cut_at = now
             self._limit = max(self.least, self._limit * self._decrease)
             self.cuts += 1

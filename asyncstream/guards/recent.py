@@ -15,7 +15,7 @@ __all__ = ("Recent",)
 
 class Recent(OrderedDict[Hashable, Any]):
     """
-    Holds so many entries. To read one is not to use it: `move_to_end` is.
+    Holds so many entries. To read one is not to use it: `move_to_end` is. A copy begins empty.
 
     Args:
         size: how many.
@@ -32,4 +32,5 @@ class Recent(OrderedDict[Hashable, Any]):
             self.popitem(last=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recent, (self.size,), None, None, iter(self.items())
+        # without them: until when they are of use is said by the clock of an event loop of this process
+        return Recent, (self.size,)

@@ -9,6 +9,7 @@ import pytest
 
 from asyncstream.errors import HttpError, PipelineError
 from asyncstream.guards import AdaptiveLimit, adaptive_concurrency, retry
+from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -132,6 +133,18 @@ async def test_cancelled_caller_gives_its_place_to_the_next() -> None:
     callers[0].cancel()
     assert await callers[2] == 2
     assert (limit.in_flight, limit.waited) == (0, 2)
+
+
+def test_a_cut_of_an_event_loop_before_does_not_put_off_the_next() -> None:
+    limit = AdaptiveLimit(most=100, start=100)
+
+    async def overloaded(at: float) -> None:
+        await asyncio.sleep(at)
+        limit.overloaded(at, at)
+
+    run_virtual(overloaded(1000))
+    run_virtual(overloaded(1))
+    assert limit.cuts == 2
 
 
 async def test_callers_are_let_in_first_come_first_served() -> None:
