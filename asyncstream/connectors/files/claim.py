@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Writer
+from asyncstream.connectors.carrying import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
@@ -260,6 +261,6 @@ async def fenced(claim: Claim, writer: Writer) -> None:
         SinkError: if the record cannot be written, or another process takes the file over at this moment.
     """
     try:
-        await aside(lambda: claim.fence(writer))
+        await carried_through(aside(lambda: claim.fence(writer)))
     except OSError as error:
         raise SinkError(f"cannot write the record of {claim.file}: {describe_error(error)}") from error

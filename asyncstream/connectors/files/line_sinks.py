@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.carrying import carried_through
 from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint
@@ -150,7 +151,7 @@ class LineSink(TransactionalSink[T]):
         self._is_closed = self._is_old = False
         try:
             # a disk may take seconds to answer, and all others in the loop would wait for it
-            await aside(partial(self._go_on, position))
+            await carried_through(aside(partial(self._go_on, position)))
         except OSError as error:
             await self.close()
             raise self._error(error) from error
@@ -321,7 +322,9 @@ class LineSink(TransactionalSink[T]):
                 self._end_piece()
                 file.flush()
                 if self._claim.is_held:
-                    await aside(partial(self._claim.release, os.fstat(file.fileno()).st_size))
+                    size = os.fstat(file.fileno()).st_size
+                    # or the next job would find it being taken, if this is cancelled
+                    await carried_through(aside(partial(self._claim.release, size)))
             except OSError as error:
                 if self._failure is None:  # else it was said before
                     raise self._error(error) from error

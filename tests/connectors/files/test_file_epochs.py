@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,37 @@ async def test_file_that_is_moved_away_while_it_is_written_ends_the_job(path: Pa
     with pytest.raises(SinkBroken, match="moved or replaced"):
         await sink.prepare(1)
     await sink.close()
+
+
+@KINDS
+@pytest.mark.parametrize("where", ["fence", "recover", "close"])
+async def test_call_that_is_cancelled_anywhere_leaves_the_file_to_the_next_job(
+    tmp_path: Path, kind: str, where: str
+) -> None:
+    for steps in range(12):
+        path = tmp_path / str(steps)
+        before = for_lease(MAKE[kind](path), 1, "here")
+        await before.recover(None)
+        await before.write([ROW], None)
+        position = await before.prepare(1)
+        await before.commit(1)
+        sink = before
+        if where != "close":
+            await before.close()
+            sink = for_lease(MAKE[kind](path), 2, "here")
+        calls: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+        calls = {"fence": sink.fence, "recover": partial(sink.recover, position), "close": sink.close}
+        calling = asyncio.ensure_future(calls[where]())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait({calling})
+        await sink.close()
+        following = for_lease(MAKE[kind](path), 3, "here")
+        await following.fence()
+        await following.recover(position)
+        await following.close()
+        assert content(path) == HEAD[kind] + LINE[kind]
 
 
 # ---------------------------------------------------------------------- a disk that fails
