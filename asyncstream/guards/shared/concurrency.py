@@ -128,6 +128,8 @@ class SharedConcurrency(Exchanging):
         if self.try_acquire():
             return
         if get_running_loop() is not self._loop:
+            if self._holder is not None:
+                leave(self._holder)  # its calls have ended with the loop
             self._attach()
         if self._holder is None:
             self._holder = Holder.here(0)
@@ -175,17 +177,19 @@ class SharedConcurrency(Exchanging):
         records = await self._stop()
         holder, self._holder = self._holder, None
         self._places, self._until = 0, 0.0
-        if records is None or holder is None:
+        if holder is None:
             return
         try:
-            running = self.in_flight
-            request = PlacesRequest(self.scope.name, self.rule, holder, running, running, running)
-            await records.update(self._name, partial(exchange, request=request))
+            if records is not None:
+                running = self.in_flight
+                request = PlacesRequest(self.scope.name, self.rule, holder, running, running, running)
+                await records.update(self._name, partial(exchange, request=request))
         except RecordsAway:
             pass  # it runs out
         finally:
             leave(holder)
-            await records.close()
+            if records is not None:
+                await records.close()
 
     # ------------------------------------------------------------------ the process's part
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from asyncstream import lease
 from asyncstream.errors import HttpError, MissingExtra, PipelineError
 from asyncstream.guards import (
     Budget,
@@ -131,6 +132,28 @@ def test_what_is_closed_just_after_it_was_asked_remains_usable(scope: SharedLimi
         await limit.close()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("passes", [0, 1, 50])
+def test_a_holder_of_places_has_come_to_its_end_when_its_loop_or_its_use_has(
+    scope: SharedLimit, passes: int
+) -> None:
+    limit = SharedConcurrency(2, scope=scope)
+
+    async def ask(*, closes: bool) -> None:
+        asking = asyncio.create_task(limit.acquire())
+        for _ in range(passes + 1):
+            await asyncio.sleep(0.001 if passes else 0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        if closes:
+            await limit.close()
+
+    living = set(lease._RUNS)
+    run_virtual(ask(closes=False))
+    assert len(lease._RUNS) == len(living) + 1
+    run_virtual(ask(closes=True))
+    assert lease._RUNS.keys() == living
 
 
 def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
