@@ -52,13 +52,12 @@ class Batching(Generic[T]):
 
         Args:
             submit: an `async def` of a list of elements and a key, a text that is the same whenever this job
-            is
-                submitted, and no other's. It gives what the provider knows the job by, which checkpoints
+                is submitted, and no other's. It gives what the provider knows the job by, which checkpoints
                 keep. It must do its work once for one key: pass it on as idempotency key, or look for a job
                 that has it in its metadata.
-            poll: an `async def` of what `submit` gave: whether the job is done. One that fails raises. fetch:
-            an `async def` of the same: the answers of a job that is done, one for each element, in order.
-                An exception in place of an answer is that element's error.
+            poll: an `async def` of what `submit` gave: whether the job is done. One that fails raises.
+            fetch: an `async def` of the same: the answers of a job that is done, one for each element, in
+                order. An exception in place of an answer is that element's error.
             size: elements of a job, at most.
             every: how long to wait before asking again how a job stands.
             wait: how long after its first element a job is submitted although it has fewer than `size`; by
@@ -67,9 +66,8 @@ class Batching(Generic[T]):
             order: "ordered" as the elements came, "unordered" as jobs are done, or "event_time", that between
                 watermarks.
             on_error: what becomes of elements without an answer, one by one or all of a job of which
-            `submit`,
-                `poll` or `fetch` raised: as for `async_map`. Wrap `poll` and `fetch` in `retry`, or a network
-                that fails for a moment gives up a job.
+                `submit`, `poll` or `fetch` raised: as for `async_map`. Wrap `poll` and `fetch` in `retry`, or
+                a network that fails for a moment gives up a job.
 
         Raises:
             PipelineError: if an argument is not as described.

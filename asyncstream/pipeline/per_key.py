@@ -1,5 +1,5 @@
 """
-What a stream with keys can do without windows: one of many, the first of many, rolling results, patterns.
+What a stream with keys can do without windows: the first of many, rolling results, patterns.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from asyncstream.keyed import (
     LATE,
     TIMED_OUT,
     Best,
-    By,
     Change,
     Changes,
-    DeduplicateSpec,
-    Keep,
     Match,
     MatchingSpec,
     Pattern,
@@ -33,7 +30,6 @@ from asyncstream.plan import Graph, Output
 from asyncstream.state import TimeToLive
 from asyncstream.validation import (
     Duration,
-    Fields,
     choice,
     count,
     duration_ms,
@@ -44,7 +40,7 @@ from asyncstream.validation import (
     takes,
 )
 
-__all__ = ("KeyedResults", "PatternMatches", "PerKey")
+__all__ = ("KeyedResults", "PatternMatches", "PerKey", "time_to_live")
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -59,66 +55,6 @@ class PerKey(Stream[T], Generic[K, T]):
 
     def _key(self) -> Callable[[Any], Any] | None:
         return self._key_by
-
-    @overload
-    def deduplicate(
-        self,
-        key: Callable[[T], object] | Fields | None = None,
-        *,
-        keep: Keep = "first",
-        by: By = "arrival",
-        within: Duration | None = None,
-        changes: None = None,
-        name: str | None = None,
-    ) -> KeyedResults[T]: ...
-    @overload
-    def deduplicate(
-        self,
-        key: Callable[[T], object] | Fields | None = None,
-        *,
-        keep: Keep = "first",
-        by: By = "arrival",
-        within: Duration | None = None,
-        changes: Changes,
-        name: str | None = None,
-    ) -> KeyedResults[Change[T]]: ...
-    def deduplicate(
-        self,
-        key: Any = None,
-        *,
-        keep: Keep = "first",
-        by: By = "arrival",
-        within: Duration | None = None,
-        changes: Changes | None = None,
-        name: str | None = None,
-    ) -> KeyedResults[Any]:
-        """
-        Keep one element of each key.
-
-        The first by arrival is passed on at once. The first by event time is passed on when the watermark
-        reaches it, since an earlier one may still come; what is behind the watermark goes to `.late`. The
-        last is passed on at once, and again whenever another takes its place: by arrival each one that is
-        not equal, by event time each one that is not earlier.
-
-        Args:
-            key: what makes elements the same; None: the key of the stream.
-            keep: "first" or "last".
-            by: "arrival", or "event_time".
-            within: for how long a key is remembered, in processing time, from the time when the element that
-                is kept came (by event time the first: was passed on); a `timedelta` or seconds. None: for
-                ever.
-            changes: give a change log, of `Change`s, instead of elements: "all", "upserts" (no `-U`) or
-                "updates" (`+U` alone). The first by event time then does not wait: it is replaced.
-        """
-        spec = DeduplicateSpec(
-            self._key_by if key is None else selector("key", key),
-            choice("keep", keep, ("first", "last")),
-            choice("by", by, ("arrival", "event_time")),
-            None if within is None else _time_to_live("within", within),
-            change_log(changes, ("all", "upserts", "updates")),
-        )
-        details = {"keep": keep, "by": by, "within": within, "changes": changes}
-        return self._results("deduplicate", name, spec, details)
 
     @overload
     def top(
@@ -185,7 +121,7 @@ class PerKey(Stream[T], Generic[K, T]):
             raise refuse("ranked", "changes= with it", ranked, "a Ranking holds rows in the order of ranks")
         choice("order", order, ("descending", "ascending"))
         ranks = Ranks(selector("by", by), order, skip + 1, skip + n)
-        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        lives = None if ttl is None else time_to_live("ttl", ttl)
         spec = TopSpec(self._key_by, ranks, lives, log, ranked, flag("retracts", retracts))
         details = {"n": n, "by": by, "order": order, "skip": skip or None, "ttl": ttl, "changes": changes}
         return self._results("top", name, spec, details)
@@ -264,7 +200,7 @@ class PerKey(Stream[T], Generic[K, T]):
         ttl: Duration | TimeToLive | None,
         name: str | None,
     ) -> KeyedResults[T]:
-        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        lives = None if ttl is None else time_to_live("ttl", ttl)
         return self._results(kind, name, RollingSpec(self._key_by, reduce, lives), {**details, "ttl": ttl})
 
     def _results(
@@ -301,7 +237,8 @@ class PatternMatches(KeyedResults[T]):
         return self.side(TIMED_OUT)
 
 
-def _time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
+def time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
+    """What a user passed as `name`, the time for which something is kept."""
     if isinstance(ttl, TimeToLive):
         return ttl
     duration_ms(name, ttl)

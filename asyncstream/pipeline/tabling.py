@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from asyncstream.async_wait import AsyncWaitOptions
 from asyncstream.errors import PipelineError
+from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change_log
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
@@ -25,7 +26,6 @@ from asyncstream.validation import (
 )
 
 if TYPE_CHECKING:
-    from asyncstream.keyed import By, Change, Changes, Keep
     from asyncstream.pipeline.per_key import KeyedResults
     from asyncstream.pipeline.stream import Stream
 
@@ -164,7 +164,7 @@ class Tabling(Generic[T]):
     @overload
     def deduplicate(
         self,
-        key: Callable[[T], object] | Fields,
+        key: Callable[[T], object] | Fields | None = None,
         *,
         keep: Keep = "first",
         by: By = "arrival",
@@ -175,7 +175,7 @@ class Tabling(Generic[T]):
     @overload
     def deduplicate(
         self,
-        key: Callable[[T], object] | Fields,
+        key: Callable[[T], object] | Fields | None = None,
         *,
         keep: Keep = "first",
         by: By = "arrival",
@@ -183,14 +183,49 @@ class Tabling(Generic[T]):
         changes: Changes,
         name: str | None = None,
     ) -> KeyedResults[Change[T]]: ...
-    def deduplicate(self, key: Any, **options: Any) -> KeyedResults[Any]:
+    def deduplicate(
+        self,
+        key: Any = None,
+        *,
+        keep: Keep = "first",
+        by: By = "arrival",
+        within: Duration | None = None,
+        changes: Changes | None = None,
+        name: str | None = None,
+    ) -> KeyedResults[Any]:
         """
-        Keep one element of each key; see `KeyedStream.deduplicate`.
+        Keep one element of each key.
+
+        The first by arrival is passed on at once. The first by event time is passed on when the watermark
+        reaches it, since an earlier one may still come; what is behind the watermark goes to `.late`. The
+        last is passed on at once, and again whenever another takes its place: by arrival each one that is
+        not equal, by event time each one that is not earlier.
 
         Args:
-            key: what makes elements the same, as for `key_by`.
+            key: what makes elements the same; None: the key of the stream.
+            keep: "first" or "last".
+            by: "arrival", or "event_time".
+            within: for how long a key is remembered, in processing time, from the time when the element that
+                is kept came (by event time the first: was passed on); a `timedelta` or seconds. None: for
+                ever.
+            changes: give a change log, of `Change`s, instead of elements: "all", "upserts" (no `-U`) or
+                "updates" (`+U` alone). The first by event time then does not wait: it is replaced.
         """
-        return cast("Stream[Any]", self).key_by(key).deduplicate(**options)
+        from asyncstream.pipeline.per_key import PerKey, time_to_live
+
+        stream = cast("Stream[Any]", self)
+        keyed = stream if key is None else stream.key_by(key)
+        if not isinstance(keyed, PerKey):
+            raise refuse("key", "what makes elements the same, for this stream has no key", key)
+        spec = DeduplicateSpec(
+            keyed._key_by,
+            choice("keep", keep, ("first", "last")),
+            choice("by", by, ("arrival", "event_time")),
+            None if within is None else time_to_live("within", within),
+            change_log(changes, ("all", "upserts", "updates")),
+        )
+        details = {"keep": keep, "by": by, "within": within, "changes": changes}
+        return keyed._results("deduplicate", name, spec, details)
 
 
 def _spec_of(stream: Stream[Any], table: object, joined: Joined) -> tuple[Spec, str, tuple[Output, ...]]:

@@ -191,6 +191,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Checkpoints(store=MemoryStore(), allow_dropped=5),  # type: ignore[arg-type]
         "allow_dropped: expected names of steps, as a list, got 5",
     ),
+    "duplicates of what": (
+        lambda: numbers().deduplicate(),
+        "key: expected what makes elements the same, for this stream has no key, got None",
+    ),
     "a dropped step without a name": (
         lambda: Checkpoints(store=MemoryStore(), allow_dropped=[5]),  # type: ignore[list-item]
         "allow_dropped: expected a non-empty text, got 5",
