@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from asyncstream.errors import MissingExtra
 from asyncstream.metrics import Distribution, Metric
+from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -45,10 +46,14 @@ class JobCollector:
         jobs: whose; they are told apart by the label `pipeline`, so give their pipelines names.
 
     Raises:
+        PipelineError: if one of them is no job.
         MissingExtra: if prometheus_client is not installed.
     """
 
     def __init__(self, *jobs: Measured) -> None:
+        for job in jobs:
+            if not callable(getattr(job, "measure", None)):
+                raise refuse("jobs", "a Job, with a method `measure`", job)
         _check_installed()
         self._jobs = jobs
 

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import Checkpoints, Place
+from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
 from asyncstream.runtime.aio.process import GRACE
@@ -67,14 +68,16 @@ def lifespan(
     """
     if not isinstance(pipeline, Pipeline):
         raise refuse("pipeline", "a Pipeline", pipeline)
+    kept = None if checkpoints is None else checkpoints_of("checkpoints", checkpoints)
     seconds = duration_seconds("grace", grace, zero=True)
+    duration_seconds("open_timeout", open_timeout)
     count("replay", replay, least=0)
     key = text("key", key)
 
     @asynccontextmanager
     async def running(app: Any) -> AsyncIterator[dict[str, Job]]:
-        async with pipeline.start(checkpoints=checkpoints, open_timeout=open_timeout) as job:
-            ending = Ending(job, keeps=checkpoints is not None, grace=seconds)
+        async with pipeline.start(checkpoints=kept, open_timeout=open_timeout) as job:
+            ending = Ending(job, keeps=kept is not None, grace=seconds)
             relay_all(job, replay)
             with told_to_end(ending.begin), _frozen():
                 yield {key: job}

@@ -19,6 +19,7 @@ from asyncstream import (
     Job,
     MemoryStore,
     Pipeline,
+    PipelineError,
     Source,
     TumblingWindows,
 )
@@ -307,6 +308,11 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(MissingExtra, match=r"asyncstream\[prometheus\]"):
         exposition()
+
+
+def test_what_is_no_job_is_refused_before_a_scrape() -> None:
+    with pytest.raises(PipelineError, match="jobs: expected a Job"):
+        JobCollector(Pipeline())  # type: ignore[arg-type]
 
 
 class Wrong:

@@ -118,6 +118,10 @@ def test_wrong_arguments_are_refused_when_the_service_is_made() -> None:
         lifespan(pipeline, grace=-1)
     with pytest.raises(PipelineError, match="key"):
         lifespan(pipeline, key="")
+    with pytest.raises(PipelineError, match="checkpoints: expected"):
+        lifespan(pipeline, checkpoints=5)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="open_timeout"):
+        lifespan(pipeline, open_timeout=-1)
 
 
 # ---------------------------------------------------------------------- signals
