@@ -238,6 +238,18 @@ def test_key_that_does_not_equal_itself_is_blamed_on_its_element() -> None:
         told(task, [batch])
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), GeneratorExit("no"), BaseException("no")], ids=repr)
+def test_whatever_a_key_raises_is_blamed_on_its_element(error: BaseException) -> None:
+    import pyarrow as pa
+
+    def refuse(row: Any) -> Any:
+        raise error
+
+    task = first_task(lambda rows: counted(timed(rows), refuse))
+    with pytest.raises(UserFunctionError, match=r"no, on element \{'ts': 1\}"):
+        told(task, [pa.record_batch({"ts": [1]})])
+
+
 @pytest.mark.usefixtures("any_number")
 @pytest.mark.parametrize("column", ["ts", "key"])
 def test_column_that_is_not_there_is_missed_as_ever(column: str) -> None:

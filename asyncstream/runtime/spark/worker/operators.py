@@ -115,7 +115,7 @@ class Exit(Operator):
                     held = self._held[watermark, group] = ([], [])
                 held[0].append(value)
                 held[1].append(timestamp)
-        except Exception as error:  # of the user's key
+        except BaseException as error:  # of the user's key
             raise self.blame(value, error) from error
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -172,7 +172,7 @@ class MarkingExit(Exit):
                 held[0].append(value)
                 held[1].append(timestamp)
                 held[2].append(self.watermark)
-        except Exception as error:  # of the user's key
+        except BaseException as error:  # of the user's key
             raise self.blame(value, error) from error
 
     def advance_watermark(self, timestamp: int) -> None:
