@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from asyncstream import UserFunctionError
-from asyncstream.runtime.spark.wire.rows import RowWriter, array_of, elements_of
+from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, RowWriter, array_of, elements_of
 from tests.spark.cluster import columns
 
 
@@ -111,6 +111,17 @@ class OnlyV:
 def test_column_that_a_result_does_not_have_is_refused(without: Any) -> None:
     with pytest.raises(UserFunctionError, match=r"it has no '(key|v)'; say None where a"):
         written([{"key": "a", "v": 1}, without])
+
+
+def test_large_rows_are_cut_into_batches_of_a_size_that_can_be_held() -> None:
+    from pyspark.sql.types import ArrayType, LongType, StringType
+
+    schema = columns(v=LongType(), text=StringType(), parts=ArrayType(StringType()))
+    sizes = [1] * 50 + [1 << 20] * 40 + [20 << 20] + [1] * 50
+    elements = [{"v": v, "text": "x" * size, "parts": ["y", None]} for v, size in enumerate(sizes)]
+    batches = list(RowWriter("out", schema).batches(elements))
+    assert [v for batch in batches for v in batch.column("v").to_pylist()] == [*range(len(sizes))]
+    assert all(batch.nbytes <= BATCH_BYTES or batch.num_rows == 1 for batch in batches)
 
 
 def test_rows_of_sparks_own_are_written() -> None:

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("ROWS", "RowWriter", "array_of", "elements_of", "values_of")
+__all__ = ("BATCH_BYTES", "ROWS", "RowWriter", "array_of", "elements_of", "values_of")
 
 ROWS = 10_000
-"""Rows of one Arrow batch."""
+"""Rows of one Arrow batch, at most."""
+
+BATCH_BYTES = 16 << 20
+"""Bytes of one Arrow batch, at most, unless a single row is larger: of texts a column holds 2 GB, and Spark's
+memory is held by all tasks together."""
 
 
 def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> list[dict[str, Any]]:
@@ -131,7 +135,9 @@ class RowWriter:
             arrays = [self._column(field, part, kind) for field in self._schema]
             if self._originals is not None:
                 self._originals.passed(len(part), self._schema)
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            # a column of more than 2 GB comes in chunks, along which the rows are cut, too
+            for batch in pa.Table.from_arrays(arrays, schema=self._schema).to_batches():
+                yield from _cut(batch)
 
     def _column(self, field: pa.Field, elements: Sequence[Any], kind: type | None) -> pa.Array:
         try:
@@ -178,6 +184,16 @@ class RowWriter:
                 )
                 raise UserFunctionError(self._name, element, error, when=when) from error
         raise InternalError(f"column {field.name!r}: no element is to blame")
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of a size that can be held."""
+    half = batch.num_rows // 2
+    if not half or batch.nbytes <= BATCH_BYTES:
+        yield batch
+    else:
+        yield from _cut(batch.slice(0, half))
+        yield from _cut(batch.slice(half))
 
 
 def array_of(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:

@@ -14,7 +14,7 @@ from asyncstream.runtime.spark.wire.batches import Leaving
 from asyncstream.runtime.spark.wire.columns import FEW, Finished
 from asyncstream.runtime.spark.wire.envelope import entering
 from asyncstream.runtime.spark.wire.originals import Originals
-from asyncstream.runtime.spark.wire.rows import ROWS, RowWriter
+from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, ROWS, RowWriter
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.loop import settle
 
@@ -86,7 +86,7 @@ class OutputRows:
         self._route = output.route
         self._writer = RowWriter(output.name, output.schema, originals)
         self._written: list[pa.RecordBatch] = []
-        self._count = 0
+        self._count = self._size = 0
 
     def hand_on(self, batch: pa.RecordBatch, rows: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """What is in those rows of a batch of envelopes."""
@@ -108,13 +108,14 @@ class OutputRows:
         for batch in self._writer.batches(elements):
             self._written.append(batch)
             self._count += batch.num_rows
-            if self._count >= ROWS:
+            self._size += batch.nbytes
+            if self._count >= ROWS or self._size >= BATCH_BYTES:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What has been written and not been given."""
         import pyarrow as pa
 
-        written, self._written, self._count = self._written, [], 0
+        written, self._written, self._count, self._size = self._written, [], 0, 0
         if written:
             yield written[0] if len(written) == 1 else pa.concat_batches(written)
