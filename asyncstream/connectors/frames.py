@@ -104,7 +104,8 @@ class FrameSource(Source[T]):
         # one that has a schema and no columns is a reader of record batches
         self._is_one_shot = not self._makes and not hasattr(frame, "columns")
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        self._rows: RowReader[T] = RowReader(None if model is None else reader(model), rejects=self.rejects)
+        read = None if model is None else reader(model, is_table=True)
+        self._rows: RowReader[T] = RowReader(read, rejects=self.rejects)
         self._batch = count("batch", batch)
         self._stream: Any = None
         self._total: int | None = None

@@ -4,8 +4,9 @@ Rows of a file as objects of a class: what `model=` of the file sources does.
 A class is a dataclass, a NamedTuple, a TypedDict, or a pydantic model, which reads rows in its own way. For
 the others the types of the fields say what a value must be, and nothing is guessed: an int is no str, and a
 float no int, but an int is a float. Text becomes what JSON has no word for: datetime, date, time (ISO 8601),
-Decimal, UUID, paths, and enums by their values. In a CSV file, where all is text, numbers and bools are read
-too, and an empty field is None where that is allowed. What a row has besides the fields is left out.
+Decimal, UUID, paths, and enums by their values. Bytes and timedelta are for rows of tables. In a CSV file,
+where all is text, numbers and bools are read too, and an empty field is None where that is allowed. What a
+row has besides the fields is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path, PurePath
@@ -59,7 +60,7 @@ class Unfit(Exception):
         return f"field {self.path.removeprefix('.')}: {self.reason}" if self.path else self.reason
 
 
-def reader(model: Any, *, is_text: bool = False, has_bools: bool = True) -> Read:
+def reader(model: Any, *, is_text: bool = False, has_bools: bool = True, is_table: bool = False) -> Read:
     """
     A function that makes an object of `model` of a row, and raises `Unfit` for one that does not fit.
 
@@ -67,19 +68,21 @@ def reader(model: Any, *, is_text: bool = False, has_bools: bool = True) -> Read
         model: the class.
         is_text: all values of rows are text.
         has_bools: otherwise 0 and 1 stand for them.
+        is_table: rows have bytes and durations as well.
 
     Raises:
         PipelineError: if it is no such class, or a field has a type that no row can hold.
     """
     if not isinstance(model, type):
         raise refuse("model", _EXPECTED, model)
-    return _Reader(is_text, has_bools).of_model(model)
+    return _Reader(is_text, has_bools, is_table).of_model(model)
 
 
 class _Reader:
-    def __init__(self, is_text: bool, has_bools: bool) -> None:
+    def __init__(self, is_text: bool, has_bools: bool, is_table: bool) -> None:
         self._is_text = is_text
         self._has_bools = has_bools
+        self._scalars = _SCALARS | _OF_TABLES if is_table else _SCALARS
         self._made: dict[Any, Read] = {}
 
     def of_model(self, model: Any) -> Read:
@@ -138,7 +141,7 @@ class _Reader:
             return _one_of((None,), None)
         if kind in (list, tuple, dict) or origin in (list, tuple, dict, Sequence, Mapping, set, frozenset):
             return self._of_many(origin or kind, args, where)
-        if kind in _SCALARS:
+        if kind in self._scalars:
             return _scalar(kind, self._is_text, self._has_bools)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return _enum(kind, self._is_text)
@@ -220,12 +223,13 @@ def _from_text(kind: Any) -> Read:
 
 
 _SCALARS: Final = frozenset({bool, int, float, str, datetime, date, time, Decimal, UUID, Path, PurePath})
+_OF_TABLES: Final = frozenset({bytes, timedelta})
 _BOOLS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 def _scalar(kind: Any, is_text: bool, has_bools: bool) -> Read:
     convert: Read | None = None
-    if kind not in (bool, int, float, str):
+    if kind not in (bool, int, float, str, bytes, timedelta):
         convert = _from_text(kind)
     elif is_text and kind is not str:
         convert = (lambda text: _BOOLS[text.lower()]) if kind is bool else kind

@@ -6,16 +6,26 @@ import asyncio
 import enum
 import sqlite3
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pydantic
 import pytest
 
-from asyncstream import CsvSource, JsonLinesSource, Pipeline, PipelineError, SourceError, SqliteSource
-from asyncstream.connectors import RejectedLine
+from asyncstream import (
+    CsvSource,
+    JsonLinesSource,
+    ParquetSource,
+    Pipeline,
+    PipelineError,
+    SourceError,
+    SqliteSource,
+)
+from asyncstream.connectors import FrameSource, RejectedLine
 from asyncstream.connectors.models import Unfit, reader
 
 
@@ -143,6 +153,38 @@ class Row:
     colour: Colour
     text: str
     day: date
+
+
+@dataclass
+class Raw:
+    data: bytes
+    more: bytes | None = None
+    took: timedelta = timedelta()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "parquet", "frame"])
+def test_bytes_of_a_table_are_bytes(tmp_path: Path, kind: str) -> None:
+    rows: list[dict[str, Any]] = [{"data": b"\0\xff", "more": None}, {"data": b"", "more": b"x"}]
+    if kind == "sqlite":
+        connection = sqlite3.connect(tmp_path / "in")
+        connection.execute("CREATE TABLE t (data, more)")
+        connection.executemany("INSERT INTO t VALUES (:data, :more)", rows)
+        connection.commit()
+        connection.close()
+        source: Any = SqliteSource(tmp_path / "in", "t", model=Raw)
+    else:
+        table = pyarrow.Table.from_pylist(rows).append_column("took", [[timedelta(hours=1)] * 2])
+        parquet.write_table(table, tmp_path / "in")
+        source = (
+            FrameSource(table, model=Raw) if kind == "frame" else ParquetSource(tmp_path / "in", model=Raw)
+        )
+    took = timedelta() if kind == "sqlite" else timedelta(hours=1)
+    assert read(source)[0] == [Raw(took=took, **row) for row in rows]
+
+
+def test_bytes_of_a_line_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"model: expected a type that a row can hold for Raw\.data"):
+        JsonLinesSource(tmp_path / "in", model=Raw)
 
 
 @dataclass

@@ -74,7 +74,8 @@ class _ColumnarSource(FileSource[T]):
     ) -> None:
         super().__init__(path)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        self._rows: RowReader[T] = RowReader(None if model is None else reader(model), rejects=self.rejects)
+        read = None if model is None else reader(model, is_table=True)
+        self._rows: RowReader[T] = RowReader(read, rejects=self.rejects)
         self._columns = None if columns is None else column_names(columns)
         self._batch = count("batch", batch)
         self._is_open = False

@@ -178,7 +178,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
         self._what = f"table {table!r} of {place_of(url)}"
         self._id = text("id", id)
         self._consumer = text("consumer", consumer)
-        self._model = None if model is None else reader(model)
+        self._model = None if model is None else reader(model, is_table=True)
         self._channel = None if channel is None else text("channel", channel)
         self._every = duration_seconds("every", every)
         self._dead_after = duration_seconds("dead_after", dead_after)

@@ -76,7 +76,7 @@ class SqliteSource(Source[T]):
         self, path: AnyPath, table: str, *, by: str | None = None, model: Any = None, batch: int = 1000
     ) -> None:
         self._path = file_path(path, "a database file")
-        self._model = None if model is None else reader(model, has_bools=False)
+        self._model = None if model is None else reader(model, has_bools=False, is_table=True)
         text("table", table)
         self._order: RowOrder = (
             ByRowid(table, self._path) if by is None else ByColumn(table, self._path, text("by", by))
