@@ -45,7 +45,7 @@ behind the results before it, and the run goes on.
 
 The rooms: here what an operator is asked from outside, and the turn; `inbox` what waits; `pool` the workers;
 `block_calls` and `promise_calls` the loops in which they make calls; `outcomes` what comes of errors and
-timeouts; `emitter` the way out; `queues` what order means.
+timeouts; `emitter` the way out; `queues` what order means; `holding` what it shares with batch jobs.
 
 What is always true
 -------------------

@@ -152,12 +152,14 @@ class CacheStore:
             return
         self._is_open = False
         writing = self._writing
-        if writing is not None:
-            await asyncio.wait({writing}, timeout=_PATIENCE)
-            if not writing.done():
-                log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
-                await end(writing)
-        await self.disconnect()
+        try:
+            if writing is not None:
+                await asyncio.wait({writing}, timeout=_PATIENCE)
+                if not writing.done():
+                    log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
+                    await end(writing)
+        finally:
+            await self.disconnect()
 
     def claim(self, namespace: bytes, function: Hashable) -> None:
         """

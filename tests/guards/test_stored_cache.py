@@ -375,6 +375,26 @@ async def test_a_lease_that_is_granted_to_a_caller_who_is_being_cancelled_is_giv
     assert released == [b"a" * 16]
 
 
+async def test_a_store_that_is_closed_for_no_longer_than_it_may_is_disconnected_all_the_same() -> None:
+    class Hanging(CacheStore):
+        is_connected = True
+
+        async def write(self, group: Group) -> list[bool]:
+            await asyncio.sleep(1e6)
+            return []
+
+        async def disconnect(self) -> None:
+            self.is_connected = False
+
+    store = Hanging(1)
+    await store.open()
+    store.put(b"k" * 16, b"answer", None)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await store.close()
+    assert not store.is_connected
+
+
 # ------------------------------------------------------------------ bounds
 
 
