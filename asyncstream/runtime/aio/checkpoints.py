@@ -54,7 +54,7 @@ from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.keepable import check_settings
 from asyncstream.runtime.aio.numbering import position_in
-from asyncstream.runtime.aio.recovery import choose, fence, transactional_sinks
+from asyncstream.runtime.aio.recovery import fence, survey, transactional_sinks
 from asyncstream.runtime.aio.slices import give_back
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
@@ -169,9 +169,10 @@ class Checkpointer:
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
         await fence(wiring, writer)
-        found = await choose(
+        answers = await survey(
             self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.tables.rows
         )
+        found = answers.agreed()
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number

@@ -32,7 +32,7 @@ from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "choose", "fence", "survey", "transactional_sinks")
+__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "fence", "survey", "transactional_sinks")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,26 @@ class Survey:
         self.steps[step] = StepRecovery(step, role, "refused", str(refusal))
         self.refusals.append(refusal)
 
+    def agreed(self) -> Found:
+        """
+        Where a job goes on from, on which all agree.
+
+        Raises:
+            CheckpointError: if it does not fit the pipeline.
+            SinkError: if a sink cannot go on from there.
+            SourceError: if a source cannot.
+        """
+        for refusal in self.refusals:
+            if isinstance(
+                refusal, CheckpointError
+            ):  # with a checkpoint that does not fit, the rest means little
+                raise refusal
+        if len(self.refusals) > 1:
+            raise type(self.refusals[0])("; ".join(map(str, self.refusals))) from self.refusals[0]
+        if self.refusals:
+            raise self.refusals[0]
+        return self.found
+
 
 def transactional_sinks(wiring: RunWiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
     """By name, the sinks of a job that take part in its checkpoints."""
@@ -117,40 +137,6 @@ async def fence(wiring: RunWiring, writer: Writer) -> None:
             await sink.fence()
 
 
-async def choose(
-    settings: Checkpoints,
-    history: History,
-    graph: Graph,
-    pipeline: str,
-    wiring: RunWiring,
-    writer: Writer,
-    new_old: Callable[[], OldRows] | None = None,
-) -> Found:
-    """
-    The checkpoint to go on from, on which all agree. Changes nothing.
-
-    Args:
-        pipeline: its name.
-        writer: for whom the sinks are to write.
-        new_old: makes a place for the oldest generation of a table; None: in memory.
-
-    Raises:
-        CheckpointError: if it cannot be read, or does not fit the pipeline.
-        SinkError: if a sink cannot go on from there.
-        SourceError: if a source cannot.
-    """
-    answers = await survey(settings, history, graph, pipeline, wiring, writer, new_old)
-    refusals = answers.refusals
-    for refusal in refusals:
-        if isinstance(refusal, CheckpointError):  # with a checkpoint that does not fit, the rest means little
-            raise refusal
-    if len(refusals) > 1:
-        raise type(refusals[0])("; ".join(map(str, refusals))) from refusals[0]
-    if refusals:
-        raise refusals[0]
-    return answers.found
-
-
 async def survey(
     settings: Checkpoints,
     history: History,
@@ -161,7 +147,12 @@ async def survey(
     new_old: Callable[[], OldRows] | None = None,
 ) -> Survey:
     """
-    What all concerned say to the checkpoint to go on from. Changes nothing; arguments as for `choose`.
+    What all concerned say to the checkpoint to go on from. Changes nothing.
+
+    Args:
+        pipeline: its name.
+        writer: for whom the sinks are to write.
+        new_old: makes a place for the oldest generation of a table; None: in memory.
 
     Raises:
         CheckpointError: if it cannot be read, or steps are missing that it holds state of.
