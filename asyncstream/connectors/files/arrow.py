@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
@@ -23,26 +24,13 @@ from asyncstream.errors import MissingExtra
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
 
-_NATIVE: Final = (
-    str,
-    int,
-    float,
-    bool,
-    type(None),
-    bytes,
-    datetime,
-    date,
-    time,
-    timedelta,
-    Decimal,
-    list,
-    tuple,
-    Mapping,
+_PLAIN: Final[frozenset[type]] = frozenset(
+    {str, int, float, bool, type(None), bytes, datetime, date, Decimal}
 )
-
-
-_PLAIN: Final = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
 """Types whose values are written as they are."""
+
+_NATIVE: Final[tuple[type, ...]] = (*_PLAIN, time, timedelta, list, tuple, Mapping)
+"""Types of Arrow's, and those that are derived from them."""
 
 _KINDS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((str,), "text"),
@@ -58,31 +46,20 @@ _ZONE: Final = attrgetter("tzinfo")
 
 
 def parquet() -> Any:
-    """
-    The module `pyarrow.parquet`.
-
-    Raises:
-        MissingExtra: if it is not installed.
-    """
-    try:
-        import pyarrow.parquet as found
-    except ImportError as error:
-        raise MissingExtra("Parquet", "arrow") from error
-    return found
+    """The module `pyarrow.parquet`; raises `MissingExtra` if it is not installed."""
+    return _of_arrow("parquet", "Parquet")
 
 
 def arrow_ipc() -> Any:
-    """
-    The module `pyarrow.ipc`.
+    """The module `pyarrow.ipc`; raises `MissingExtra` if it is not installed."""
+    return _of_arrow("ipc", "Arrow")
 
-    Raises:
-        MissingExtra: if it is not installed.
-    """
+
+def _of_arrow(module: str, feature: str) -> Any:
     try:
-        import pyarrow.ipc as found
+        return import_module(f"pyarrow.{module}")
     except ImportError as error:
-        raise MissingExtra("Arrow", "arrow") from error
-    return found
+        raise MissingExtra(feature, "arrow") from error
 
 
 class Tables:

@@ -19,7 +19,7 @@ from asyncstream.errors import SinkError
 __all__ = ("CsvSink",)
 
 
-class CsvSink(LineSink[Any]):
+class CsvSink(LineSink):
     """
     Writes mappings and other records, such as dataclasses and the results of windows, as CSV with a header.
     None becomes an empty field, a list JSON; `asyncstream.connectors.rows` says how other values are written.

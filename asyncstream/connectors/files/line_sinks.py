@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, Literal
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
@@ -32,13 +32,11 @@ from asyncstream.validation import choice, refuse
 
 __all__ = ("TOGETHER", "JsonLinesSink", "LineSink")
 
-T = TypeVar("T")
-
 TOGETHER: Final = 128
 """Elements that are encoded at once; where one of them cannot be, it was for nothing."""
 
 
-class LineSink(TransactionalSink[T]):
+class LineSink(TransactionalSink[Any]):
     """
     What JSON lines and CSV have in common; they differ in what makes the lines.
 
@@ -236,7 +234,7 @@ class LineSink(TransactionalSink[T]):
             (self._packing or self._opened()).write(head)
             self._needs_head = False
 
-    async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
+    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         file = self._opened()
         self._taken = 0
         self._let_old_go()
@@ -344,7 +342,7 @@ class LineSink(TransactionalSink[T]):
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 
 
-class JsonLinesSink(LineSink[Any]):
+class JsonLinesSink(LineSink):
     """
     Writes one JSON value per line: plain values, dates, numpy, dataclasses and other records, and the results
     of windows as flat objects; `asyncstream.connectors.rows` says how each is written.
