@@ -24,7 +24,7 @@ from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, usabl
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
-from asyncstream.guards.shared.concurrency import SharedConcurrency
+from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
 from asyncstream.guards.shared.exchanging import store_away
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
@@ -109,9 +109,7 @@ class AdaptiveLimit:
     ) -> None:
         self.least = count("least", least)
         self.most = count("most", most, least=least)
-        self._limit = float(round(math.sqrt(least * most)) if start is None else count("start", start))
-        if not least <= self._limit <= most:
-            raise refuse("start", f"a number between {least} and {most}", start)
+        self._limit = float(first_limit(least, most, start))
         real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
         gradient = choice("method", method, ("aimd", "gradient")) == "gradient"
         self._growth: _Growth = _Gradient() if gradient else _Additive()

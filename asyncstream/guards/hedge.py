@@ -18,7 +18,7 @@ from collections import deque
 from typing import Final, TypeVar
 
 from asyncstream.guards.guard import Background, Call, Guard, end, usable_as_decorator
-from asyncstream.validation import Duration, duration_seconds, refuse
+from asyncstream.validation import Duration, duration_seconds, real_number, refuse
 
 __all__ = ("Hedge", "hedge")
 
@@ -87,9 +87,8 @@ class Hedge(Guard[In, Out]):
             self._latencies = _Latencies(_share_of(after))
         else:
             self._after = duration_seconds("after", after)
-        if isinstance(at_most, bool) or not isinstance(at_most, int | float) or not 0 < at_most <= 1:
-            raise refuse("at_most", "a number above 0 and up to 1", at_most)
-        self._at_most = at_most
+        expected = "a number above 0 and up to 1"
+        self._at_most = real_number("at_most", at_most, expected, lambda n: 0 < n <= 1)
         self._tokens = 0.0
         self._losers = Background()
         self._hedged = 0

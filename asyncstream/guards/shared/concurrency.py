@@ -26,9 +26,9 @@ from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
 from asyncstream.guards.waiting import Waiting
 from asyncstream.lease import Holder, enter, leave
-from asyncstream.validation import Duration, count, duration_seconds, refuse
+from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
 
-__all__ = ("SharedConcurrency",)
+__all__ = ("SharedConcurrency", "first_limit")
 
 log = logging.getLogger("asyncstream.limits")
 
@@ -71,12 +71,8 @@ class SharedConcurrency(Exchanging):
         if not isinstance(scope, SharedLimit):
             raise refuse("scope", "a SharedLimit", scope)
         least = most if least is None else count("least", least)
-        count("most", most, least=least)
-        begin = round(math.sqrt(least * most)) if start is None else count("start", start)
-        if not least <= begin <= most:
-            raise refuse("start", f"a number between {least} and {most}", start)
-        if not 0 < decrease < 1:
-            raise refuse("decrease", "a number between 0 and 1", decrease)
+        begin = first_limit(least, count("most", most, least=least), start)
+        real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
         self._options = {"least": least, "start": start, "latency": latency, "decrease": decrease}
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self.rule = PlacesRule(least, most, float(begin), decrease)
@@ -263,3 +259,11 @@ class SharedConcurrency(Exchanging):
 
     def _fail(self, error: Exception) -> None:
         self._queue.fail(error)
+
+
+def first_limit(least: int, most: int, start: int | None) -> int:
+    """The limit to begin with, between these two; None: their geometric middle."""
+    begin = round(math.sqrt(least * most)) if start is None else count("start", start)
+    if not least <= begin <= most:
+        raise refuse("start", f"a number between {least} and {most}", start)
+    return begin

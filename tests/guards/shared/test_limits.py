@@ -347,6 +347,8 @@ def test_limiters_go_to_other_processes(scope: SharedLimit) -> None:
         lambda: concurrency_limit(Flaky(0), most=0),
         lambda: concurrency_limit(Flaky(0), limit=3),  # type: ignore[call-overload]
         lambda: adaptive_concurrency(Flaky(0), method="gradient", scope=SharedLimit("sqlite:///x.db")),
+        lambda: SharedConcurrency(5, decrease="half", scope=SharedLimit("sqlite:///x.db")),  # type: ignore[arg-type]
+        lambda: SharedConcurrency(5, least=2, start=1, scope=SharedLimit("sqlite:///x.db")),
         lambda: LimitServer(port=70_000),
     ],
 )
