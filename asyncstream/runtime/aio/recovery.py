@@ -106,9 +106,8 @@ class Survey:
             SourceError: if a source cannot.
         """
         for refusal in self.refusals:
-            if isinstance(
-                refusal, CheckpointError
-            ):  # with a checkpoint that does not fit, the rest means little
+            # with a checkpoint that does not fit, the rest means little
+            if isinstance(refusal, CheckpointError):
                 raise refusal
         if len(self.refusals) > 1:
             raise type(self.refusals[0])("; ".join(map(str, self.refusals))) from self.refusals[0]
