@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
 from operator import itemgetter
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
@@ -191,7 +191,8 @@ def function(name: str, value: object, *, yields: bool = False) -> Callable[...,
 
 def plain_methods(name: str, value: object, base: type, *, yields: bool = False) -> None:
     """
-    Refuse an object of which a method is `async def`, or yields, though it is to be simply called.
+    Refuse an object of which a method is `async def`, or yields, though it is to be simply called; or cannot
+    be called as that of `base` is.
 
     Args:
         value: an instance of `base`.
@@ -199,9 +200,11 @@ def plain_methods(name: str, value: object, base: type, *, yields: bool = False)
         yields: they may be generators.
     """
     for attribute in dir(base):
-        if attribute.startswith("_") or not callable(getattr(base, attribute)):
+        if attribute.startswith("_") or not callable(declared := getattr(base, attribute)):
             continue
         method = getattr(value, attribute)
+        if getattr(method, "__func__", None) is declared:  # it is the base's own
+            continue
         if (
             is_async_function(method)
             or _runs(method, inspect.isasyncgenfunction)
@@ -213,9 +216,9 @@ def plain_methods(name: str, value: object, base: type, *, yields: bool = False)
                 method,
                 "it is called, neither awaited nor iterated over; await in an async_map before or after",
             )
-        declared = inspect.getattr_static(base, attribute)
         if isinstance(declared, FunctionType):
-            takes(f"{name}.{attribute}", method, *list(inspect.signature(declared).parameters)[1:])
+            code = declared.__code__
+            takes(f"{name}.{attribute}", method, *code.co_varnames[1 : code.co_argcount])
 
 
 def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
@@ -228,6 +231,11 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
     """
     if isinstance(value, type):
         return
+    of = value.__func__ if isinstance(value, MethodType) else value
+    if isinstance(of, FunctionType):  # as nearly all are: a signature costs fifty times as much
+        code, bound = of.__code__, of is not value
+        if code.co_argcount == len(arguments) + bound and not code.co_kwonlyargcount:
+            return
     try:
         # not what a decorator wraps, which may be given more than its wrapper is
         signature = inspect.signature(value, follow_wrapped=False)
