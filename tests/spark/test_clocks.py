@@ -75,6 +75,15 @@ def test_source_that_is_a_day_behind_is_not_late() -> None:
     assert found["counts"] == [f"slow {DAY + start} 2" for start in range(0, 8_000, 1_000)]
 
 
+def test_session_in_which_the_fastest_source_counts_is_refused_for_several() -> None:
+    spark: Any = StandIn(1)
+    spark.conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
+    fast, slow = (spark.stream([], event_columns()) for _ in range(2))
+    with pytest.raises(PipelineError, match=r"multipleWatermarkPolicy = 'max'.* spark\.conf\.unset"):
+        planned(spark, two(), fast=fast, slow=slow)
+    assert planned(spark, lambda pipeline: timed(pipeline.source([], name="fast")), fast=fast)
+
+
 def test_each_source_has_its_own_delay() -> None:
     slow = [rows("slow", 10_000, 4), [{"key": "slow", "ts": 6_000, "v": 0}], rows("slow", 30_000, 1)]
     fast = [rows("fast", 40_000, 2)] * 3

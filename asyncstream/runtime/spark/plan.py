@@ -20,7 +20,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, PipelineError, describe_error
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, as_text
 from asyncstream.runtime.spark.clocks import before, delay_ms, timed_inputs
-from asyncstream.runtime.spark.compatibility import differences, refuse_unknown, replays
+from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.regroup import Notes, go_on
@@ -107,6 +107,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             )
         # Spark has no use for a watermark in a bounded job, nor for one that no state reads
         self._timed = timed_inputs(graph)
+        check_policy(spark.conf, [timed.steps for timed in self._timed if keyed])
         clocks = frozenset(step for timed in self._timed for step in timed.steps) if keyed else frozenset()
         self._has_event_time = any(self._follows(clocks))
         wanted = {output.route for output in self._outputs.values()}
