@@ -71,7 +71,7 @@ class SplitSource(Source[T]):
 
     Args:
         make: gives a new source of a split, by its name. It must be one that can be read again after a crash,
-            and end by itself unless the job is to run until it is stopped.
+            and end by itself unless the job is to run until it is stopped; not one that acknowledges.
         splits: the names of the splits to read, in the order in which to begin with them; or a function,
             perhaps `async def`, that gives them.
         every: how often to look for splits that are new, if `splits` is a function: a `timedelta` or seconds;
@@ -254,6 +254,11 @@ class SplitSource(Source[T]):
                 if not split.source.is_replayable():
                     raise SourceError("a split must be a source that can be read again from a position")
                 await split.source.open()
+                if split.source.acknowledges():
+                    raise SourceError(
+                        "a split cannot be a source that is to hear what is done, as a member of a group of "
+                        "Kafka is: it would not; read it by itself, and unite the streams"
+                    )
                 split.is_begun = True
                 if split.position is not None:
                     await split.source.seek(split.position)

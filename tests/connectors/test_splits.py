@@ -135,6 +135,21 @@ def test_what_fails_in_a_split_names_it() -> None:
     run_virtual(main())
 
 
+def test_a_split_that_is_to_hear_what_is_done_is_refused() -> None:
+    class Acknowledging(Paced):
+        async def acknowledge(self, position: Any) -> None:
+            self.log.append("acknowledged")
+
+    async def main() -> None:
+        source = SplitSource(lambda name: Acknowledging(name, [0.0], []), ["a"])
+        await source.open()
+        with pytest.raises(SourceError, match="cannot be a source that is to hear what is done"):
+            await drained(source, 1)
+        await source.close()
+
+    run_virtual(main())
+
+
 class Stuck(Paced):
     async def close(self) -> None:
         await super().close()
