@@ -89,7 +89,7 @@ class Kafka(ServerProcess):
             found: list[list[Any]] = [[] for _ in places]
             ends = await consumer.end_offsets(places)
             silence = 0
-            while silence < 3:  # behind what is not committed, nothing tells how much there is
+            while silence < 10:  # behind what is not committed, nothing tells how much there is
                 if all([await consumer.position(place) >= end for place, end in ends.items()]):
                     break
                 fetched = await consumer.getmany(timeout_ms=60)
