@@ -37,6 +37,9 @@ class MessageSource(Source[T], Generic[T, M]):
         batch: how many messages one read brings at most.
     """
 
+    _what: str
+    """Where messages come from, for errors."""
+
     def __init__(self, on_malformed: str, ends: bool, batch: int) -> None:
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._ends = flag("ends", ends)
@@ -48,8 +51,12 @@ class MessageSource(Source[T], Generic[T, M]):
         self._failure = None
 
     @abstractmethod
-    def _check_open(self) -> None:
-        """Raises `SourceError` if the source is not open."""
+    def _opened(self) -> object:
+        """What it reads through; raises what `_closed` gives if the source is not open."""
+
+    def _closed(self) -> SourceError:
+        """The error of a source that is not open, to be raised by the caller."""
+        return SourceError(f"the source of {self._what} is not open")
 
     @abstractmethod
     async def _fetch(self) -> Sequence[M]:
@@ -68,7 +75,7 @@ class MessageSource(Source[T], Generic[T, M]):
         """These are the pipeline's now: the position is behind them."""
 
     async def read(self) -> SourceBatch[T] | None:
-        self._check_open()
+        self._opened()
         if self._failure is not None:
             raise self._failure
         messages = await self._fetching.next()

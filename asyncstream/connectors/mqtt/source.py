@@ -118,12 +118,9 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
     def is_replayable(self) -> bool:
         return True
 
-    def _check_open(self) -> None:
-        self._opened()
-
     def _opened(self) -> Connection:
         if self._connection is None:
-            raise SourceError(f"the source of {self._what} is not open")
+            raise self._closed()
         return self._connection
 
     @contextmanager

@@ -69,7 +69,7 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
 
     def _opened(self) -> Client:
         if self._connection is None:
-            raise SourceError(f"the source of {self._what} is not open")
+            raise self._closed()
         return self._connection
 
     @property
@@ -110,9 +110,6 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
     def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         """Those that are to be read."""
         return messages
-
-    def _check_open(self) -> None:
-        self._opened()
 
     def _element(self, message: Msg) -> Any:
         try:

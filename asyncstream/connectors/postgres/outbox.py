@@ -250,12 +250,9 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
             await self.forget(self._read)
         return await super().read()
 
-    def _check_open(self) -> None:
-        self._opened()
-
     def _opened(self) -> Connection:
         if self._connection is None:
-            raise SourceError(f"the source of {self._what} is not open")
+            raise self._closed()
         return self._connection
 
     def _element(self, message: dict[str, Any]) -> Any:

@@ -66,11 +66,8 @@ class RedisSource(MessageSource[T, Entry], Generic[T]):
 
     def _opened(self) -> Client:
         if self._redis is None:
-            raise SourceError(f"the source of {self._what} is not open")
+            raise self._closed()
         return self._redis
-
-    def _check_open(self) -> None:
-        self._opened()
 
     def _element(self, message: Entry) -> Any:
         id, fields = message
