@@ -8,7 +8,8 @@ processes share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
@@ -74,16 +75,16 @@ class CircuitBreaker(Guard[In, Out]):
         if scope is not None and breaker is not None:
             raise refuse("circuit_breaker", "either scope= or breaker=", (scope, breaker))
         if breaker is None:
-            options: dict[str, Any] = {
-                "failure_ratio": failure_ratio,
-                "window": window,
-                "min_calls": min_calls,
-                "failures": failures,
-                "open_for": open_for,
-                "probes": probes,
-                "on": on,
-            }
-            breaker = Breaker(**options) if scope is None else SharedBreaker(scope=scope, **options)
+            make = Breaker if scope is None else partial(SharedBreaker, scope=scope)
+            breaker = make(
+                failure_ratio=failure_ratio,
+                window=window,
+                min_calls=min_calls,
+                failures=failures,
+                open_for=open_for,
+                probes=probes,
+                on=on,
+            )
         if not isinstance(breaker, Breaker):
             raise refuse("breaker", "a Breaker", breaker)
         check_not_inside("breaker", breaker, fn)
