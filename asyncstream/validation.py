@@ -173,11 +173,12 @@ def choice(name: str, value: E, allowed: tuple[E, ...]) -> E:
     return value
 
 
-def function(name: str, value: object, *, yields: bool = False) -> Callable[..., Any]:
+def function(name: str, value: object, *arguments: str, yields: bool = False) -> Callable[..., Any]:
     """
     `value`, which must be a plain function: not an `async def`.
 
     Args:
+        arguments: what it is called with, in order (`takes`); none: that is not looked at.
         yields: it may be a generator function.
     """
     if not callable(value):
@@ -186,6 +187,8 @@ def function(name: str, value: object, *, yields: bool = False) -> Callable[...,
         raise refuse(name, "a plain function", value, "for an async def use async_map or async_flat_map")
     if not yields and _runs(value, inspect.isgeneratorfunction):
         raise refuse(name, "a function that returns", value, "for one that yields use flat_map")
+    if arguments:
+        takes(name, value, *arguments)
     return value
 
 
@@ -272,8 +275,7 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
         return _several([_field(text(name, field)) for field in value])
     if not callable(value):
         raise refuse(name, "a function", value, "or the name of a field, or of several in a tuple")
-    takes(name, function(name, value, yields=yields), "element")
-    return value
+    return function(name, value, "element", yields=yields)
 
 
 def _field(name: str) -> Callable[[Any], Any]:

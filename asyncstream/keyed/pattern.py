@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
-from asyncstream.validation import Duration, count, duration_ms, flag, function, refuse, selector, takes, text
+from asyncstream.validation import Duration, count, duration_ms, flag, function, refuse, selector, text
 
 __all__ = ("Given", "Match", "Pattern", "Stage")
 
@@ -152,6 +152,5 @@ def _stage(name: str, where: Any, given: Given | None, *, strict: bool) -> Stage
     if (where is None) == (given is None):
         raise refuse(f"stage {name!r}", "either where or given", (where, given))
     if given is not None:
-        takes("given", function("given", given), "element", "before")
-        return Stage(name, None, given, strict)
+        return Stage(name, None, function("given", given, "element", "before"), strict)
     return Stage(name, selector("where", where), None, strict)

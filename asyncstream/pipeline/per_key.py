@@ -37,7 +37,6 @@ from asyncstream.validation import (
     function,
     refuse,
     selector,
-    takes,
 )
 
 __all__ = ("KeyedResults", "PatternMatches", "PerKey", "time_to_live")
@@ -141,8 +140,7 @@ class PerKey(Stream[T], Generic[K, T]):
             ttl: a key without an element for so long, in processing time, begins anew: a `timedelta`, seconds
                 or a `TimeToLive`; None: never.
         """
-        takes("fn", function("fn", fn), "before", "element")
-        return self._rolling("reduce", fn, {"fn": fn}, ttl, name)
+        return self._rolling("reduce", function("fn", fn, "before", "element"), {"fn": fn}, ttl, name)
 
     def min_by(
         self,

@@ -22,7 +22,6 @@ from asyncstream.validation import (
     is_async_function,
     refuse,
     selector,
-    takes,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class Tabling(Generic[T]):
         if key_by is None:
             raise refuse("on", "the key of an element's row, for this stream has no key", on)
         if into is not None:
-            takes("into", function("into", into), "element", "row")
+            function("into", into, "element", "row")
         joined = Joined(key_by, into, choice("how", how, ("left", "inner")), missing is not None)
         if not (missing is None or isinstance(missing, AsyncFunction) or is_async_function(missing)):
             raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)

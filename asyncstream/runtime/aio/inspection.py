@@ -25,7 +25,7 @@ from asyncstream.runtime.aio.status import (
     OldestCall,
     StepStatus,
 )
-from asyncstream.validation import function, refuse, takes
+from asyncstream.validation import function, refuse
 
 __all__ = ("STUCK_SECONDS", "Shown", "check_shown", "inspect")
 
@@ -42,7 +42,7 @@ def check_shown(values: object) -> None:
         return
     if not callable(values):
         raise refuse("values", "True, False or a function of an element", values)
-    takes("values", function("values", values), "element")
+    function("values", values, "element")
 
 
 def inspect(
