@@ -17,7 +17,7 @@ from asyncstream.state import (
     detached,
 )
 from asyncstream.state.schema import attributes
-from asyncstream.validation import flag, function, takes
+from asyncstream.validation import flag, function
 from asyncstream.windowing.windows import Window
 
 __all__ = (
@@ -147,8 +147,7 @@ class Reduce(AggregateFunction[T, T | None]):
     """
 
     def __init__(self, reduce: Callable[[T, T], T], *, order_free: bool = False) -> None:
-        self.reduce: Callable[[T, T], T] = function("reduce", reduce)
-        takes("reduce", reduce, "before", "element")
+        self.reduce: Callable[[T, T], T] = function("reduce", reduce, "before", "element")
         self.order_free = flag("order_free", order_free)
 
     def create(self) -> Any:
