@@ -102,7 +102,7 @@ from asyncstream.keyed import Change, Match, Pattern, Ranking
 from asyncstream.lookup import LookupTable
 from asyncstream.operators.call_context import CallContext, call_context
 from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.process import KeyedContext, KeyedProcessFunction
+from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
 from asyncstream.pipeline import (
     AsyncResults,
     FrameResult,
@@ -130,14 +130,24 @@ from asyncstream.runtime.aio import (
     StepStatus,
     ThreadedJob,
 )
-from asyncstream.state import DiskState
+from asyncstream.state import (
+    AggregatingDescriptor,
+    DiskState,
+    ListDescriptor,
+    MapDescriptor,
+    ReducingDescriptor,
+    TimeToLive,
+    ValueDescriptor,
+)
 from asyncstream.windowing import (
     CumulativeWindows,
     DynamicSessionWindows,
     GlobalWindows,
+    ProcessWindowFunction,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
+    WindowContext,
     WindowResult,
 )
 from asyncstream.windowing.aggregates import (
@@ -156,6 +166,7 @@ from asyncstream.windowing.aggregates import (
 __version__ = "0.2.0"
 
 __all__ = (
+    "AggregatingDescriptor",
     "ArrowIpcSink",
     "ArrowIpcSource",
     "AscendingTimestamps",
@@ -186,6 +197,7 @@ __all__ = (
     "DiskState",
     "DryRun",
     "DynamicSessionWindows",
+    "Emitter",
     "FailedCall",
     "GlobSource",
     "FailedElement",
@@ -216,8 +228,10 @@ __all__ = (
     "KeyedResults",
     "KeyedStream",
     "Last",
+    "ListDescriptor",
     "LookupTable",
     "ManualClock",
+    "MapDescriptor",
     "Match",
     "Max",
     "Mean",
@@ -239,6 +253,7 @@ __all__ = (
     "PatternMatches",
     "Pipeline",
     "PipelineError",
+    "ProcessWindowFunction",
     "Published",
     "PunctuatedWatermarks",
     "Quantile",
@@ -246,6 +261,7 @@ __all__ = (
     "RedisGroupSource",
     "RedisStreamSink",
     "RedisStreamSource",
+    "ReducingDescriptor",
     "RejectedLine",
     "RejectedRow",
     "RejectedMessage",
@@ -274,10 +290,13 @@ __all__ = (
     "Sum",
     "SystemClock",
     "ThreadedJob",
+    "TimeToLive",
     "TransactionalSink",
     "TumblingWindows",
     "UserFunctionError",
+    "ValueDescriptor",
     "WatermarkStrategy",
+    "WindowContext",
     "WindowResult",
     "call_context",
 )

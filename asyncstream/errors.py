@@ -42,6 +42,9 @@ __all__ = (
 _LONGEST: Final = 10_000
 """Characters of an error's text that are told: more than what Java or pydantic say of one fault."""
 
+_LONGEST_BODY: Final = 4096
+"""Bytes of a body that an error has: more than services say of one request."""
+
 
 class AsyncStreamError(Exception):
     """Root of all exceptions that this package raises."""
@@ -142,7 +145,11 @@ class HttpError(AsyncStreamError):
         status: the answer's status code, or None if no whole answer came.
         retry_after: the server's `Retry-After` header as it came (seconds or an HTTP date), or None.
         retryable: whether the same request may well succeed later.
+        body: what an `HttpLookup` was given in place of an answer, decompressed, its first 4 KiB; empty where
+            nothing was read. It is in no text and no log, for it may quote the request.
     """
+
+    body: bytes = b""
 
     def __init__(
         self,
@@ -152,12 +159,14 @@ class HttpError(AsyncStreamError):
         *,
         retryable: bool,
         retry_after: str | None = None,
+        body: bytes = b"",
     ) -> None:
         super().__init__(f"{url}: {reason}" if status is None else f"{url}: {status} {reason}")
         self.url = url
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
+        self.body = body[:_LONGEST_BODY]
 
 
 class SourceError(AsyncStreamError):

@@ -205,7 +205,7 @@ def _look_up(pid: int) -> tuple[str, int] | None:
 def _realm() -> str:
     """Where the number of a process means the same process; "" if this system does not say."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""

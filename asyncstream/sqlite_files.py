@@ -14,10 +14,25 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ("OpenFile", "is_busy", "looking_at", "write_ahead")
+from asyncstream.validation import file_path, refuse
+
+__all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "write_ahead")
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
+
+
+def database_path(path: object) -> str:
+    """
+    `path` as text, which must be that of a file: connections come and go, and in memory each has its own.
+
+    Raises:
+        PipelineError: if it is not.
+    """
+    found = file_path("path", path, "a database file")
+    if found == ":memory:" or found.startswith("file:"):
+        raise refuse("path", "the path of a database file", path, "on a disk, and no URI")
+    return found
 
 
 def looking_at(

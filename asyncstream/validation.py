@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -23,18 +24,20 @@ __all__ = (
     "Duration",
     "Fields",
     "called_already",
+    "check_sides",
     "choice",
     "count",
     "duration_ms",
     "duration_seconds",
     "element_type",
     "fields_of",
+    "file_path",
     "flag",
     "function",
+    "instance",
     "instant_ms",
     "is_async_function",
     "real_number",
-    "plain_methods",
     "refuse",
     "selector",
     "signed_ms",
@@ -158,6 +161,25 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def file_path(name: str, value: object, what: str = "a file") -> str:
+    """
+    `value`, a path that a file system can have, as text.
+
+    Args:
+        what: is to be there, for the message.
+    """
+    given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(given, str) or not given:
+        raise refuse(name, f"the path of {what}", value)
+    try:
+        is_possible = b"\0" not in os.fsencode(given)
+    except UnicodeEncodeError:  # half a character
+        is_possible = False
+    if not is_possible:
+        raise refuse(name, f"the path of {what}", value, "no file can be called so")
+    return given
+
+
 def flag(name: str, value: object) -> bool:
     """`value`, which must be True or False: of texts such as "false", each would count as true."""
     if not isinstance(value, bool):
@@ -192,21 +214,27 @@ def function(name: str, value: object, *arguments: str, yields: bool = False) ->
     return value
 
 
-def plain_methods(name: str, value: object, base: type, *, yields: bool = False) -> None:
+def instance(
+    name: str, value: object, base: type, *needs: str, advice: str = "", yields: bool = False
+) -> Any:
     """
-    Refuse an object of which a method is `async def`, or yields, though it is to be simply called; or cannot
-    be called as that of `base` is.
+    `value`, which must be an instance of `base`. Its methods are simply called: none of them is `async def`,
+    or yields, or cannot be called as that of `base` is, or is missing.
 
     Args:
-        value: an instance of `base`.
         base: declares the methods.
+        needs: which of them `base` leaves to others.
         yields: they may be generators.
     """
+    if not isinstance(value, base):
+        raise refuse(name, f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}", value, advice)
     for attribute in dir(base):
         if attribute.startswith("_") or not callable(declared := getattr(base, attribute)):
             continue
         method = getattr(value, attribute)
         if getattr(method, "__func__", None) is declared:  # it is the base's own
+            if attribute in needs:
+                raise refuse(name, f"one that overrides {attribute}", value)
             continue
         if (
             is_async_function(method)
@@ -222,6 +250,16 @@ def plain_methods(name: str, value: object, base: type, *, yields: bool = False)
         if isinstance(declared, FunctionType):
             code = declared.__code__
             takes(f"{name}.{attribute}", method, *code.co_varnames[1 : code.co_argcount])
+    return value
+
+
+def check_sides(function: object) -> None:
+    """Refuse a process function whose `sides` are no names: of a text each letter would be one."""
+    sides = getattr(function, "sides", None)
+    if sides is not None and not isinstance(sides, tuple | list):
+        raise refuse(f"sides of {type(function).__name__}", "a tuple of names", sides, 'e.g. ("late",)')
+    for tag in sides or ():
+        text(f"sides of {type(function).__name__}", tag)
 
 
 def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:

@@ -221,7 +221,7 @@ def drain(df: DataFrame) -> None:
 
 
 def without_spark(fn: Function, schema: StructType, batches: list[Any]) -> None:
-    graph, _ = async_step(fn, False, "enrich", {})
+    graph, _ = async_step(fn, "enrich", {}, flat=False)
     (stage,) = stages_of(graph, streaming=False)
     route = stage.exits[0].number
     task = StageTask(

@@ -12,9 +12,8 @@ Report a sensor that has said nothing for a minute: each reading sets an alarm, 
 # asyncstream = { path = "..", editable = true }
 # ///
 
-from asyncstream import AscendingTimestamps, Pipeline
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
-from asyncstream.state import ValueDescriptor
+from asyncstream import AscendingTimestamps, KeyedContext, KeyedProcessFunction, Pipeline, ValueDescriptor
+from asyncstream.operators.process import Emitter
 
 READINGS = [(0, "door"), (20, "roof"), (50, "door"), (90, "door"), (130, "roof"), (140, "door")]
 PATIENCE_S = 60

@@ -357,6 +357,23 @@ def keeps_asserts_out_of_the_way(module: Module) -> Iterator[str]:
             yield f"asserts on a call in line {node.lineno}"
 
 
+def names_the_encoding_of_text(module: Module) -> Iterator[str]:
+    """Files are the same under every locale, and `python -X warn_default_encoding` has nothing to warn of."""
+    for node in module.nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        function, given = ast.unparse(node.func), {each.arg: each.value for each in node.keywords}
+        mode = given.get("mode", node.args[1] if len(node.args) > 1 else ast.Constant("r"))
+        is_binary = not isinstance(mode, ast.Constant) or "b" in str(mode.value)
+        is_text = (
+            (function in ("open", "os.fdopen") and not is_binary)
+            or function.endswith((".read_text", ".write_text"))
+            or (function.startswith("subprocess.") and "text" in given)
+        )
+        if is_text and "encoding" not in given:
+            yield f"calls {function} without encoding= in line {node.lineno}"
+
+
 Rule = Callable[[Module], Iterator[str]]
 
 RULES: tuple[Rule, ...] = (
@@ -370,6 +387,7 @@ RULES: tuple[Rule, ...] = (
     imports_optional_packages_late,
     is_short_enough,
     keeps_asserts_out_of_the_way,
+    names_the_encoding_of_text,
 )
 
 
@@ -419,6 +437,9 @@ def forgotten():
     from asyncstream.runtime.aio import Job
     import cachetools
     assert Job.start()
+    open("a").write(open("b", "rb").read())
+    Path("c").write_text("", encoding="utf-8")
+    Path("c").write_text("")
     return time.time(), datetime.now()
 """
 
@@ -437,6 +458,7 @@ def forgotten():
         (imports_only_what_is_declared, ["takes _raise"]),
         (imports_optional_packages_late, ["imports rich"]),
         (keeps_asserts_out_of_the_way, ["asserts on a call"]),
+        (names_the_encoding_of_text, ["write_text without encoding=", "calls open"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

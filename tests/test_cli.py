@@ -342,6 +342,33 @@ def test_dry_run_says_what_a_run_would_go_on_from(folder: Path) -> None:
     assert (status, errors) == (1, "asyncstream: --dry-run needs --checkpoints\n")
 
 
+def test_step_has_another_name_or_is_gone(folder: Path) -> None:
+    run = ("run", "work:build", "--checkpoints", "kept")
+    assert finish(start(folder, *run))[0] == 0
+    module = (folder / "work.py").read_text()
+    (folder / "work.py").write_text(module.replace('name="slow"', 'name="calm"'))
+    status, _, errors = finish(start(folder, *run))
+    assert status == 1
+    assert "does not have: 'slow'; say what they are called now, renamed={old: new}" in errors
+    status, out, _ = finish(start(folder, *run, "--dry-run"))
+    assert (status, out.splitlines()[0], "from nothing" in out) == (1, "pipeline 'job' cannot start", False)
+    status, out, _ = finish(start(folder, *run, "--renamed", "slow=calm", "--dry-run"))
+    assert (status, "operator  calm  kept" in out) == (0, True)
+    status, out, _ = finish(start(folder, *run, "--allow-dropped", "slow", "--dry-run"))
+    assert (status, "operator  slow  dropped" in out) == (0, True)
+    status, _, errors = finish(start(folder, *run, "--renamed", "calm", "--dry-run"))
+    assert (status, errors) == (1, "asyncstream: --renamed: expected OLD=NEW, got 'calm'\n")
+
+
+def test_results_that_the_checkpoint_does_not_know_of_are_taken_out(folder: Path) -> None:
+    run = ("run", "work:build", "--checkpoints", "kept", "--restore", "none")
+    assert finish(start(folder, *run))[0] == 0
+    status, _, errors = finish(start(folder, *run))
+    assert (status, "ahead='start_over' to take them out" in errors) == (1, True)
+    assert finish(start(folder, *run, "--ahead", "start_over"))[0] == 0
+    assert written(folder) == list(range(COUNT))
+
+
 def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,7 @@ def test_safe_repr_is_cut_and_never_raises() -> None:
     [
         UserFunctionError("enrich", 7, ValueError("x")),
         UserFunctionError("enrich", None, ValueError("x"), when="when it was opened"),
-        HttpError("http://api", 503, "busy", retryable=True, retry_after="5"),
+        HttpError("http://api", 503, "busy", retryable=True, retry_after="5", body=b"later"),
         RetriesExhausted(3, OSError("down")),
         CircuitOpen(1.5),
         MissingExtra("the dashboard", "web"),

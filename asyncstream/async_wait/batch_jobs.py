@@ -115,7 +115,7 @@ class BatchJobs(Holding):
         super().__init__(2 * settings.size, self._schedule_turn)
         self.settings = settings
         self._counts = dict.fromkeys(COUNTED, 0)
-        self._emitter = Emitter(self, settings.order.queue(), False, self._counts)
+        self._emitter = Emitter(self, settings.order.queue(), self._counts, flat=False)
         self._queue = self._emitter.queue
         self._gathered: deque[Promise] = deque()
         self._jobs: dict[_Job, asyncio.Task[None] | None] = {}  # in the order in which they were formed

@@ -26,12 +26,12 @@ class BatchJobsSpec(Spec):
 
     settings: BatchSettings
 
+    operator = BatchJobs
+    counters = COUNTED
+    needs_loop = "has jobs at a provider that it asks for now and then"
+
     def build(self) -> BatchJobs:
         return BatchJobs(self.settings)
-
-    @property
-    def operator(self) -> type[BatchJobs]:
-        return BatchJobs
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -42,14 +42,6 @@ class BatchJobsSpec(Spec):
         return Schema(settings={})
 
     @property
-    def counters(self) -> tuple[str, ...]:
-        return COUNTED
-
-    @property
-    def needs_loop(self) -> str:
-        return "has jobs at a provider that it asks for now and then"
-
-    @property
     def calls(self) -> Calls:
         settings = self.settings
-        return Calls(settings.jobs, settings.order.value, False, bool(settings.opened))
+        return Calls(settings.jobs, settings.order.value, is_per_key=False, is_opened=bool(settings.opened))

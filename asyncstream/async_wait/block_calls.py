@@ -84,7 +84,7 @@ class BlockCalls:
         """Give the elements whose calls have not begun back to the inbox."""
         if self._open is not None:
             self._pool.emitter.promised -= self._open.unbegun()
-            self._pool.inbox.give_back(*self._open.give_back())
+            self._pool.inbox.put_back(self._open.take_unbegun())
         self._open = None
 
     def take_begun(self) -> list[Block]:

@@ -16,6 +16,7 @@ from itertools import compress, count, repeat
 from operator import is_, is_not, length_hint
 from typing import Any, TypeAlias
 
+from asyncstream.async_wait.columns import Columns
 from asyncstream.async_wait.promise import PENDING, Promise, completed
 from asyncstream.async_wait.timing import UNTIMED, Stamp
 from asyncstream.operators.origins import Origin
@@ -131,17 +132,17 @@ class Block(Part):
         """What is known of each element that has not left in front."""
         return map(self.promise_of, range(self._first, len(self.values)))
 
-    def give_back(self) -> tuple[list[Any], list[int | None], list[Origin | None]]:
-        """Remove the elements whose calls have not begun; gives their columns."""
+    def take_unbegun(self) -> Columns:
+        """Remove the elements whose calls have not begun; each has an origin then, or None for one."""
         begun = len(self.values) - self.unbegun()
-        given = self.values[begun:], self.timestamps[begun:], self.origins[begun:]
+        unbegun = Columns(self.values[begun:], self.timestamps[begun:], self.origins[begun:])
         if not self.origins:
-            given[2].extend(repeat(None, len(given[0])))
+            unbegun.origins.extend(repeat(None, len(unbegun.values)))
         for column in (self.values, self.timestamps, self.origins, self.outcomes):
             del column[begun:]
         self._head = min(self._head, begun)
-        self.left -= len(given[0])
-        return given
+        self.left -= len(unbegun.values)
+        return unbegun
 
     def take_first(self) -> Part | None:
         """Remove the elements in front whose calls have ended; None if there are none."""

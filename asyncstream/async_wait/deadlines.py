@@ -23,13 +23,13 @@ from asyncstream.async_wait.promise import Promise
 from asyncstream.async_wait.timing import Stamp
 from asyncstream.async_wait.worker import Worker
 
-__all__ = ("Began", "BegunInBlock", "Calls", "Deadlines")
+__all__ = ("Began", "BegunCalls", "BegunInBlock", "Deadlines")
 
 CLOCK_SLACK = 0.0005
 """Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
 
 
-class Calls(Protocol):
+class BegunCalls(Protocol):
     """Calls that have begun together."""
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Deadlines:
         # behind one slow call, entries of calls that have ended pile up: at most one per worker is of use
         self._most = 4 * calls + 64
         self._overdue = overdue
-        self._entries: deque[tuple[float, Calls]] = deque()
+        self._entries: deque[tuple[float, BegunCalls]] = deque()
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -144,7 +144,7 @@ class Deadlines:
         """How many are remembered, those of calls that have ended included."""
         return self._count
 
-    def add(self, calls: Calls, now: float) -> None:
+    def add(self, calls: BegunCalls, now: float) -> None:
         """These have been at it since `now`."""
         self._entries.append((now, calls))
         self._count += len(calls)

@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from asyncstream.async_wait.blocks import Part
+from asyncstream.async_wait.columns import Columns
 from asyncstream.async_wait.entries import entry_of
 from asyncstream.async_wait.promise import (
     SPECIAL,
@@ -37,13 +38,12 @@ class Emitter:
     Args:
         operator: the step, whose outputs are pushed to.
         queue: keeps the order.
-        flat: a call gives any number of results.
         counts: "results_out" of these is kept.
+        flat: a call gives any number of results.
 
     Attributes:
         queue: every promise that was added and has not left.
-        passed: results of calls that never suspended, which wait for the next emission, with their timestamps
-            and, where they are tracked, as many origins; always the same lists.
+        passed: results of calls that never suspended, until the next emission; always the same lists.
         aside: runs of passed results before those in `passed`, each with the promise that came behind it.
         promised: how many elements are held, but those in `passed`.
         special: at least as many as outcomes in the queue that are not simply one result.
@@ -68,15 +68,17 @@ class Emitter:
         "watermark",
     )
 
-    def __init__(self, operator: Operator, queue: PromiseQueue, flat: bool, counts: dict[str, int]) -> None:
+    def __init__(
+        self, operator: Operator, queue: PromiseQueue, counts: dict[str, int], *, flat: bool
+    ) -> None:
         self._operator = operator
         self._flat = flat
         self._counts = counts
         self._kinds = Kinds(is_coroutine)
         self._unproven = PROBATION
         self.queue = queue
-        self.passed: tuple[list[Any], list[int | None], list[Origin | None]] = ([], [], [])
-        self.aside: list[tuple[list[Any], list[int | None], list[Origin | None], Promise]] = []
+        self.passed = Columns([], [], [])
+        self.aside: list[tuple[Columns, Promise]] = []
         self.promised = 0
         self.special = 0
         self.tracks = False
@@ -104,20 +106,19 @@ class Emitter:
         if len(self.queue) != 1:
             return
         for promise in self.queue.take():
-            values, timestamps, origins = self.passed
-            self.aside.append((values.copy(), timestamps.copy(), origins.copy(), promise))
-            self.promised += len(values)
-            for passed in self.passed:
-                passed.clear()
+            passed = self.passed.take()
+            self.promised += len(passed.values)
+            self.aside.append((passed, promise))
 
     def waiting(self) -> int:
         """How many results and control elements are out of the queue and wait for the next emission."""
-        return sum(len(values) + 1 for values, *_ in self.aside) + len(self.passed[0])
+        return sum(len(passed.values) + 1 for passed, _ in self.aside) + len(self.passed.values)
 
     def entries(self) -> Iterator[list[Any]]:
         """What waits for the next emission, for a snapshot."""
-        for *passed, promise in (*self.aside, (*self.passed, None)):
-            for result, timestamp, origin in zip(*passed[:2], passed[2] or repeat(None), strict=False):
+        for passed, promise in (*self.aside, (self.passed, None)):
+            origins = passed.origins or repeat(None)
+            for result, timestamp, origin in zip(passed.values, passed.timestamps, origins, strict=False):
                 yield ["emitted", result, timestamp, *([list(origin)] if origin else [])]
             if promise is not None:
                 origin = promise.origin if self.tracks else None
@@ -127,17 +128,14 @@ class Emitter:
         """Push what passed the queue by and what was set aside, if there is any."""
         if self.aside:
             aside, self.aside = self.aside, []
-            for values, timestamps, origins, promise in aside:
-                self.promised -= len(values) + 1
-                self._push(values, self._with(timestamps, origins))
+            for passed, promise in aside:
+                self.promised -= len(passed.values) + 1
+                self._push(passed.values, self._with(passed.timestamps, passed.origins))
                 self._emit_special([promise])
-        values, timestamps, origins = self.passed
-        if not values:
+        if not self.passed.values:
             return False
-        given = values.copy(), self._with(timestamps.copy(), origins.copy())
-        for passed in self.passed:
-            passed.clear()
-        self._push(*given)
+        passed = self.passed.take()
+        self._push(passed.values, self._with(passed.timestamps, passed.origins))
         return True
 
     def emit_ready(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat, starmap
 from typing import Any
 
+from asyncstream.async_wait.columns import Columns
 from asyncstream.async_wait.entries import MARKED, Known
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
@@ -75,17 +76,15 @@ class Inbox:
         waiting = len(self.values)
         return min(waiting, self.marks[0] + waiting - self._accepted) if self.marks else waiting
 
-    def take(self, count: int) -> tuple[list[Any], list[int | None], list[Origin | None]]:
-        """Remove so many that are simply to be called; gives columns."""
-        return _taken(self.values, count), _taken(self.stamps, count), _taken(self.origins, count)
+    def take(self, count: int) -> Columns:
+        """Remove so many that are simply to be called."""
+        return Columns(_taken(self.values, count), _taken(self.stamps, count), _taken(self.origins, count))
 
-    def give_back(
-        self, values: list[Any], timestamps: list[int | None], origins: list[Origin | None]
-    ) -> None:
-        """Put those in front that were taken last."""
-        self.values.extendleft(reversed(values))
-        self.stamps.extendleft(reversed(timestamps))
-        self.origins.extendleft(reversed(origins))
+    def put_back(self, taken: Columns) -> None:
+        """Put those in front again that were taken last; each has an origin, or None for one."""
+        self.values.extendleft(reversed(taken.values))
+        self.stamps.extendleft(reversed(taken.timestamps))
+        self.origins.extendleft(reversed(taken.origins))
 
 
 def _taken(column: deque[Any], count: int) -> list[Any]:

@@ -76,11 +76,11 @@ from typing import Any
 from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.entries import OF_THIS_RUN, REACHED, entry_of, inbox_item
 from asyncstream.async_wait.holding import Holding
-from asyncstream.async_wait.looking import whereabouts
 from asyncstream.async_wait.pool import WorkerPool
 from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.async_wait.whereabouts import whereabouts
 from asyncstream.elements import (
     MIN_TIMESTAMP,
     Control,
@@ -129,7 +129,7 @@ class AsyncWaitOperator(Holding):
 
     def __init__(self, settings: AsyncWaitSettings) -> None:
         self._counts = dict.fromkeys(COUNTED, 0)
-        emitter = self._emitter = Emitter(self, settings.order.queue(), settings.flat, self._counts)
+        emitter = self._emitter = Emitter(self, settings.order.queue(), self._counts, flat=settings.flat)
         pool = self._pool = WorkerPool(settings, emitter, self._counts, self._turn, self.blame)
         super().__init__(max(INBOX_LIMIT, 4 * settings.concurrency), pool.schedule_turn)
         self.settings = settings
@@ -273,8 +273,8 @@ class AsyncWaitOperator(Holding):
     def _write(self) -> None:
         """Write down what has ended since the last time, if that is wanted."""
         if self._pool.journaled is not None:
-            values, _, origins = self._emitter.passed
-            self._pool.journaled.write(origins, values, single=not self._emitter.special)
+            passed = self._emitter.passed
+            self._pool.journaled.write(passed.origins, passed.values, single=not self._emitter.special)
 
     # ------------------------------------------------------------------ snapshot
 

@@ -13,11 +13,11 @@ from asyncstream.async_wait.block_calls import BlockCalls
 from asyncstream.async_wait.copies import Copies
 from asyncstream.async_wait.deadlines import Began, BegunInBlock, Deadlines
 from asyncstream.async_wait.emitter import Emitter
-from asyncstream.async_wait.follow import in_own_task
 from asyncstream.async_wait.inbox import Inbox
 from asyncstream.async_wait.journaled import Journaled
 from asyncstream.async_wait.key_serializer import KeySerializer
 from asyncstream.async_wait.outcomes import Outcomes
+from asyncstream.async_wait.own_task import in_own_task
 from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.promise_calls import PromiseCalls
 from asyncstream.async_wait.settings import AsyncWaitSettings
@@ -192,7 +192,7 @@ class WorkerPool:
         """How many elements were taken from the inbox and have not left downstream."""
         unmade = self.promises.unmade
         is_last_unmade = unmade is not None and unmade.promise is UNMADE
-        return self.emitter.promised + len(self.emitter.passed[0]) + is_last_unmade - self.unbegun()
+        return self.emitter.promised + len(self.emitter.passed.values) + is_last_unmade - self.unbegun()
 
     def unbegun(self) -> int:
         """How many of the elements in the queue still wait to be called for, as those in the inbox do."""

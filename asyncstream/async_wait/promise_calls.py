@@ -9,8 +9,8 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.async_wait.entries import MARKED, UNCALLED, Finished, Known
-from asyncstream.async_wait.follow import call_followed
 from asyncstream.async_wait.key_serializer import KeySerializer
+from asyncstream.async_wait.own_task import call_followed
 from asyncstream.async_wait.promise import PENDING, Arrived, Passage, Promise, Several, pending
 from asyncstream.async_wait.worker import UNMADE, Worker
 from asyncstream.operators.call_context import CURRENT, NOWHERE, identified

@@ -150,6 +150,8 @@ class AsyncWaitSettings:
         if isinstance(self.function, AsyncFunction) and is_async_function(self.function.timeout):
             raise refuse("fn.timeout", "a plain method", self.function, "there is no time left to wait")
         called = self.function.invoke if isinstance(self.function, AsyncFunction) else self.function
+        if getattr(called, "__func__", None) is AsyncFunction.invoke:
+            raise refuse("fn", "one that overrides invoke", self.function)
         takes("fn", called, "element")
         set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))

@@ -28,12 +28,11 @@ class AsyncWaitSpec(Spec):
 
     settings: AsyncWaitSettings
 
+    operator = AsyncWaitOperator
+    peaks = ("most_running",)
+
     def build(self) -> AsyncWaitOperator:
         return AsyncWaitOperator(self.settings)
-
-    @property
-    def operator(self) -> type[AsyncWaitOperator]:
-        return AsyncWaitOperator
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:
@@ -77,10 +76,6 @@ class AsyncWaitSpec(Spec):
         function = self.settings.function
         own = (*COUNTED, "spared") if self.settings.journal else COUNTED
         return (*own, *(counters_of(function) if isinstance(function, AsyncFunction) else ()))
-
-    @property
-    def peaks(self) -> tuple[str, ...]:
-        return ("most_running",)
 
     @property
     def calls(self) -> Calls:

@@ -16,6 +16,7 @@ follower then sees is all that there will ever be of those before it.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Collection, Iterator
@@ -25,10 +26,10 @@ from pathlib import Path
 from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
-from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.folders import sync_folder
 from asyncstream.lease import Holder, Lease, following
-from asyncstream.validation import refuse
+from asyncstream.validation import file_path, refuse
 
 __all__ = ("DirectoryStore", "name_file")
 
@@ -36,6 +37,9 @@ _ENDING = ".checkpoint"
 _PART = "part-"
 _LEASE = "lease-"
 _UNFINISHED = ".unfinished"
+
+_LOST = frozenset({errno.EIO, errno.EISDIR})
+"""What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
 class DirectoryStore:
@@ -50,13 +54,11 @@ class DirectoryStore:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a directory", path)
+        self._path = Path(file_path("path", path, "a directory"))
         if "://" in str(path):
             raise refuse("path", "the path of a directory on a disk", path, "checkpoints need one")
         if os.path.exists(path) and not os.path.isdir(path):
             raise refuse("path", "the path of a directory", path, "there is a file")
-        self._path = Path(path)
 
     def __str__(self) -> str:
         return str(self._path)
@@ -68,13 +70,16 @@ class DirectoryStore:
     # ------------------------------------------------------------------ the lease
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        return await aside(lambda: self._acquire(holder, seconds))
+        def work() -> Lease:
+            try:
+                return self._acquire(holder, seconds)
+            except OSError as error:
+                raise self._unusable(error) from error
+
+        return await aside(work)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
-        try:
-            self._path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error) from error
+        self._path.mkdir(exist_ok=True)
         while True:
             number, current = self._newest_lease()
             lease = following(current, holder, seconds, time_ms(), str(self), number)
@@ -225,6 +230,12 @@ class DirectoryStore:
             except FileNotFoundError:
                 kind = "checkpoint" if isinstance(what, int) else "part"
                 raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+            except OSError as error:
+                if error.errno not in _LOST:
+                    raise
+                raise DamagedCheckpoint(
+                    f"{self._file(what)} cannot be read: {describe_error(error)}"
+                ) from error
 
         return await aside(work)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -25,10 +25,17 @@ __all__ = ("History",)
 
 T = TypeVar("T")
 
+LOOKS: Final = 10
+"""How often checkpoints are looked for while a job lets go what was found."""
+
 LARGE: Final = 2**20
 """Bytes of which a checksum takes a millisecond: it is made in a thread."""
 
 log = logging.getLogger("asyncstream.checkpoint")
+
+
+class _LetGo(Exception):
+    """A checkpoint that was being read was deleted."""
 
 
 class History:
@@ -65,18 +72,42 @@ class History:
         return numbers
 
     async def infos(self) -> dict[int, CheckpointInfo | CheckpointError]:
-        """
-        By number, in ascending order, what each manifest says of itself, or what is wrong with it.
+        """As `each`, with what each manifest says of itself; seals are not looked at."""
+        return await self.each(self.info)
 
-        Seals are not looked at.
+    async def info(self, number: int) -> CheckpointInfo:
+        """What a manifest says of itself, its seal unchecked."""
+        return unpack_info(unsealed(await self._store.read(number)))
+
+    async def each(self, look: Callable[[int], Awaitable[T]]) -> dict[int, T | CheckpointError]:
         """
-        found: dict[int, CheckpointInfo | CheckpointError] = {}
-        for number in await self.look():
-            try:
-                found[number] = unpack_info(unsealed(await self._store.read(number)))
-            except CheckpointError as error:
-                found[number] = error
-        return found
+        By number, in ascending order, what `look` gives of each checkpoint, or what is wrong with it; without
+        those that a job has let go meanwhile.
+
+        Raises:
+            CheckpointError: if a job lets all of them go before they are read.
+        """
+        for _ in range(LOOKS):
+            found: dict[int, T | CheckpointError] = {}
+            numbers = await self.look()
+            for number in numbers:
+                try:
+                    found[number] = await look(number)
+                except CheckpointError as error:
+                    if not await self._is_gone(number):
+                        found[number] = error
+            if found or not numbers:
+                return found
+        raise self._too_quick()
+
+    async def _is_gone(self, number: int) -> bool:
+        """Whether what could not be read has been let go, by the job that writes."""
+        return number not in await self._store.numbers()
+
+    def _too_quick(self) -> CheckpointError:
+        return CheckpointError(
+            f"a job lets the checkpoints in {self._store} go before they are read; have it keep more of them"
+        )
 
     async def newest_whole(self, look: Callable[[int], Awaitable[T]]) -> T | None:
         """
@@ -84,16 +115,28 @@ class History:
         all. What is damaged is logged.
 
         Raises:
-            CheckpointError: if all are damaged, or the newest whole one cannot be read by this program.
+            CheckpointError: if all are damaged, or the newest whole one cannot be read by this program, or a
+                job lets them go before they are read.
         """
+        for _ in range(LOOKS):
+            with suppress(_LetGo):
+                return await self._newest_whole(look)
+        raise self._too_quick()
+
+    async def _newest_whole(self, look: Callable[[int], Awaitable[T]]) -> T | None:
+        """As `newest_whole`; raises `_LetGo` if that happened to the newest, and there are newer ones."""
         self.passed_over.clear()
         numbers = await self.look()
         for number in reversed(numbers):
             try:
                 return await look(number)
-            except DamagedCheckpoint as damage:
-                log.warning("%s; going back to the one before", damage)
-                self.passed_over[number] = damage
+            except CheckpointError as error:
+                if await self._is_gone(number):
+                    raise _LetGo from error
+                if not isinstance(error, DamagedCheckpoint):
+                    raise
+                log.warning("%s; going back to the one before", error)
+                self.passed_over[number] = error
         if numbers:
             raise CheckpointError(
                 f"every checkpoint in {self._store} is damaged; to start from the beginning: restore='none'"
@@ -240,7 +283,7 @@ class History:
     async def _look_into(self, number: int) -> None:
         """Note what a manifest names that this history has not written."""
         try:
-            self._stored[number] = unpack_info(unsealed(await self._store.read(number))).stored
+            self._stored[number] = (await self.info(number)).stored
         except CheckpointError:
             self._stored[number] = None
 

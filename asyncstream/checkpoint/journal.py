@@ -30,7 +30,7 @@ a frame at the end, whose result was not emitted, or which the journal did not p
 Half a frame with a whole one behind it is damage, and refused if a step has asked for the journal. A CRC
 tells damage as well as a digest does, for a fifth of the time. Where checkpoints have a key there is a
 digest, under that key, and frames without are not taken: so a codec that runs what the bytes say is given no
-foreign bytes. Journals that were written without a key before there were CRCs have digests.
+foreign bytes.
 
 Steps that do not ask for a journal have one by default, and a job must not fail for that. So what cannot be
 kept for such a step, or would be long, ends its journal with a warning; its calls are made again then, as
@@ -79,8 +79,8 @@ Kept = tuple[int | None, Sequence[Any]]
 """What is kept of a call of an earlier life: the check of its element, and the results."""
 
 
-def _digest(payload: bytes, key: bytes | None) -> bytes:
-    secret = b"" if key is None else blake2b(key).digest()
+def _digest(payload: bytes, key: bytes) -> bytes:
+    secret = blake2b(key).digest()
     return blake2b(payload, digest_size=16, key=secret, person=b"call journal").digest()
 
 
@@ -122,16 +122,15 @@ def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
 
 def _payload(data: bytes, at: int, key: bytes | None) -> tuple[bytes | None, int]:
     """What the frame at a byte holds, None if there is no whole one; and the byte behind it."""
-    is_summed = data.startswith(_SUMMED, at) and key is None
-    head = _SUMMED_HEAD if is_summed else _DIGESTED_HEAD
+    head, kind = (_SUMMED_HEAD, _SUMMED) if key is None else (_DIGESTED_HEAD, _DIGESTED)
     if len(data) - at < head.size:
         return None, at
     magic, length, written = head.unpack_from(data, at)
     start = at + head.size
     payload = data[start : start + length]
-    found = crc32(payload) if is_summed else _digest(payload, key)
-    is_known = is_summed or magic == _DIGESTED
-    return (payload if is_known and len(payload) == length and found == written else None), start + length
+    is_whole = magic == kind and len(payload) == length
+    found = crc32(payload) if key is None else _digest(payload, key)
+    return (payload if is_whole and found == written else None), start + length
 
 
 def grouped(
@@ -270,11 +269,11 @@ class Journal:
         known = self._steps.get(step)
         if known is None or known.fingerprint != fingerprint:
             return
-        *_, kind = group
-        if kind == "retried":
+        _, _, results, last = group  # checks, or what kind of entry this is
+        if last == "retried":
             known.remember_retries(ended_in(group))
-        else:  # before there were checks, results stood last
-            known.remember(ended_in(group), _parts(group[3] if len(group) > 3 else None, len(group[2])))
+        else:
+            known.remember(ended_in(group), _parts(last, len(results)))
 
     def append(
         self, step: StepJournal, origins: Sequence[Origin], *columns: list[Any], single: bool, kind: str = ""

@@ -17,7 +17,16 @@ from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.base import Ahead
 from asyncstream.errors import PipelineError
-from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, text
+from asyncstream.validation import (
+    Duration,
+    choice,
+    count,
+    duration_seconds,
+    file_path,
+    function,
+    refuse,
+    text,
+)
 
 __all__ = ("Checkpoints", "Place", "checkpoints_of")
 
@@ -118,10 +127,8 @@ class Checkpoints:
         count("inline_bytes", self.inline_bytes, least=0)
         if self.pipeline_was is not None:
             text("pipeline_was", self.pipeline_was)
-        if self.journal is not None and (
-            not isinstance(self.journal, str | os.PathLike) or not os.fspath(self.journal)
-        ):
-            raise refuse("journal", "the path of a directory", self.journal)
+        if self.journal is not None:
+            file_path("journal", self.journal, "a directory")
         choice("on_held", self.on_held, ("refuse", "wait"))
         duration_seconds("lease", self.lease)
         choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))
@@ -198,7 +205,7 @@ def checkpoints_of(name: str, value: object) -> Checkpoints:
         return value
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise refuse(name, "Checkpoints(...) or the path of a directory", value)
-    path = os.fspath(value)
+    path = file_path(name, value, "a directory")
     return Checkpoints(
         store=SqliteStore(path) if os.path.isfile(path) else DirectoryStore(path), every=_EVERY
     )

@@ -25,7 +25,7 @@ from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.lease import Holder, Lease, following
-from asyncstream.sqlite_files import looking_at, write_ahead
+from asyncstream.sqlite_files import database_path, looking_at, write_ahead
 from asyncstream.validation import refuse
 
 __all__ = ("SqliteStore",)
@@ -49,11 +49,9 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a database file", path)
         if not isinstance(table, str) or not table.isidentifier():
             raise refuse("table", "a name of letters, digits and underscores", table)
-        self._path = os.fspath(path)
+        self._path = database_path(path)
         self._table = table
         self._parts = f"{table}_parts"
         self._lease = f"{table}_lease"

@@ -99,11 +99,15 @@ class CheckpointStore(Protocol):
 
 
 def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:
-    """The error for a job whose lease another has followed, to be raised by the caller."""
-    follower = "another process" if current is None else str(current.holder)
+    """The error for a job whose lease another has followed, or is gone, to be raised by the caller."""
+    if current is None:
+        return LeaseLost(
+            f"{place} holds no lease that can be read: it was emptied, or another disk is in its place; this "
+            f"job (lease {lease.number}) writes nothing more"
+        )
     return LeaseLost(
-        f"{place} was taken over by {follower}: this job (lease {lease.number}) did not show itself in time, "
-        "and writes nothing more"
+        f"{place} was taken over by {current.holder}: this job (lease {lease.number}) did not show itself in "
+        "time, and writes nothing more"
     )
 
 

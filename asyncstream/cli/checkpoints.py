@@ -89,24 +89,20 @@ def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[in
     """
     history = History(store_of(options.store), JsonCodec(), key_of(options))
 
-    async def look(number: int, info: CheckpointInfo | CheckpointError) -> _Looked:
-        if isinstance(info, CheckpointError):
-            return _Looked(info)
-        sealed = await history.is_sealed(number)
-        try:
-            if contents:
-                _, states = await history.open(number, to_decode=False)
-                return _Looked(info, sealed, _classes(info, states))
-            if options.key_file is not None:
-                await history.parts(number, to_decode=False)
-        except CheckpointError as error:
-            return _Looked(error, sealed)
+    async def look(number: int) -> _Looked:
+        info, sealed = await history.info(number), await history.is_sealed(number)
+        if contents:
+            _, states = await history.open(number, to_decode=False)
+            return _Looked(info, sealed, _classes(info, states))
+        if options.key_file is not None:
+            await history.parts(number, to_decode=False)
         return _Looked(info, sealed)
 
-    async def read() -> dict[int, _Looked]:
-        return {number: await look(number, info) for number, info in (await history.infos()).items()}
-
-    return asyncio.run(read())
+    found = asyncio.run(history.each(look))
+    return {
+        number: _Looked(looked) if isinstance(looked, CheckpointError) else looked
+        for number, looked in found.items()
+    }
 
 
 def _classes(info: CheckpointInfo, states: dict[str, Encoded]) -> list[NamedClass] | None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.checkpoints import add_checkpoint_commands
@@ -25,6 +25,7 @@ from asyncstream.cli.logs import say, tell
 from asyncstream.cli.places import add_key, imported, key_of
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.state import add_state_command
+from asyncstream.connectors.base import Ahead
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.validation import is_async_function
@@ -122,6 +123,27 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--restore", default="newest", metavar="WHICH", help="newest, none, or the number of one (newest)"
     )
+    run.add_argument(
+        "--renamed",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="the step that the checkpoint calls OLD is called NEW now; may be given several times",
+    )
+    run.add_argument(
+        "--allow-dropped",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="what this step remembered may be lost: it is there no more; may be given several times",
+    )
+    run.add_argument(
+        "--ahead",
+        choices=get_args(Ahead),
+        default="refuse",
+        help="if a sink holds results of a later checkpoint (refuse): allow_behind keeps them, start_over "
+        "takes them out",
+    )
     add_key(run)
     run.add_argument(
         "--dry-run",
@@ -180,20 +202,44 @@ def _run(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
     how = RunOptions.of(options, "--checkpoints", is_kept=options.checkpoints is not None)
     checkpoints = None
-    for option, is_given in (("--dry-run", options.dry_run), ("--key-file", options.key_file is not None)):
+    for option, is_given in (
+        ("--dry-run", options.dry_run),
+        ("--key-file", options.key_file is not None),
+        ("--renamed", options.renamed),
+        ("--allow-dropped", options.allow_dropped),
+        ("--ahead", options.ahead != "refuse"),
+    ):
         if is_given and options.checkpoints is None:
             raise PipelineError(f"{option} needs --checkpoints")
     if options.checkpoints is not None:
         restore = int(options.restore) if options.restore.isdecimal() else options.restore
         store = DirectoryStore(options.checkpoints)
         checkpoints = Checkpoints(
-            store=store, every=options.every, keep=options.keep, restore=restore, key=key_of(options)
+            store=store,
+            every=options.every,
+            keep=options.keep,
+            restore=restore,
+            renamed=_renamed(options.renamed),
+            allow_dropped=options.allow_dropped,
+            ahead=options.ahead,
+            key=key_of(options),
         )
         if options.dry_run:
             report = asyncio.run(pipeline.dry_run(checkpoints))
             print(report)
             return int(not report.can_start)
     return run_pipeline(pipeline, checkpoints, how)
+
+
+def _renamed(pairs: Sequence[str]) -> dict[str, str]:
+    """New names by the old, of texts such as "price=pricing"."""
+    renamed = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        if not (old and equals and new):
+            raise PipelineError(f"--renamed: expected OLD=NEW, got {pair!r}")
+        renamed[old] = new
+    return renamed
 
 
 def _describe(options: argparse.Namespace) -> int:

@@ -214,7 +214,7 @@ def _headers(given: list[str]) -> dict[str, str]:
     for header in given:
         if header.startswith("@"):
             try:
-                lines += Path(header[1:]).read_text().splitlines()
+                lines += Path(header[1:]).read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeError) as error:
                 raise PipelineError(f"--header: {describe_error(error)}") from error
         else:

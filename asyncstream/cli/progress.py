@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ class Figures:
         rate: rows a second, lately; None: not known yet.
         share: how much of all there is to do is done, from 0 to 1; None: unknown.
         left: seconds until the end, if it goes on like this; None: not known.
+        stuck: the step at which nothing goes on, and why; empty: there is none.
     """
 
     rows: int
@@ -50,6 +51,7 @@ class Figures:
     rate: float | None = None
     share: float | None = None
     left: float | None = None
+    stuck: str = ""
 
     def line(self) -> str:
         """All of it in one line."""
@@ -59,7 +61,9 @@ class Figures:
         parts += [f"{self.in_flight:,} in flight", f"{self.failed:,} failed"]
         if self.share is not None:
             parts.append(f"{self.share:.0%}")
-        if self.left is not None:
+        if self.stuck:
+            parts.append(f"stuck at {self.stuck}")
+        elif self.left is not None:
             parts.append(f"{duration(self.left)} left")
         return ", ".join(parts)
 
@@ -201,6 +205,11 @@ class _Bar:
         self._say(figures.summary())
 
 
+def _first_stuck(job: Job) -> str:
+    stuck = job.status().stuck
+    return f"step {stuck[0].name!r}: {stuck[0].stuck}" if stuck else ""
+
+
 @asynccontextmanager
 async def showing_progress(
     job: Job, title: str, every: float, say: Callable[[str], None]
@@ -219,14 +228,19 @@ async def showing_progress(
         yield
         return
     loop, meter = asyncio.get_running_loop(), Meter()
-    meter.look(job.progress(), loop.time())  # before anything is read
+    rows = meter.look(job.progress(), loop.time()).rows  # before anything is read
     is_watched = sys.stderr.isatty() and find_spec("rich") is not None
     display: _Display = _Bar(title, say) if is_watched else _Lines(every, say)
 
     async def follow() -> None:
+        nonlocal rows
         while True:
             await asyncio.sleep(display.every)
-            display.show(meter.look(job.progress(), loop.time()))
+            figures = meter.look(job.progress(), loop.time())
+            if figures.rows == rows and figures.in_flight:  # only then: the status of all steps costs more
+                figures = replace(figures, stuck=_first_stuck(job))
+            rows = figures.rows
+            display.show(figures)
 
     following = asyncio.create_task(follow())
     try:

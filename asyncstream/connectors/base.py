@@ -248,7 +248,7 @@ class Sink(ABC, Generic[T]):
     async def open(self) -> None:
         """Called once, before the first `write`."""
 
-    async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
+    async def write(self, values: Sequence[T], timestamps: Timestamps, /) -> None:
         """
         Take these elements, in order: all that have come since the last write. The pipeline waits while this
         does (backpressure).
@@ -265,7 +265,7 @@ class Sink(ABC, Generic[T]):
         """
         await self.write_batch(values)
 
-    async def write_batch(self, values: Sequence[T]) -> None:
+    async def write_batch(self, values: Sequence[T], /) -> None:
         """
         As `write`, for a sink that does not look at timestamps, and called in its place.
 
@@ -373,7 +373,13 @@ class Writer:
         if last.place == self.lease.place:
             # also of one that has ended: what this job knows of the store is older than what it left
             if last.number > self.lease.number:
-                raise SinkBroken(f"{what} was taken over by {last.holder}; this job writes nothing more")
+                told = f"{what} was taken over by {last.holder}; this job writes nothing more"
+                if last.released:
+                    told += (
+                        ". That job has ended: this store of checkpoints is from before it, as a copy or a "
+                        "backup is; go back in the store that it used, with restore="
+                    )
+                raise SinkBroken(told)
             if fence > self.lease.number:
                 raise SinkBroken(f"{what} was taken over by a later job; this one writes nothing more")
             return

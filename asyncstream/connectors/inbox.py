@@ -40,10 +40,10 @@ from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.lines import AnyPath, file_path
+from asyncstream.connectors.lines import AnyPath
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
-from asyncstream.sqlite_files import OpenFile, looking_at, write_ahead
+from asyncstream.sqlite_files import OpenFile, database_path, looking_at, write_ahead
 from asyncstream.validation import Duration, duration_ms
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")
@@ -88,7 +88,7 @@ class Inbox:
         types: Iterable[type] = (),
         clock: Clock | None = None,
     ) -> None:
-        self.path: Final = file_path(path, "a database file")
+        self.path: Final = database_path(path)
         self.remember_ms: Final = duration_ms("remember", remember)
         self.codec: Final = values_codec(codec, types)
         self.clock: Final = checked_clock(clock) or SystemClock()

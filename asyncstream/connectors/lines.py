@@ -31,7 +31,6 @@ __all__ = (
     "buffered",
     "column_names",
     "delimiter_of",
-    "file_path",
     "open_file",
     "why_malformed",
 )
@@ -225,13 +224,6 @@ def why_malformed(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: {error.reason}"
     return f"not CSV: {error}" if isinstance(error, csv.Error) else str(error)
-
-
-def file_path(path: object, what: str = "a file") -> str:
-    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(given, str) or not given or "\0" in given:
-        raise refuse("path", f"the path of {what}", path)
-    return given
 
 
 def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
+from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, WouldBlock
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from asyncstream.connectors.base import Sink, Source, SourceBatch
@@ -22,9 +22,6 @@ from asyncstream.validation import count, flag, refuse
 __all__ = ("MemoryStreamSink", "MemoryStreamSource")
 
 T = TypeVar("T")
-
-_WAKING = 1.0
-"""Seconds that a wait for an element gets to end when its stream is closed; older anyio does not wake it."""
 
 
 class MemoryStreamSource(Source[T], Generic[T]):
@@ -46,6 +43,7 @@ class MemoryStreamSource(Source[T], Generic[T]):
         self._batch = count("batch", batch)
         self._own: MemoryObjectReceiveStream[T] | None = None
         self._receiving: asyncio.Task[T] | None = None
+        self._waiting: CancelScope | None = None  # what that task does
         self._taken: list[T] = []  # and not read
 
     async def open(self) -> None:
@@ -65,13 +63,19 @@ class MemoryStreamSource(Source[T], Generic[T]):
         if not self._taken:
             # in a task of its own: an element that is handed over as this read is cancelled is not lost
             if self._receiving is None:
-                self._receiving = asyncio.ensure_future(own.receive())
+                self._waiting = CancelScope()
+                self._receiving = asyncio.create_task(self._receive(own, self._waiting))
             await asyncio.wait({self._receiving})
             if not self._take_received():
                 return None
             self._take_what_is_there(own)
         values, self._taken = self._taken, []
         return SourceBatch(values)
+
+    async def _receive(self, own: MemoryObjectReceiveStream[T], waiting: CancelScope) -> T:
+        with waiting:
+            return await own.receive()
+        raise ClosedResourceError
 
     def _take_what_is_there(self, own: MemoryObjectReceiveStream[T]) -> None:
         try:
@@ -92,19 +96,23 @@ class MemoryStreamSource(Source[T], Generic[T]):
 
     def end(self) -> bool:
         if self._own is not None:
-            self._own.close()  # what is handed over already is still read
+            self._close(self._own)
         return True
+
+    def _close(self, own: MemoryObjectReceiveStream[T]) -> None:
+        own.close()
+        if self._waiting is not None:
+            # anyio before 4.15 wakes nobody who waits there; unlike a task's, a scope's cancellation does not
+            # throw away what is handed over already
+            self._waiting.cancel()
 
     async def close(self) -> None:
         own, self._own = self._own, None
         if own is None:
             return
-        own.close()
+        self._close(own)
         if self._receiving is not None:
-            _, waiting = await asyncio.wait({self._receiving}, timeout=_WAKING)
-            if waiting:
-                self._receiving.cancel()
-                await asyncio.wait(waiting)
+            await asyncio.wait({self._receiving})
             self._take_received()  # for the next run
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from asyncstream.connectors.base import Sink
-from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import Fetching
+from asyncstream.connectors.cancellation import Fetching
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
@@ -40,7 +40,7 @@ class MessageSource(Source[T], Generic[T, M]):
     _what: str
     """Where messages come from, for errors."""
 
-    def __init__(self, on_malformed: str, ends: bool, batch: int) -> None:
+    def __init__(self, on_malformed: str, *, ends: bool, batch: int) -> None:
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._ends = flag("ends", ends)
         self._batch = count("batch", batch)

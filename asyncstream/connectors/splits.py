@@ -18,16 +18,19 @@ import glob
 import inspect
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.cancellation import stopped
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.folders import by_their_own_names
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("GlobSource", "SplitSource")
@@ -334,7 +337,8 @@ class GlobSource(SplitSource[T]):
         GlobSource("in/**/*.csv", lambda path: CsvSource(path, delimiter=";"), watch=timedelta(seconds=5))
 
     A file is read when it is there under its name, so a new one is to be written under another name, and
-    renamed. A file that has been read to its end is not looked at again.
+    renamed. A file that has been read to its end is not looked at again. A symbolic link to a file, or to a
+    folder of files, that the pattern matches as well is left out.
 
     Args:
         pattern: as for `glob.glob`; `**` is any number of folders.
@@ -357,7 +361,20 @@ class GlobSource(SplitSource[T]):
         path = text("pattern", os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern)
 
         async def find() -> list[str]:
-            return await aside(lambda: sorted(filter(os.path.isfile, glob.iglob(path, recursive=True))))
+            return await aside(partial(_files, path))
 
         every = None if watch is None else duration_seconds("watch", watch)
         super().__init__(make, find, every=every, parallel=parallel, rejects=rejects)
+
+
+def _files(pattern: str) -> list[str]:
+    """The files that match, in the order of their names."""
+    found: dict[str, os.stat_result] = {}
+    for path in sorted(glob.iglob(pattern, recursive=True)):
+        try:
+            known = os.stat(path)
+        except OSError:  # taken away a moment ago, or a link that leads nowhere
+            continue
+        if stat.S_ISREG(known.st_mode):
+            found[path] = known
+    return list(by_their_own_names(found))

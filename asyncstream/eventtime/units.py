@@ -73,7 +73,7 @@ def check_timestamp(what: str, timestamp: int | None) -> int:
         TypeError: if it is something else than an int.
     """
     if timestamp is None:
-        raise ValueError(f"{what} needs a timestamp; assign timestamps before it")
+        raise ValueError(f"{what} needs a timestamp; put .event_time(...) before it")
     if type(timestamp) is not int:
         raise TypeError(f"expected an int as timestamp (milliseconds), got {safe_repr(timestamp)}")
     if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:

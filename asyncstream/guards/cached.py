@@ -345,7 +345,7 @@ def _store(given: object) -> CacheStore:
     if isinstance(given, str) and given.startswith("sqlite:///"):
         given = given.removeprefix("sqlite:///")
     if isinstance(given, str | os.PathLike) and os.fspath(given):
-        if "://" in os.fspath(given):
+        if "://" in str(given):
             raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", given)
         return SqliteCache(given)
     raise refuse("store", "the path of a file, an address, a SqliteCache or a RedisCache", given)

@@ -92,7 +92,7 @@ class Guard(AsyncFunction[In, Out]):
         # the same function, not one that calls the other: that would be a coroutine more for each call
         cls.__call__ = cls.invoke  # type: ignore[method-assign]
 
-    async def __call__(self, value: In) -> Out:
+    async def __call__(self, value: In, /) -> Out:
         """The call itself: a guard is used like the function inside."""
         return await self.invoke(value)
 

@@ -202,7 +202,7 @@ class Retry(Guard[In, Out]):
                             self._count_attempts(number)
                             self._recovered += 1
                         return result
-                    wait = self._wait(result, True, backoff)
+                    wait = self._wait(result, asked=True, backoff=backoff)
                     if self._is_last(number, began, wait):
                         raise RetriesExhausted(number, None, self._why(number, wait))
                     failure = result

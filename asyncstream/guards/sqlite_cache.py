@@ -28,7 +28,7 @@ from asyncstream.clock import SystemClock
 from asyncstream.errors import DamagedCache, LeaseHeld, describe_error
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
-from asyncstream.sqlite_files import is_busy, write_ahead
+from asyncstream.sqlite_files import database_path, is_busy, write_ahead
 from asyncstream.validation import choice, refuse
 
 __all__ = ("SqliteCache",)
@@ -89,9 +89,7 @@ class SqliteCache(CacheStore):
         on_damage: Literal["refuse", "renew"] = "refuse",
     ) -> None:
         super().__init__(size)
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise refuse("path", "the path of a database file", path)
-        self._path = os.fspath(path)
+        self._path = database_path(path)
         self._renews = choice("on_damage", on_damage, ("refuse", "renew")) == "renew"
         self._disk: DiskThread | None = None
         self._reader: sqlite3.Connection | None = None

@@ -18,12 +18,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from asyncstream.elements import Timestamps
-from asyncstream.joins.timed import LEFT, RIGHT, KeyOf, TimedJoin, add, check_placed
+from asyncstream.joins.timed import LEFT, RIGHT, TimedJoin, add, check_timestamp
 from asyncstream.operators.base import Operator, pairs
 from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, Table
 from asyncstream.state.schema import Schema
@@ -82,13 +83,14 @@ class AsOfOperator(TimedJoin):
 
     def __init__(self, key_of: Sequence[KeyBy]) -> None:
         super().__init__(self._process_events, self._process_versions)
-        self._key_of_event, self._key_of_version = KeyOf(key_of[LEFT]), KeyOf(key_of[RIGHT])
+        self._key_of_event: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_event")
+        self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
         self._events = self.tables.declare(Table("events", may_be_away=True))
         self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         values, stamps, refused = self._in_time(LATE, values, timestamps)
-        key_by, events, register = self._key_of_event(), self._events, self._timers.event.register
+        key_by, events, register = self._key_of_event, self._events, self._timers.event.register
         value = None
         try:
             for value, timestamp in zip(values, stamps, strict=True):
@@ -100,18 +102,18 @@ class AsOfOperator(TimedJoin):
                 add(waiting, timestamp, value)
                 register(timestamp, key, LEFT)
         except BaseException as error:
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         if refused is not None:
             raise refused
 
     def _process_versions(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, watermark, value = self._key_of_version(), self._timers.watermark, None
+        key_by, watermark, value = self._key_of_version, self._timers.watermark, None
         try:
             for value, timestamp in pairs(values, timestamps):
-                check_placed(timestamp)
-                self._take_in(key_by(value), cast(int, timestamp), value, watermark)
+                at_ms = check_timestamp(timestamp)
+                self._take_in(key_by(value), at_ms, value, watermark)
         except BaseException as error:
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
 
     def _take_in(self, key: Any, timestamp: int, value: Any, watermark: int) -> None:
         """Have one more version, in the place of one of its time."""
@@ -130,8 +132,8 @@ class AsOfOperator(TimedJoin):
         else:
             self._forget(key, versions, watermark)
 
-    def _on_event_time(self, timestamp: int, key: Any, side: int) -> None:
-        if side == RIGHT:
+    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
+        if namespace == RIGHT:
             self._forget(key, self._versions.get(None, key), timestamp)
             return
         versions = self._versions.peek(None, key)
@@ -166,11 +168,12 @@ class LatestOperator(MultiInput):
 
     def __init__(self, key_of: Sequence[KeyBy]) -> None:
         super().__init__(self._process_events, self._process_versions, holds_back=True)
-        self._key_of_event, self._key_of_version = KeyOf(key_of[LEFT]), KeyOf(key_of[RIGHT])
+        self._key_of_event: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_event")
+        self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
         self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, peek = self._key_of_event(), self._versions.peek
+        key_by, peek = self._key_of_event, self._versions.peek
         results: list[Any] = []
         value = None
         try:
@@ -179,14 +182,14 @@ class LatestOperator(MultiInput):
                 results.append((value, None if version is MISSING else version))
         except BaseException as error:
             self.out.process_batch(results, None if timestamps is None else timestamps[: len(results)])
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         self.out.process_batch(results, timestamps)
 
     def _process_versions(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        key_by, put = self._key_of_version(), self._versions.put
+        key_by, put = self._key_of_version, self._versions.put
         value = None
         try:
             for value in values:
                 put(None, key_by(value), value)
         except BaseException as error:
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)

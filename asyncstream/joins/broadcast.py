@@ -193,18 +193,18 @@ class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):
     for what holds of all such functions.
     """
 
-    def open(self, ctx: BroadcastContext) -> None:
+    def open(self, ctx: BroadcastContext, /) -> None:
         """Called once: the place to fetch handles with `ctx.state` and `ctx.broadcast_state`."""
 
-    def process_element(self, value: T, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+    def process_element(self, value: T, ctx: BroadcastContext, out: Emitter[Out], /) -> None:
         """Handle an element, with the broadcast state that stands when it comes; it may only be read."""
         raise TypeError(f"{type(self).__name__} does not override process_element")
 
-    def process_broadcast(self, value: Rule, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+    def process_broadcast(self, value: Rule, ctx: BroadcastContext, out: Emitter[Out], /) -> None:
         """Handle an element for all keys, and write the broadcast state."""
         raise TypeError(f"{type(self).__name__} does not override process_broadcast")
 
-    def on_timer(self, timestamp: int, ctx: BroadcastContext, out: Emitter[Out]) -> None:
+    def on_timer(self, timestamp: int, ctx: BroadcastContext, out: Emitter[Out], /) -> None:
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
 
 
@@ -262,12 +262,10 @@ class BroadcastSpec(KeyedFunctionSpec):
     function: KeyedBroadcastProcessFunction[Any, Any, Any]
     key_by: KeyBy
 
+    operator = KeyedBroadcastOperator
+
     def build(self) -> KeyedBroadcastOperator:
         return KeyedBroadcastOperator(self.key_by, self.function, self.on_error)
-
-    @property
-    def operator(self) -> type[KeyedBroadcastOperator]:
-        return KeyedBroadcastOperator
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

@@ -34,18 +34,18 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[Left, Right, Out]):
     See `KeyedFunction` for what holds of all such functions.
     """
 
-    def open(self, ctx: KeyedContext) -> None:
+    def open(self, ctx: KeyedContext, /) -> None:
         """Called once before the first element: the place to fetch state handles with `ctx.state`."""
 
-    def process_left(self, value: Left, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def process_left(self, value: Left, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle an element of the stream that was connected."""
         raise TypeError(f"{type(self).__name__} does not override process_left")
 
-    def process_right(self, value: Right, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def process_right(self, value: Right, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle an element of the stream that it was connected with."""
         raise TypeError(f"{type(self).__name__} does not override process_right")
 
-    def process_input(self, number: int, value: Any, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def process_input(self, number: int, value: Any, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """
         Handle an element of any input.
 
@@ -56,7 +56,7 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[Left, Right, Out]):
             raise TypeError(f"{type(self).__name__} does not override process_input, and has input {number}")
         (self.process_right if number else self.process_left)(value, ctx, out)
 
-    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
 
 
@@ -123,12 +123,10 @@ class CoProcessSpec(KeyedFunctionSpec):
     function: KeyedCoProcessFunction[Any, Any, Any]
     key_of: tuple[KeyBy, ...]
 
+    operator = KeyedCoProcessOperator
+
     def build(self) -> KeyedCoProcessOperator:
         return KeyedCoProcessOperator(self.key_of, self.function, self.on_error)
-
-    @property
-    def operator(self) -> type[KeyedCoProcessOperator]:
-        return KeyedCoProcessOperator
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

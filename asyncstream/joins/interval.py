@@ -34,8 +34,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.joins.timed import LEFT, RIGHT, Buffer, KeyOf, TimedJoin
+from asyncstream.joins.timed import LEFT, RIGHT, Buffer, TimedJoin
 from asyncstream.operators.process import BURST
+from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.schema import Schema
@@ -65,44 +66,6 @@ def emits_alone(how: How, side: int) -> bool:
     return how == "full" or how == ("right" if side else "left")
 
 
-@dataclass(frozen=True)
-class IntervalJoinSpec(Spec):
-    """
-    Joins two streams by key and by time.
-
-    Attributes:
-        key_of: for the left and the right input, what gives the key of an element.
-        lower_ms, upper_ms: what a right element's time may be, both inclusive, less the left one's; if lower
-            is above upper, there are no pairs.
-        how: what becomes of elements without a partner.
-    """
-
-    key_of: tuple[KeyBy, KeyBy]
-    lower_ms: int
-    upper_ms: int
-    how: How
-
-    def build(self) -> IntervalJoinOperator:
-        return IntervalJoinOperator(self.key_of, self.lower_ms, self.upper_ms, self.how)
-
-    @property
-    def operator(self) -> type[IntervalJoinOperator]:
-        return IntervalJoinOperator
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return self.key_of
-
-    @property
-    def schema(self) -> Schema:
-        bounds = {"lower_ms": self.lower_ms, "upper_ms": self.upper_ms, "how": self.how}
-        return Schema({"join": "interval", "marks_partners": self.how != "inner"}, {}, bounds)
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return ("late_dropped",)
-
-
 class _Side:
     """
     One of the two inputs.
@@ -118,7 +81,7 @@ class _Side:
 
     def __init__(self, number: int, key_by: KeyBy, bounds: tuple[int, int], how: How) -> None:
         self.number = number
-        self.key_of = KeyOf(key_by)
+        self.key_by: KeyBy = FirstKeys(self, key_by, "key_by")
         self.lower_ms, self.upper_ms = bounds
         self.keeps_ms = max(self.upper_ms, 0)
         self.emits_alone = emits_alone(how, number)
@@ -169,7 +132,7 @@ class IntervalJoinOperator(TimedJoin):
     def _join(self, side: _Side, other: _Side, values: Sequence[Any], timestamps: Sequence[int]) -> None:
         """Buffer the elements of one side, each joined with what is buffered of the other."""
         mine, theirs = side.table.rows(), other.table.rows()
-        key_by, marks, is_left, is_exact = side.key_of(), self._marks, side is self._left, side.is_exact
+        key_by, marks, is_left, is_exact = side.key_by, self._marks, side is self._left, side.is_exact
         watermark, lower_ms, upper_ms = self._timers.watermark, side.lower_ms, side.upper_ms
         at_watermark_ms, ends_ms = lower_ms + (other.keeps_ms > 0), min(upper_ms, 0)
         gone_ms = -math.inf if is_exact else reached(watermark) - side.keeps_ms
@@ -236,7 +199,7 @@ class IntervalJoinOperator(TimedJoin):
                     if count:
                         found[2][start : start + count] = [True] * count
         except BaseException as error:
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         self._buffered += len(values) - gone
 
     def _buffer(self, side: _Side, key: Any, timestamp: int) -> Buffer:
@@ -266,8 +229,8 @@ class IntervalJoinOperator(TimedJoin):
                     self._let_go(side, key, self._timers.watermark)
         return super().snapshot()
 
-    def _on_event_time(self, timestamp: int, key: Any, number: int) -> None:
-        side = self._right if number else self._left
+    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
+        side = self._right if namespace else self._left
         # what is emitted comes in the order of time, so no more of this key yet
         times = self._let_go(side, key, timestamp if side.is_exact else self._timers.watermark)
         if times:
@@ -295,3 +258,36 @@ class IntervalJoinOperator(TimedJoin):
             for part in buffer:
                 del part[:gone]
         return times
+
+
+@dataclass(frozen=True)
+class IntervalJoinSpec(Spec):
+    """
+    Joins two streams by key and by time.
+
+    Attributes:
+        key_of: for the left and the right input, what gives the key of an element.
+        lower_ms, upper_ms: what a right element's time may be, both inclusive, less the left one's; if lower
+            is above upper, there are no pairs.
+        how: what becomes of elements without a partner.
+    """
+
+    key_of: tuple[KeyBy, KeyBy]
+    lower_ms: int
+    upper_ms: int
+    how: How
+
+    operator = IntervalJoinOperator
+    counters = ("late_dropped",)
+
+    def build(self) -> IntervalJoinOperator:
+        return IntervalJoinOperator(self.key_of, self.lower_ms, self.upper_ms, self.how)
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return self.key_of
+
+    @property
+    def schema(self) -> Schema:
+        bounds = {"lower_ms": self.lower_ms, "upper_ms": self.upper_ms, "how": self.how}
+        return Schema({"join": "interval", "marks_partners": self.how != "inner"}, {}, bounds)

@@ -17,8 +17,9 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import Timestamps
 from asyncstream.joins.interval import LATE_LEFT, LATE_RIGHT, How, emits_alone
-from asyncstream.joins.timed import LEFT, RIGHT, KeyOf
+from asyncstream.joins.timed import LEFT, RIGHT
 from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
 from asyncstream.state.schema import Schema
 from asyncstream.state.timer_queue import Timer
@@ -56,47 +57,6 @@ class CoGrouped(NamedTuple, Generic[L, R]):
     right: list[R]
 
 
-@dataclass(frozen=True)
-class WindowJoinSpec(Spec):
-    """
-    Joins two streams by key and window.
-
-    Attributes:
-        key_of: for the left and the right input, what gives the key of an element.
-        plan: which windows, and when they fire.
-        made: what is made of a window that fires.
-    """
-
-    key_of: tuple[KeyBy, KeyBy]
-    plan: WindowPlan
-    made: Made
-
-    def build(self) -> WindowJoinOperator:
-        return WindowJoinOperator(self.key_of, self.plan, self.made)
-
-    @property
-    def operator(self) -> type[WindowJoinOperator]:
-        return WindowJoinOperator
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return self.key_of
-
-    @property
-    def schema(self) -> Schema:
-        windows = window_schema(self.plan)
-        settings = {**windows.settings, "made": self.made}
-        return Schema({**windows.form, "join": "window"}, {}, settings)
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return COUNTERS
-
-    @property
-    def clock(self) -> ClockUse:
-        return ClockUse.WAITS if self.plan.closes_with_input else ClockUse.MAY_EMIT
-
-
 class WindowJoinOperator(MultiInput, WindowOperator):
     """
     Joins elements of one key that are in the same window.
@@ -114,10 +74,15 @@ class WindowJoinOperator(MultiInput, WindowOperator):
             plan: neither aggregates nor has a process function. Functions of its assigner, trigger and
                 evictor are given pairs ("left" or "right", element).
         """
-        keys = {name: KeyOf(key_by) for name, key_by in zip(_SIDES, key_of, strict=True)}
-        WindowOperator.__init__(self, lambda sided: keys[sided[0]]()(sided[1]), plan)
+        WindowOperator.__init__(self, self._key_of, plan)
+        self._key_of_left: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_left")
+        self._key_of_right: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_right")
         self._made = made
         self.have_ports(self._process_left, self._process_right, holds_back=False)
+
+    def _key_of(self, sided: tuple[str, Any]) -> Any:
+        side, value = sided
+        return self._key_of_right(value) if side == _SIDES[RIGHT] else self._key_of_left(value)
 
     def _process_left(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self.process_batch([(_SIDES[LEFT], value) for value in values], timestamps)
@@ -145,3 +110,39 @@ class WindowJoinOperator(MultiInput, WindowOperator):
             left = [None]
         for value in left:
             self._emitter.extend([(value, partner) for partner in right], self._emitter.timestamp)
+
+
+@dataclass(frozen=True)
+class WindowJoinSpec(Spec):
+    """
+    Joins two streams by key and window.
+
+    Attributes:
+        key_of: for the left and the right input, what gives the key of an element.
+        plan: which windows, and when they fire.
+        made: what is made of a window that fires.
+    """
+
+    key_of: tuple[KeyBy, KeyBy]
+    plan: WindowPlan
+    made: Made
+
+    operator = WindowJoinOperator
+    counters = COUNTERS
+
+    def build(self) -> WindowJoinOperator:
+        return WindowJoinOperator(self.key_of, self.plan, self.made)
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return self.key_of
+
+    @property
+    def schema(self) -> Schema:
+        windows = window_schema(self.plan)
+        settings = {**windows.settings, "made": self.made}
+        return Schema({**windows.form, "join": "window"}, {}, settings)
+
+    @property
+    def clock(self) -> ClockUse:
+        return ClockUse.WAITS if self.plan.closes_with_input else ClockUse.MAY_EMIT

@@ -12,10 +12,9 @@ from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.process import Emitter
 from asyncstream.operators.results import FirstKeys
-from asyncstream.operators.timed import TimedOperator
-from asyncstream.state import Cell, KeyedState
+from asyncstream.operators.timed import EventTimeOperator
+from asyncstream.state import KeyedState
 from asyncstream.state.timer_queue import Timer
-from asyncstream.timers import TimerService
 
 __all__ = ("LATE", "KeyedStep", "TimedStep")
 
@@ -56,7 +55,7 @@ class KeyedStep(Operator):
                 take(value, timestamp)
         except BaseException as error:
             out.flush()
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         out.flush()
 
     @abstractmethod
@@ -64,40 +63,11 @@ class KeyedStep(Operator):
         """Do with an element, of the key that is current, what is to be done."""
 
 
-class TimedStep(TimedOperator, KeyedStep):
-    """
-    Base of such operators that also wait for event time; what is too late goes to `late`, or is counted.
+class TimedStep(EventTimeOperator, KeyedStep):
+    """Base of such operators that also wait for event time. What they emit for a timer carries its time."""
 
-    What they emit for a timer carries its time. They pass a watermark on after all that it caused.
-    """
-
-    def __init__(self, key_by: Callable[[Any], Any]) -> None:
-        super().__init__(key_by)
-        self._late_dropped = 0
-        self.tables.declare_cell("late_dropped", Cell.of(self, "_late_dropped", "sum"))
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        self._timers = TimerService(self._fire, self._fire, context.wake_at, tables=self.tables)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        self._timers.advance_watermark(timestamp)
+    def _flush(self) -> None:
         self._out.flush()
-        super().advance_watermark(timestamp)
-
-    def metrics(self) -> dict[str, int]:
-        return {
-            **super().metrics(),
-            "event_timers": len(self._timers.event),
-            "late_dropped": self._late_dropped,
-        }
-
-    def _leave_out(self, value: Any, timestamp: int | None) -> None:
-        """An element that came too late."""
-        if LATE in self.side:
-            self._out.aside(LATE, value, timestamp)
-        else:
-            self._late_dropped += 1
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
         self._state.key, self._out.timestamp = key, timestamp
@@ -105,7 +75,7 @@ class TimedStep(TimedOperator, KeyedStep):
             self._on_timer(timestamp, key)
         except BaseException as error:
             self._out.flush()
-            raise self.blame(Timer(timestamp, key, None), error) from error
+            self.fail_on(Timer(timestamp, key, None), error)
 
     @abstractmethod
     def _on_timer(self, timestamp: int, key: Any) -> None:

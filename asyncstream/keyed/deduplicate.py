@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.elements import Timestamps
 from asyncstream.eventtime import check_timestamp
-from asyncstream.keyed.base import KeyedStep, TimedStep
+from asyncstream.keyed.base import LATE, KeyedStep, TimedStep
 from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
@@ -90,7 +90,7 @@ class FirstSeen(Operator):
                     passed_at.append(timestamp)
         except BaseException as error:
             self._pass_on(passed, passed_at)
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         if within_ms is not None:
             self._ages += new
         self._pass_on(passed, passed_at)
@@ -151,7 +151,7 @@ class EarliestOf(TimedStep):
         if self._done.get():
             return
         if at_ms < self._timers.watermark:
-            self._leave_out(value, timestamp)
+            self._leave_out(LATE, value, timestamp)
             return
         waiting = self._waiting.get()
         if waiting is not None:

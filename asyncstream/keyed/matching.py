@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.eventtime import check_timestamp
-from asyncstream.keyed.base import TimedStep
+from asyncstream.keyed.base import LATE, TimedStep
 from asyncstream.keyed.nfa import Automaton, Run
-from asyncstream.keyed.pattern import Match, Pattern
+from asyncstream.keyed.pattern import Match, Pattern, Stage
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import SLICE, Cell, ListDescriptor, ValueDescriptor
@@ -40,10 +40,12 @@ _check = partial(check_timestamp, "a pattern")
 
 class Matching(TimedStep):
     """
-    Emits each match when the watermark reaches its last element, with that element's timestamp.
+    Emits each match when the watermark reaches its last element, with that element's timestamp; a match of a
+    pattern that ends with what is absent when its time is over, with that time.
 
     What has begun and cannot be a match in time any more goes to `timed_out`, with the time at which it was
-    over; not what was a match already and might have become a longer one.
+    over; not what was a match already and might have become a longer one. What might have gone on in several
+    ways goes there for each of them.
     Snapshot holds: elements that wait for the watermark, what has begun, and timers.
     """
 
@@ -85,7 +87,7 @@ class Matching(TimedStep):
     def _take(self, value: Any, timestamp: int | None) -> None:
         at_ms, state = _check(timestamp), self._state
         if at_ms <= self._timers.watermark:
-            self._leave_out(value, timestamp)
+            self._leave_out(LATE, value, timestamp)
             return
         state.namespace = at_ms
         self._waiting.add(value)
@@ -106,7 +108,7 @@ class Matching(TimedStep):
                 runs, matches = self._automaton.advance(runs, value, timestamp)
             except BaseException as error:
                 self._out.flush()
-                raise self.blame(value, error) from error
+                self.fail_on(value, error)
             if matches and self._skips:
                 runs, matches = [], matches[:1]
             for match in matches:
@@ -127,21 +129,28 @@ class Matching(TimedStep):
 
     def _time_out(self, runs: list[Run], reached_ms: float, at_ms: int) -> list[Run]:
         """
-        Those of the runs that are not over; the others are told.
+        Those of the runs that go on; the others are told.
 
         Args:
             reached_ms: how far event time has come.
             at_ms: what those that are told carry.
         """
         going: list[Run] = []
+        given_up_ms: float = -math.inf  # what began up to this time
         for run in runs:
             if not self._automaton.is_timed_out(run, reached_ms):
                 going.append(run)
-            elif not self._automaton.is_match(run):
+            elif run.start_ms <= given_up_ms:
+                continue
+            elif self._automaton.matches_in_the_end(run):
+                self._out.extend([self._shown(run)], at_ms)
+                if self._skips:
+                    given_up_ms = run.end_ms
+            elif not self._automaton.is_whole(run):
                 self._timed_out += 1
                 if TIMED_OUT in self.side:
                     self._out.aside(TIMED_OUT, self._shown(run), at_ms)
-        return going
+        return [run for run in going if run.start_ms > given_up_ms]
 
     def _shown(self, run: Run) -> Match[Any, Any]:
         return Match(self._state.key, self._automaton.elements(run), run.start_ms, run.end_ms)
@@ -162,12 +171,11 @@ class MatchingSpec(Spec):
     pattern: Pattern[Any]
     skip: Skip = "none"
 
+    operator = Matching
+    counters = ("late_dropped", "timed_out")
+
     def build(self) -> Matching:
         return Matching(self.key_by, self.pattern, self.skip)
-
-    @property
-    def operator(self) -> type[Matching]:
-        return Matching
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:
@@ -175,18 +183,12 @@ class MatchingSpec(Spec):
 
     @property
     def schema(self) -> Schema:
-        stages = [
-            [
-                stage.name,
-                "next" if stage.strict else "followed_by",
-                stage.least,
-                stage.most,
-                stage.consecutive,
-            ]
-            for stage in self.pattern.stages
-        ]
+        stages = [_form(stage) for stage in self.pattern.stages]
         return Schema(form={"stages": stages}, settings={"within": self.pattern.within_ms, "skip": self.skip})
 
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return ("late_dropped", "timed_out")
+
+def _form(stage: Stage) -> list[Any]:
+    """A stage as it stands in checkpoints."""
+    how = ("not_" if stage.absent else "") + ("next" if stage.strict else "followed_by")
+    form = [stage.name, how, stage.least, stage.most, stage.consecutive]
+    return [*form, "optional"] if stage.optional else form

@@ -14,8 +14,13 @@ More than one of these may be true: then one run becomes several. One that has p
 stage had enough waits for another element of this stage and does not end it: the run that ended it at the
 time is the one that does. So no match is found twice. A run that nothing is true of is over.
 
-Each element may also begin a run. A run whose last stage has enough is a match, and goes on if the stage
-takes more.
+An optional stage has enough before it has taken any element, too. What must be absent is no stage of the
+automaton: it *bars* the way to the stage behind it. A run that waits for that stage is over with an element
+that is barred and not taken; and with the next element, if it is barred as such, whatever the stage wants.
+
+Each element may also begin a run. A run is a match when its last stage has enough, or would have after
+optional ones, and goes on if there is more to take. If something must be absent at the end, it waits there
+for its time to be over, and is a match then.
 
 Runs are in the order of the elements that they have taken: of two the one is first that took an element
 which the other passed over. So matches of one element come in that order, too, those that began first before
@@ -41,9 +46,10 @@ class Run(NamedTuple):
     The beginning of a match.
 
     Attributes:
-        stage: the number of the stage that it is at, from 0.
+        stage: the number of the stage that it is at, from 0, absent ones not counted; behind the last one it
+            waits for its time to be over.
         size: how many elements it has taken for this stage.
-        passed: something was passed over since the stage has enough.
+        passed: something was passed over since the last was taken.
         start_ms, end_ms: event time of the first and the last element.
         taken: (number of the stage, element), in the order of event time.
     """
@@ -68,7 +74,18 @@ class Automaton:
     """
 
     def __init__(self, pattern: Pattern[Any]) -> None:
-        self._stages = pattern.stages
+        self._stages: list[Stage] = []
+        self._absent: list[list[Stage]] = [[]]  # before each stage, and behind the last
+        for stage in pattern.stages:
+            if stage.absent:
+                self._absent[-1].append(stage)
+            else:
+                self._stages.append(stage)
+                self._absent.append([])
+        self._ends_absent = bool(self._absent[-1])
+        self._end = len(self._stages)
+        # whether nothing need be taken behind a stage
+        self._may_end = [all(later.optional for later in self._stages[n + 1 :]) for n in range(self._end)]
         self._within_ms = pattern.within_ms
 
     def advance(self, runs: Sequence[Run], value: Any, at_ms: int) -> tuple[list[Run], list[Run]]:
@@ -86,8 +103,7 @@ class Automaton:
         matches: list[Run] = []
         for run in runs:
             self._advance(run, value, at_ms, after, matches)
-        if self._holds(self._stages[0], _NOTHING, value):
-            self._take(_NOTHING, 0, 0, value, at_ms, after, matches)
+        self._advance(_NOTHING, value, at_ms, after, matches)
         return after, matches
 
     def is_timed_out(self, run: Run, at_ms: float) -> bool:
@@ -98,9 +114,15 @@ class Automaton:
         """When a run times out; None: never."""
         return None if self._within_ms is None else run.start_ms + self._within_ms
 
-    def is_match(self, run: Run) -> bool:
-        """Whether a run was a match as it stands."""
-        return run.stage == len(self._stages) - 1 and run.size >= self._stages[-1].least
+    def is_whole(self, run: Run) -> bool:
+        """Whether a run has all that it needs: it is a match, or becomes one if nothing absent comes."""
+        return run.stage == self._end or (self._may_end[run.stage] and self._has_enough(run.stage, run.size))
+
+    def matches_in_the_end(self, run: Run) -> bool:
+        """Whether a run is a match if it times out."""
+        # of one that has passed something over another has gone on to the end
+        is_behind = run.stage == self._end or not run.passed
+        return self._ends_absent and is_behind and self.is_whole(run)
 
     def elements(self, run: Run) -> dict[str, list[Any]]:
         """What a run has taken, by the name of the stage."""
@@ -110,22 +132,37 @@ class Automaton:
         return taken
 
     def _advance(self, run: Run, value: Any, at_ms: int, after: list[Run], matches: list[Run]) -> None:
-        number = run.stage
-        stage = self._stages[number]
         passed: list[Run] = []
-        has_enough = 0 < stage.least <= run.size
-        if stage.most is None or run.size < stage.most:
-            if self._holds(stage, run, value):
-                self._take(run, number, run.size, value, at_ms, after, matches)
-            elif not (stage.consecutive if run.size else stage.strict):
-                passed.append(run._replace(passed=has_enough))
-        if has_enough and not run.passed and number + 1 < len(self._stages):
-            following = self._stages[number + 1]
-            if self._holds(following, run, value):
-                self._take(run, number + 1, 0, value, at_ms, after, matches)
-            elif not following.strict:
-                passed.append(run._replace(stage=number + 1, size=0))
-        after += passed
+        number, size, waited = run.stage, run.size, run.passed
+        while True:
+            absent = None if size else self._absent[number]
+            if absent and not waited and self._is_any(absent, run, value, strict=True):
+                break
+            if number == self._end:
+                if absent and not self._is_any(absent, run, value, strict=False):
+                    passed.append(run if waited else _waiting(run, number, 0))
+                break
+            stage = self._stages[number]
+            if stage.most is None or size < stage.most:
+                if self._holds(stage, run, value):
+                    self._take(run, number, size, value, at_ms, after, matches)
+                elif not (stage.consecutive if size else stage.strict) and not (
+                    absent and self._is_any(absent, run, value, strict=False)
+                ):
+                    passed.append(run if waited else _waiting(run, number, size))
+            if waited or not self._has_enough(number, size):
+                break
+            number, size = number + 1, 0
+        if passed and run.taken:
+            after += passed
+
+    def _has_enough(self, number: int, size: int) -> bool:
+        stage = self._stages[number]
+        return size >= stage.least or (stage.optional and not size)
+
+    def _is_any(self, absent: Sequence[Stage], run: Run, value: Any, *, strict: bool) -> bool:
+        """Whether an element is one of those that must be absent."""
+        return any(stage.strict == strict and self._holds(stage, run, value) for stage in absent)
 
     def _take(
         self,
@@ -140,12 +177,11 @@ class Automaton:
         """Let a run take an element, of stage `number`, of which it has `count`."""
         start_ms = run.start_ms if run.taken else at_ms
         taken = Run(number, count + 1, False, start_ms, at_ms, (*run.taken, (number, value)))
-        stage = self._stages[number]
-        if self.is_match(taken):
+        if self.is_whole(taken) and not self._ends_absent:
             matches.append(taken)
-        if taken.size != stage.most:
+        if taken.size != self._stages[number].most:
             after.append(taken)
-        elif number + 1 < len(self._stages):
+        elif number + 1 < self._end or self._ends_absent:
             after.append(taken._replace(stage=number + 1, size=0))
 
     def _holds(self, stage: Stage, run: Run, value: Any) -> bool:
@@ -156,3 +192,8 @@ class Automaton:
         if is_deferred(outcome):
             raise not_a_value([outcome], "a condition is a plain function; await in an async_map before")
         return bool(outcome)
+
+
+def _waiting(run: Run, number: int, size: int) -> Run:
+    """A run that has passed something over."""
+    return Run(number, size, True, run.start_ms, run.end_ms, run.taken)

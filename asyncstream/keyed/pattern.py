@@ -32,7 +32,7 @@ class Match(NamedTuple, Generic[K, T]):
 
     Attributes:
         key: whose they are.
-        elements: by stage, each a list in the order of event time.
+        elements: by stage, each a list in the order of event time; without stages that took none.
         start_ms: of the first of them, milliseconds since the epoch.
         end_ms: of the last of them.
     """
@@ -55,6 +55,9 @@ class Stage:
         strict: no other element comes between it and the stage before.
         least, most: how many elements; None: any number.
         consecutive: no other element comes between these.
+        optional: or none at all.
+        absent: there must be no such element: `strict`, right behind the stage before; else until the next
+            stage takes one, or until the time of the pattern is over.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Stage:
     least: int = 1
     most: int | None = 1
     consecutive: bool = False
+    optional: bool = False
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,32 @@ class Pattern(Generic[T]):
         """Then the next element for which `where` is true; others may come between."""
         return self._then(_stage(name, where, given, strict=False))
 
+    def not_next(
+        self, name: str, where: Callable[[T], object] | str | None = None, *, given: Given | None = None
+    ) -> Pattern[T]:
+        """Then, as the very next element of the key, none for which `where` is true; a stage must follow."""
+        return self._then(_stage(name, where, given, strict=True, absent=True))
+
+    def not_followed_by(
+        self, name: str, where: Callable[[T], object] | str | None = None, *, given: Given | None = None
+    ) -> Pattern[T]:
+        """
+        Then none for which `where` is true, before the next stage takes an element.
+
+        If no stage follows, there is a match when the time of `within` is over without such an element.
+        """
+        return self._then(_stage(name, where, given, strict=False, absent=True))
+
+    def optional(self) -> Pattern[T]:
+        """The last stage may also take no element at all: there are matches with it and without it."""
+        last = self.stages[-1]
+        if last.absent or (len(self.stages) > 1 and self.stages[-2].absent):
+            raise PipelineError(
+                f"stage {last.name!r} cannot be optional: it is, or follows, what must be absent; "
+                "use two patterns, one with it and one without"
+            )
+        return replace(self, stages=(*self.stages[:-1], replace(last, optional=True)))
+
     def times(self, least: int, most: int | None = None, *, consecutive: bool = False) -> Pattern[T]:
         """
         The last stage takes several elements.
@@ -134,23 +165,46 @@ class Pattern(Generic[T]):
         """
         return replace(self, within_ms=duration_ms("within", duration))
 
+    def check(self) -> None:
+        """
+        Refuse a pattern that ends in something that could never be told.
+
+        Raises:
+            PipelineError: it ends with `not_next`, or with `not_followed_by` and no `within`.
+        """
+        last = self.stages[-1]
+        if last.absent and last.strict:
+            raise PipelineError(f"the pattern ends with not_next {last.name!r}; add the stage that follows")
+        if last.absent and self.within_ms is None:
+            raise PipelineError(
+                f"the pattern ends with not_followed_by {last.name!r}; say with .within(...) for how long"
+            )
+
     def _then(self, stage: Stage) -> Pattern[T]:
         if any(stage.name == other.name for other in self.stages):
             raise PipelineError(f"stages of a pattern need names of their own, got {stage.name!r} twice")
+        if stage.absent and self.stages[-1].optional:
+            raise PipelineError(
+                f"stage {stage.name!r} cannot be absent behind the optional {self.stages[-1].name!r}; "
+                "use two patterns, one with it and one without"
+            )
         return replace(self, stages=(*self.stages, stage))
 
     def _repeated(self, least: int, most: int | None, consecutive: bool) -> Pattern[T]:
         last = self.stages[-1]
+        if last.absent:
+            raise PipelineError(f"stage {last.name!r} must be absent; it takes no elements")
         if (last.least, last.most) != (1, 1):
             raise PipelineError(f"stage {last.name!r} has been told how many elements it takes; say it once")
         last = replace(last, least=least, most=most, consecutive=flag("consecutive", consecutive))
         return replace(self, stages=(*self.stages[:-1], last))
 
 
-def _stage(name: str, where: Any, given: Given | None, *, strict: bool) -> Stage:
+def _stage(name: str, where: Any, given: Given | None, *, strict: bool, absent: bool = False) -> Stage:
     text("name of a stage", name)
     if (where is None) == (given is None):
         raise refuse(f"stage {name!r}", "either where or given", (where, given))
     if given is not None:
-        return Stage(name, None, function("given", given, "element", "before"), strict)
-    return Stage(name, selector("where", where), None, strict)
+        given = function("given", given, "element", "before")
+        return Stage(name, None, given, strict, absent=absent)
+    return Stage(name, selector("where", where), None, strict, absent=absent)

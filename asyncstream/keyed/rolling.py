@@ -23,7 +23,8 @@ __all__ = ("Best", "Rolling", "RollingSpec")
 @dataclass(frozen=True)
 class Best:
     """
-    The element of two with the smaller, or the larger, value; of equal ones the first.
+    The element of two with the smaller, or the larger, value; of equal ones the first. NaN is worse than all
+    else.
 
     Attributes:
         by: gives the value.
@@ -34,9 +35,10 @@ class Best:
     largest: bool
 
     def __call__(self, one: Any, other: Any) -> Any:
-        by = self.by
-        is_better = by(one) < by(other) if self.largest else by(other) < by(one)
-        return other if is_better else one
+        mine, others = self.by(one), self.by(other)
+        if mine < others if self.largest else others < mine:
+            return other
+        return one if mine == mine or others != others else other
 
     def state_schema(self) -> dict[str, Any]:
         """What a change of means that the state is of no use."""
@@ -86,7 +88,7 @@ class Rolling(KeyedStep):
                 outcomes.append(outcome)
         except BaseException as error:
             self._pass_on(outcomes, timestamps)
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         self._pass_on(outcomes, timestamps)
 
     def _pass_on(self, outcomes: list[Any], timestamps: Timestamps) -> None:
@@ -118,12 +120,10 @@ class RollingSpec(Spec):
     reduce: Callable[[Any, Any], Any]
     ttl: TimeToLive | None = None
 
+    operator = Rolling
+
     def build(self) -> Rolling:
         return Rolling(self.key_by, self.reduce, self.ttl)
-
-    @property
-    def operator(self) -> type[Rolling]:
-        return Rolling
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

@@ -70,8 +70,20 @@ class Ranks:
     last: int
 
     def place(self, rows: list[Row], by: Any) -> int:
-        """Where a row that ranks by this goes: behind those before it and those that rank alike."""
+        """
+        Where a row that ranks by this goes: behind those before it and those that rank alike.
+
+        NaN ranks behind all else in either order: compared with it, no number would be before another.
+        """
         low, high, descending = 0, len(rows), self.order == "descending"
+        if not high or by != by:
+            return high
+        behind = rows[-1][0]
+        if not (behind < by if descending else by < behind):
+            if behind == behind:
+                return high
+            while high and rows[high - 1][0] != rows[high - 1][0]:
+                high -= 1
         while low < high:
             middle = (low + high) // 2
             if rows[middle][0] < by if descending else by < rows[middle][0]:
@@ -223,12 +235,10 @@ class TopSpec(Spec):
     ranked: bool = False
     retracts: bool = False
 
+    operator = Top
+
     def build(self) -> Top:
         return Top(self.key_by, self.ranks, self.ttl, self.log, ranked=self.ranked, retracts=self.retracts)
-
-    @property
-    def operator(self) -> type[Top]:
-        return Top
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

@@ -63,7 +63,7 @@ class Answers:
                 found_at.append(timestamp)
         except BaseException as error:
             self._pass_on(found, found_at, missed, missed_at)
-            raise self._operator.blame(value, error) from error
+            self._operator.fail_on(value, error)
         self._pass_on(found, found_at, missed, missed_at)
 
     def _pass_on(

@@ -46,7 +46,7 @@ class ReadLookup(Attended):
         self._answers = Answers(self, joined)
         self._reads = 0
         self._failed_reads = 0
-        self._due_ms = 0
+        self._due_ms: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_open = False
 
@@ -58,7 +58,7 @@ class ReadLookup(Attended):
         self._wait()
 
     async def stop(self) -> None:
-        self._due_ms = 0
+        self._due_ms = None
         if self._reading is not None:
             await end_tasks([self._reading], self.context.patience)
         if self._is_open:
@@ -69,7 +69,7 @@ class ReadLookup(Attended):
         self._answers.give(values, timestamps, self._rows.get)
 
     def advance_clock(self, now_ms: int) -> None:
-        if self._reading is None and 0 < self._due_ms <= now_ms:
+        if self._reading is None and self._due_ms is not None and self._due_ms <= now_ms:
             self._reading = asyncio.get_running_loop().create_task(self._read_again())
 
     def metrics(self) -> dict[str, int]:
@@ -90,7 +90,11 @@ class ReadLookup(Attended):
         try:
             self._rows = await self._table.read()
             self._reads += 1
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a cancellation is one more error, unless it is the job that stops
+            if isinstance(error, asyncio.CancelledError) and self._due_ms is None:
+                raise
             self._failed_reads += 1
             _log.warning(
                 "step %r: reading %s again failed, and the rows of before are used: %s",
@@ -117,21 +121,13 @@ class ReadLookupSpec(Spec):
     table: LookupTable[Any]
     joined: Joined
 
+    operator = ReadLookup
+    counters = ("reads", "failed_reads", "missed")
+    needs_loop = "looks things up in a table that is read again in the background"
+
     def build(self) -> ReadLookup:
         return ReadLookup(self.table, self.joined)
 
     @property
-    def operator(self) -> type[ReadLookup]:
-        return ReadLookup
-
-    @property
     def required(self) -> tuple[str, ...]:
         return (MISSED,) if self.joined.asks else ()
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return ("reads", "failed_reads", "missed")
-
-    @property
-    def needs_loop(self) -> str | None:
-        return "looks things up in a table that is read again in the background"

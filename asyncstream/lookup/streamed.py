@@ -88,7 +88,7 @@ class StreamLookup(Operator):
                 else:
                     table.put(None, key, row)
         except BaseException as error:
-            raise self.blame(row, error) from error
+            self.fail_on(row, error)
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,16 @@ class StreamLookupSpec(Spec):
     key_of_row: KeyBy
     deleted: Callable[[Any], object] | None = None
 
+    operator = StreamLookup
+    table_port = 1
+    counters = ("missed",)
+
     def build(self) -> StreamLookup:
         return StreamLookup(self.joined, self.key_of_row, self.deleted)
 
     @property
-    def operator(self) -> type[StreamLookup]:
-        return StreamLookup
-
-    @property
     def keys(self) -> tuple[KeyBy | None, ...]:
         return (self.joined.on, self.key_of_row)
-
-    @property
-    def table_port(self) -> int | None:
-        return 1
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -128,7 +124,3 @@ class StreamLookupSpec(Spec):
     @property
     def schema(self) -> Schema:
         return Schema()
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return ("missed",)

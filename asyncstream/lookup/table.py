@@ -72,7 +72,8 @@ class LookupTable(Generic[R]):
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
         if found is _parquet_rows:
             parquet()
-        return _table(_in_thread(partial(found, Path(path))), key, every, str(path))
+        read = partial(found, Path(path))
+        return _table(_in_thread(read), selector("key", key), every, str(path))
 
     @classmethod
     def from_sqlite(
@@ -81,7 +82,7 @@ class LookupTable(Generic[R]):
         query: str,
         key: Callable[[Any], Any] | Fields,
         *,
-        parameters: Sequence[Any] = (),
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
         every: Duration | None = None,
     ) -> LookupTable[dict[str, Any]]:
         """
@@ -91,13 +92,16 @@ class LookupTable(Generic[R]):
             path: of the database, which is opened for each reading, to be read only.
             query: a SELECT.
             key: as for `from_file`.
-            parameters: of the query.
+            parameters: of the query: in order, for each ? in it, or by name, for each :name.
             every: as for `from_file`.
         """
         if not isinstance(path, str | Path):
             raise refuse("path", "a path", path)
-        read = partial(_query_rows, Path(path), text("query", query), tuple(parameters))
-        return _table(_in_thread(read), key, every, str(path))
+        if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
+            raise refuse("parameters", "values in a list, or by name in a dict", parameters)
+        values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
+        read = partial(_query_rows, Path(path), text("query", query), values)
+        return _table(_in_thread(read), selector("key", key), every, str(path))
 
     @classmethod
     def from_call(
@@ -118,7 +122,8 @@ class LookupTable(Generic[R]):
         """
         if not callable(load) and not isinstance(load, AsyncFunction):
             raise refuse("load", "an async def without arguments, or an AsyncFunction", load)
-        return _table(load, key, every, getattr(load, "__name__", type(load).__name__))
+        shown = getattr(load, "__name__", type(load).__name__)
+        return _table(load, None if key is None else selector("key", key), every, shown)
 
     async def open(self) -> None:
         """Make ready what is called."""
@@ -151,12 +156,7 @@ class LookupTable(Generic[R]):
 
 
 def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTable[Any]:
-    return LookupTable(
-        load,
-        None if key is None else selector("key", key),
-        None if every is None else duration_ms("every", every),
-        shown,
-    )
+    return LookupTable(load, key, None if every is None else duration_ms("every", every), shown)
 
 
 def _in_thread(read: Callable[[], Rows]) -> Callable[[], Awaitable[Rows]]:
@@ -208,7 +208,7 @@ def _parquet_rows(path: Path) -> Rows:
     return rows
 
 
-def _query_rows(path: Path, query: str, parameters: tuple[Any, ...]) -> Rows:
+def _query_rows(path: Path, query: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Rows:
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as database:
         found = database.execute(query, parameters)

@@ -23,13 +23,13 @@ Operators that have more outputs than one push elements into `side[tag]`; contro
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
-from asyncstream.errors import InternalError, StateError, UserFunctionError
+from asyncstream.errors import InternalError, StateError, UserFunctionError, encodable, safe_repr
 from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
@@ -90,6 +90,7 @@ class OperatorContext:
     """
 
     name: str = "operator"
+    _: KW_ONLY
     clock: Clock = field(default_factory=SystemClock)
     wake_at: Callable[[int], None] = _never_wake
     fail: Callable[[BaseException], None] = _raise
@@ -282,17 +283,24 @@ class Operator:
         """
         The error to raise when a user's function failed on `value`, which is its cause.
 
-        What asks the process to end stays what it is, with a note that names the step.
+        What asks the process to end stays what it is, with a note that names the step and the element.
         """
         if isinstance(error, UserFunctionError | InternalError | StateError):
             return error
         if isinstance(error, KeyboardInterrupt | SystemExit):
             if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):
-                error.add_note(f"{_RAISED_IN} {self.context.name!r}")
+                error.add_note(encodable(f"{_RAISED_IN} {self.context.name!r} on element {safe_repr(value)}"))
             return error
         failure = UserFunctionError(self.context.name, value, error)
         failure.__cause__ = error
         return failure
+
+    def fail_on(self, value: object, error: BaseException) -> NoReturn:
+        """
+        Raise what `blame` gives. Not `from error` where it was raised: that would be an error's own cause if
+        it stays what it is, in place of what caused it.
+        """
+        raise self.blame(value, error)
 
 
 class Discard(Operator):

@@ -9,7 +9,16 @@ here, what is cancelled is not about an element.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, ClassVar, Final
@@ -338,6 +347,6 @@ def several(results: Any) -> list[Any]:
         return results
     if isinstance(results, Awaitable | AsyncGenerator):
         raise not_a_value([results], "use async_flat_map, and return a list there")
-    if isinstance(results, str | bytes | bytearray | dict) or not isinstance(results, Iterable):
+    if isinstance(results, str | bytes | bytearray | Mapping) or not isinstance(results, Iterable):
         raise TypeError(f"a flat map returns an iterable of results (a list, say), got {safe_repr(results)}")
     return list(results)

@@ -96,7 +96,7 @@ class Failures:
             UserFunctionError: if the job is to fail.
         """
         if not self.bears(error):
-            raise self._operator.blame(value, error) from error
+            self._operator.fail_on(value, error)
         self.failed += 1
         name, clock = self._operator.context.name, self._operator.context.clock
         self._recent.note(name, value, error, clock.now_ms(), skipped=self.on_error == "skip")

@@ -39,7 +39,7 @@ class AsyncFunction(Generic[In, Out]):
     async def open(self) -> None:
         """Called once in the event loop of the job, before the first `invoke`."""
 
-    async def invoke(self, value: In) -> Out:
+    async def invoke(self, value: In, /) -> Out:
         """
         The call for one element. Many run at once in one event loop.
 
@@ -47,7 +47,7 @@ class AsyncFunction(Generic[In, Out]):
         """
         raise TypeError(f"{type(self).__name__} does not override invoke")
 
-    def timeout(self, value: In) -> Out:
+    def timeout(self, value: In, /) -> Out:
         """
         What stands in for the result of a call that timed out. Called only if a subclass overrides it.
 

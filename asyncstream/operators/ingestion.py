@@ -75,7 +75,7 @@ class AssignIngestionTime(Operator):
         """Who waits for this stream waits for the clock, not for its elements."""
 
     def progress(self) -> Progress:
-        return Progress(self._watermark, False)
+        return Progress(self._watermark, idle=False)
 
     def snapshot(self) -> Any:
         return [self._latest_ms, self._watermark]
@@ -99,12 +99,12 @@ class IngestionTimeSpec(Spec):
 
     strategy: IngestionTime
 
+    operator = AssignIngestionTime
+    keeps_only_watermarks = True
+    clock = ClockUse.MAY_EMIT
+
     def build(self) -> AssignIngestionTime:
         return AssignIngestionTime(max(duration_ms("every", self.strategy.every, zero=True), 1))
-
-    @property
-    def operator(self) -> type[AssignIngestionTime]:
-        return AssignIngestionTime
 
     @property
     def schema(self) -> Schema:
@@ -112,14 +112,6 @@ class IngestionTimeSpec(Spec):
 
     def keeps_origins(self, tag: str | None) -> bool:
         return True
-
-    @property
-    def keeps_only_watermarks(self) -> bool:
-        return True
-
-    @property
-    def clock(self) -> ClockUse:
-        return ClockUse.MAY_EMIT
 
     @property
     def event_time(self) -> EventTime:

@@ -16,7 +16,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
-from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
+from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import (
     KeyedState,
@@ -73,6 +73,10 @@ class Emitter(Generic[Out]):
 
     Results are collected and handed on in batches, before anything else leaves the operator.
 
+    Args:
+        operator: what results leave.
+        whole: hand on nothing before `flush`, so that it can be taken back until then.
+
     Attributes:
         timestamp: what the next results carry, milliseconds since the epoch, or None.
     """
@@ -80,10 +84,6 @@ class Emitter(Generic[Out]):
     __slots__ = ("_aside", "_operator", "_timestamps", "_values", "_whole", "timestamp")
 
     def __init__(self, operator: Operator, *, whole: bool = False) -> None:
-        """
-        Args:
-            whole: hand on nothing before `flush`, so that it can be taken back until then.
-        """
         self.timestamp: int | None = None
         self._operator = operator
         self._whole = whole
@@ -232,10 +232,10 @@ class KeyedFunction:
 
     sides: ClassVar[tuple[str, ...] | None] = None
 
-    def open(self, ctx: Any) -> None:
+    def open(self, ctx: Any, /) -> None:
         """Called once before the first element: the place to fetch state handles with `ctx.state`."""
 
-    def on_timer(self, timestamp: int, ctx: Any, out: Emitter[Any]) -> None:
+    def on_timer(self, timestamp: int, ctx: Any, out: Emitter[Any], /) -> None:
         """
         Handle a timer of `ctx.key`, which has one timer for each millisecond at most, whatever it is for.
 
@@ -257,14 +257,14 @@ class KeyedProcessFunction(KeyedFunction, Generic[In, Out]):
     See `KeyedFunction` for what holds of all such functions.
     """
 
-    def open(self, ctx: KeyedContext) -> None:
+    def open(self, ctx: KeyedContext, /) -> None:
         """Called once before the first element: the place to fetch state handles with `ctx.state`."""
 
-    def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle one element; `out(result)` emits with the element's timestamp."""
         raise TypeError(f"{type(self).__name__} does not override process_element")
 
-    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out]) -> None:
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
 
 
@@ -332,10 +332,10 @@ class KeyedFunctionOperator(TimedOperator):
                 ctx.key = state.key = key_by(value)
                 ctx.timestamp = out.timestamp = timestamp
                 if (result := process_element(value, ctx, out)) is not None:
-                    self._check(result)
+                    nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
             out.flush()
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
         out.flush()
 
     def _process_each(
@@ -353,19 +353,12 @@ class KeyedFunctionOperator(TimedOperator):
                 ctx.key = state.key = key_by(value)
                 ctx.timestamp = out.timestamp = timestamp
                 if (result := process_element(value, ctx, out)) is not None:
-                    self._check(result)
+                    nothing_returned(result, self._kinds, self.context.name)
             except BaseException as error:
                 out.take_back(mark)
                 out.flush()
                 self._failures.take(value, timestamp, error)
         out.flush()
-
-    def _check(self, result: object) -> None:
-        """Refuse a function that does nothing before it is awaited or iterated over."""
-        if type(result) not in self._kinds.known and self._kinds.first_deferred([result]) is not None:
-            raise not_a_value(
-                [result], "emit with out(...), and ask a service in an async_map before or after"
-            )
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
@@ -431,10 +424,10 @@ class KeyedFunctionOperator(TimedOperator):
         out.timestamp = timestamp if ctx.domain is _EVENT else None
         try:
             if (result := on_timer(timestamp, ctx, out)) is not None:
-                self._check(result)
+                nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
             out.flush()
-            raise self.blame(Timer(timestamp, key, None), error) from error
+            self.fail_on(Timer(timestamp, key, None), error)
 
 
 class KeyedProcessOperator(KeyedFunctionOperator):

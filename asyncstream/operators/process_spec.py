@@ -12,6 +12,7 @@ from asyncstream.operators.process import KeyedFunction, KeyedProcessFunction, K
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
 from asyncstream.state import StateDescriptor
 from asyncstream.state.schema import Schema, described
+from asyncstream.validation import check_sides
 
 __all__ = ("KeyedFunctionSpec", "ProcessSpec", "process_schema")
 
@@ -29,9 +30,15 @@ class KeyedFunctionSpec(Spec):
     function: KeyedFunction
     on_error: OnError
 
+    clock = ClockUse.MAY_EMIT
+    has_user_timers = True
+
+    def __post_init__(self) -> None:
+        check_sides(self.function)
+
     @property
     def required(self) -> tuple[str, ...]:
-        return routed_to(self.on_error) + (self.function.sides or ())
+        return (*routed_to(self.on_error), *(self.function.sides or ()))
 
     @property
     def owns(self) -> object:
@@ -44,14 +51,6 @@ class KeyedFunctionSpec(Spec):
     @property
     def counters(self) -> tuple[str, ...]:
         return failure_counters(self.on_error)
-
-    @property
-    def clock(self) -> ClockUse:
-        return ClockUse.MAY_EMIT
-
-    @property
-    def has_user_timers(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -66,20 +65,15 @@ class ProcessSpec(KeyedFunctionSpec):
     function: KeyedProcessFunction[Any, Any]
     key_by: KeyBy
 
+    operator = KeyedProcessOperator
+    frames = 3
+
     def build(self) -> KeyedProcessOperator:
         return KeyedProcessOperator(self.key_by, self.function, self.on_error)
 
     @property
-    def operator(self) -> type[KeyedProcessOperator]:
-        return KeyedProcessOperator
-
-    @property
     def keys(self) -> tuple[KeyBy | None, ...]:
         return (self.key_by,)
-
-    @property
-    def frames(self) -> int:
-        return 3
 
 
 def process_schema(function: KeyedFunction) -> Schema:

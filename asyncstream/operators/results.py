@@ -4,11 +4,13 @@ What a function must not return: something that is still to be awaited, or to be
 A plain function that is declared `async def`, or yields, is refused when the pipeline is built. A lambda that
 calls one looks like any other, so its results are looked at. So are those of an `async def`, which has
 forgotten an `await` if it gives a coroutine. Such a function is wrong for the step, not for an element: the
-job fails, whatever `on_error` says.
+job fails, whatever `on_error` says. What a function returns that emits with `out(...)` goes nowhere; that is
+said in the log.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from inspect import iscoroutine
 from typing import Any, Final
@@ -25,8 +27,11 @@ __all__ = (
     "is_coroutine",
     "is_deferred",
     "not_a_value",
+    "nothing_returned",
 )
 
+
+log = logging.getLogger("asyncstream.elements")
 
 KEY_ADVICE: Final = "a key is taken from the element; find it in an async_map before key_by"
 
@@ -80,14 +85,15 @@ class FirstKeys:
     every element would have one of its own.
 
     Args:
-        owner: has the key function in its attribute `_key_by`.
+        owner: has the key function in this attribute.
         function: gives the key of an element.
     """
 
-    __slots__ = ("_function", "_owner")
+    __slots__ = ("_attribute", "_function", "_owner")
 
-    def __init__(self, owner: Any, function: Callable[[Any], Any]) -> None:
+    def __init__(self, owner: Any, function: Callable[[Any], Any], attribute: str = "_key_by") -> None:
         self._owner = owner
+        self._attribute = attribute
         if isinstance(function, FirstKeys):
             function = function._function
         self._function: Callable[[Any], Any] = function
@@ -96,12 +102,37 @@ class FirstKeys:
         key = self._function(value)
         if is_deferred(key):
             raise not_a_value([key], KEY_ADVICE)
-        self._owner._key_by = self._function
+        setattr(self._owner, self._attribute, self._function)
         return key
 
 
 class NotAValue(TypeError):
     """Raised when a plain function returned something that is no value yet."""
+
+
+def nothing_returned(result: object, kinds: Kinds, step: str) -> None:
+    """
+    Look at what a function returned that emits with `out(...)`: of each type it is said once.
+
+    Args:
+        result: is not None.
+        kinds: the types that it has returned before.
+        step: its name.
+
+    Raises:
+        NotAValue: if it is no value yet, so that the function has done nothing.
+    """
+    if type(result) in kinds.known:
+        return
+    if kinds.first_deferred([result]) is not None:
+        raise not_a_value([result], "emit with out(...), and ask a service in an async_map before or after")
+    kind = type(result).__name__
+    log.warning(
+        "step %r: its function returned a value of type %s, which goes nowhere; emit with out(...)",
+        step,
+        kind,
+        extra={"step": step},
+    )
 
 
 def not_a_value(results: Sequence[Any], advice: str, what: str = "a plain function") -> NotAValue:

@@ -103,7 +103,8 @@ class Spec:
     """
     Base of all specs: of a step that passes everything on unchanged, and has nothing to say for itself.
 
-    A subclass is a frozen dataclass of checked settings.
+    A subclass is a frozen dataclass of checked settings. What does not depend on them it says by an attribute
+    of the class, without an annotation, which would make it a setting.
     """
 
     def build(self) -> Operator:

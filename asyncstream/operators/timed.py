@@ -4,10 +4,14 @@ The part of an operator's contract that its timers keep.
 
 from __future__ import annotations
 
-from asyncstream.operators.base import Operator
+from abc import abstractmethod
+from typing import Any
+
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.state import Cell
 from asyncstream.timers import TimerService
 
-__all__ = ("TimedOperator",)
+__all__ = ("EventTimeOperator", "TimedOperator")
 
 
 class TimedOperator(Operator):
@@ -21,3 +25,45 @@ class TimedOperator(Operator):
 
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
+
+
+class EventTimeOperator(TimedOperator):
+    """
+    Base of operators that keep elements until event time comes to them, or has passed them.
+
+    They pass a watermark on after all that it caused.
+    """
+
+    _late_dropped = 0
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self.tables.declare_cell("late_dropped", Cell.of(self, "_late_dropped", "sum"))
+        self._timers = TimerService(self._fire, self._fire, context.wake_at, tables=self.tables)
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._timers.advance_watermark(timestamp)
+        self._flush()
+        super().advance_watermark(timestamp)
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            **super().metrics(),
+            "event_timers": len(self._timers.event),
+            "late_dropped": self._late_dropped,
+        }
+
+    def _leave_out(self, tag: str, value: Any, timestamp: int | None) -> None:
+        """An element came too late: it goes to this side output, or is counted if nothing reads that."""
+        if tag in self.side:
+            self.side[tag].process(value, timestamp)
+        else:
+            self._late_dropped += 1
+
+    @abstractmethod
+    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
+        """Event time has come to what was registered."""
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Hand on the results so far."""

@@ -253,6 +253,10 @@ class EventTimeSpec(Spec):
     gives: EventTime
     on_error: OnError
 
+    operator = AssignEventTime
+    frames = 3
+    keeps_only_watermarks = True
+
     def build(self) -> AssignEventTime:
         gives = self.gives
         return AssignEventTime(
@@ -260,26 +264,14 @@ class EventTimeSpec(Spec):
         )
 
     @property
-    def operator(self) -> type[AssignEventTime]:
-        return AssignEventTime
-
-    @property
     def required(self) -> tuple[str, ...]:
         return routed_to(self.on_error)
-
-    @property
-    def frames(self) -> int:
-        return 3
 
     @property
     def schema(self) -> Schema:
         strategy, idle_after_ms = self.gives.strategy, self.gives.idle_after_ms
         settings = {"watermarks": described(strategy), "idle_after_ms": idle_after_ms}
         return Schema({"watermarks": type(strategy).__name__}, settings=settings)
-
-    @property
-    def keeps_only_watermarks(self) -> bool:
-        return True
 
     @property
     def counters(self) -> tuple[str, ...]:
@@ -383,28 +375,17 @@ class AdvanceWhenQuietSpec(Spec):
 
     after_ms: int
 
+    operator = AdvanceWhenQuiet
+    keeps_only_watermarks = True
+    clock = ClockUse.MAY_EMIT
+    prolongs_event_time = True
+
     def build(self) -> AdvanceWhenQuiet:
         return AdvanceWhenQuiet(self.after_ms)
-
-    @property
-    def operator(self) -> type[AdvanceWhenQuiet]:
-        return AdvanceWhenQuiet
 
     @property
     def schema(self) -> Schema:
         return Schema(settings={"after_ms": self.after_ms})
 
-    @property
-    def keeps_only_watermarks(self) -> bool:
-        return True
-
     def keeps_origins(self, tag: str | None) -> bool:
-        return True
-
-    @property
-    def clock(self) -> ClockUse:
-        return ClockUse.MAY_EMIT
-
-    @property
-    def prolongs_event_time(self) -> bool:
         return True

@@ -49,20 +49,16 @@ class UnionSpec(Spec):
 
     inputs: tuple[str, ...]
 
+    operator = Union
+    frames = 5  # of a watermark
+    keeps_only_watermarks = True
+
     def build(self) -> Union:
         return Union(len(self.inputs), self.names)
 
     @property
-    def operator(self) -> type[Union]:
-        return Union
-
-    @property
     def keys(self) -> tuple[KeyBy | None, ...]:
         return (None,) * len(self.inputs)
-
-    @property
-    def frames(self) -> int:
-        return 5  # of a watermark
 
     @property
     def names(self) -> list[str]:
@@ -78,10 +74,6 @@ class UnionSpec(Spec):
         return Schema(parts=dict.fromkeys(names, "an input"), convert=partial(_rearranged, names))
 
     def keeps_origins(self, tag: str | None) -> bool:
-        return True
-
-    @property
-    def keeps_only_watermarks(self) -> bool:
         return True
 
 

@@ -20,9 +20,9 @@ from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.stream import SideStreams, Stream, no_key
-from asyncstream.validation import plain_methods, refuse
+from asyncstream.validation import instance
 
-__all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "check_together", "connected")
+__all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "connected")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -60,10 +60,10 @@ class Several(Generic[T]):
             on_error: what becomes of an element on which the function raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
-        if not isinstance(function, KeyedCoProcessFunction):
-            raise refuse("function", "a KeyedCoProcessFunction", function)
-        plain_methods("function", function, KeyedCoProcessFunction)
-        own = type(function).process_input is not KeyedCoProcessFunction.process_input
+        of = KeyedCoProcessFunction
+        own = getattr(type(function), "process_input", None) is not of.process_input
+        needs = () if own else ("process_left", "process_right")
+        instance("function", function, of, *needs)
         if len(self._streams) > 2 and not own:
             raise PipelineError(
                 f"function: expected one that overrides process_input, for {len(self._streams)} streams; "
@@ -111,9 +111,8 @@ class ConnectedToBroadcast(Generic[T, U]):
             function: as for `Connected.process`.
             on_error: the same, of an element of either stream.
         """
-        if not isinstance(function, KeyedBroadcastProcessFunction):
-            raise refuse("function", "a KeyedBroadcastProcessFunction", function)
-        plain_methods("function", function, KeyedBroadcastProcessFunction)
+        needs = ("process_element", "process_broadcast")
+        instance("function", function, KeyedBroadcastProcessFunction, *needs)
         spec = BroadcastSpec(function, on_error_choice(on_error), self._key_by)
         shown = {"broadcast_state": "in memory, grows until process_broadcast removes"}
         return _function_step("broadcast", name, spec, self._streams, shown)
@@ -126,15 +125,13 @@ def connected(stream: Any, others: Sequence[Any]) -> Any:
     Raises:
         PipelineError: if they are of several pipelines, or some of them are keyed and some are not.
     """
-    if not others:
-        raise PipelineError("connect: expected at least one other stream, got none")
     if any(isinstance(other, Broadcast) for other in others):
         if len(others) > 1:
             raise PipelineError("connect: expected one broadcast stream alone, or streams that are none")
         rules = others[0]._stream
-        check_together("connect", stream, rules)
+        stream._check_together("connect", rules)
         return ConnectedToBroadcast(stream, rules)
-    check_together("connect", stream, *others)
+    stream._check_together("connect", *others)
     streams = (stream, *others)
     keys = [one._key() for one in streams]
     if None in keys and any(key is not None for key in keys):
@@ -143,20 +140,6 @@ def connected(stream: Any, others: Sequence[Any]) -> Any:
         )
     key_of = tuple(key or no_key for key in keys)
     return Connected(streams, key_of) if len(streams) == 2 else Several(streams, key_of)
-
-
-def check_together(what: str, stream: Stream[Any], *others: object) -> None:
-    """
-    Refuse what cannot be brought together.
-
-    Raises:
-        PipelineError: if one of them is no stream, or belongs to another pipeline.
-    """
-    for other in others:
-        if not isinstance(other, Stream):
-            raise refuse(what, "a stream", other)
-        if other._graph is not stream._graph:
-            raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
 
 
 def _function_step(

@@ -15,8 +15,8 @@ from asyncstream.connectors.outlets import Answers, Publication, Published, Resu
 from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
-from asyncstream.pipeline.collected import FrameResult
-from asyncstream.pipeline.ends import as_sink
+from asyncstream.pipeline.frame_result import FrameResult
+from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 from asyncstream.validation import Fields, selector
 

@@ -20,9 +20,9 @@ from asyncstream.joins import (
     WindowJoinSpec,
 )
 from asyncstream.operators.spec import KeyBy
-from asyncstream.pipeline.connected import check_together
-from asyncstream.pipeline.elsewhere import no_attribute
-from asyncstream.pipeline.keyed import described, shown_ms
+from asyncstream.pipeline.keyed import shown_plan
+from asyncstream.pipeline.missing_methods import no_attribute
+from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
 from asyncstream.validation import Duration, choice, duration_ms, flag, signed_ms
@@ -52,20 +52,25 @@ class Joined(Stream[T]):
         return Stream(self._graph, Output(self._output.step, LATE_RIGHT))
 
 
-class AsOf(Stream[tuple[L, R | None]], Generic[L, R]):
+class AsOf(KeyedResults[tuple[L, R | None]], Generic[L, R]):
     """What comes out of a temporal join."""
 
     @property
     def late(self) -> Stream[L]:
-        """The elements that came too late to know what was valid; counted if nothing reads this."""
-        return Stream(self._graph, Output(self._output.step, LATE))
+        """
+        The elements that came too late to know what was valid; counted if nothing reads this.
+
+        Raises:
+            PipelineError: of a join with `latest=True`, for which nothing is late.
+        """
+        return super().late
 
 
 class _Two:
     """Two keyed streams."""
 
     def __init__(self, what: str, left: Any, right: Any) -> None:
-        check_together(what, left, right)
+        left._check_together(what, right)
         keys = []
         for side, stream in (("first", left), ("second", right)):
             if stream._key() is None:
@@ -89,13 +94,7 @@ class _Two:
     ) -> Joined[Any]:
         lateness_ms = duration_ms("allowed_lateness", allowed_lateness, zero=True)
         plan = WindowPlan(assigner, trigger, evictor, lateness_ms)
-        details = {
-            "how": made if kind == "join" else None,
-            "window": described(assigner),
-            "trigger": described(trigger),
-            "evictor": described(evictor),
-            "allowed_lateness": shown_ms(lateness_ms) or None,
-        }
+        details = {"how": made if kind == "join" else None} | shown_plan(plan)
         spec = WindowJoinSpec(self._key_of, plan, made)
         return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
 
@@ -199,7 +198,8 @@ def as_of(events: Stream[L] | Any, versions: Stream[R], latest: bool, name: str 
     two = _Two("as_of", events, versions)
     spec = AsOfSpec(two._key_of, flag("latest", latest))
     details = {"latest": True} if latest else {}
-    return AsOf(events._graph, events._step("as_of", name, spec, details, two._outputs))
+    output = events._step("as_of", name, spec, details, two._outputs)
+    return AsOf(events._graph, output, () if latest else (LATE,))
 
 
 def bounds_ms(before: Duration, after: Duration, inclusive: Inclusive) -> tuple[int, int]:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
-from asyncstream.pipeline.elsewhere import no_attribute
 from asyncstream.pipeline.ending import shown_on_error
+from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
-from asyncstream.validation import Duration, duration_ms, plain_methods, refuse
+from asyncstream.validation import Duration, duration_ms, instance, refuse
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,
@@ -42,9 +42,8 @@ __all__ = (
     "PolicyResults",
     "WindowResults",
     "WindowedStream",
-    "described",
     "policy_step",
-    "shown_ms",
+    "shown_plan",
 )
 
 T = TypeVar("T")
@@ -71,17 +70,13 @@ class KeyedStream(PerKey[K, T]):
             on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
-        if not isinstance(function, KeyedProcessFunction):
-            raise refuse("function", "a KeyedProcessFunction", function)
-        plain_methods("function", function, KeyedProcessFunction)
+        instance("function", function, KeyedProcessFunction, "process_element")
         spec = ProcessSpec(function, on_error_choice(on_error), self._key_by)
         details = {"function": type(function).__name__} | shown_on_error(on_error)
         return SideStreams(self._graph, self._step("process", name, spec, details), function.sides)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
         """Group the elements of each key by windows: `TumblingWindows(60)`, `SessionWindows(1800)`, …"""
-        if not isinstance(assigner, WindowAssigner):
-            raise refuse("window", "a WindowAssigner", assigner, "e.g. TumblingWindows(60)")
         return WindowedStream(self, self._key_by, WindowPlan(assigner))
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
@@ -207,14 +202,8 @@ class WindowedStream(Generic[K, T]):
         process: ProcessWindowFunction[Any] | None,
     ) -> WindowResults[Any]:
         plan = replace(self._plan, aggregate=aggregate, process=process)
-        details = {
-            "window": described(plan.assigner),
-            "trigger": described(plan.trigger),
-            "evictor": described(plan.evictor),
-            "allowed_lateness": shown_ms(plan.allowed_lateness_ms) or None,
-        }
         own = () if process is None else process.sides
-        output = self._stream._step(kind, name, WindowSpec(self._key_by, plan), details)
+        output = self._stream._step(kind, name, WindowSpec(self._key_by, plan), shown_plan(plan))
         return WindowResults(self._stream._graph, output, None if own is None else (LATE, *own))
 
 
@@ -256,12 +245,22 @@ def policy_step(
     return PolicyResults(stream._graph, output, (spec.settings.late, SKIPPED, EXPIRED))
 
 
-def shown_ms(length_ms: int) -> timedelta:
+def shown_plan(plan: WindowPlan) -> dict[str, object]:
+    """How windows are shown with a step's settings."""
+    return {
+        "window": _described(plan.assigner),
+        "trigger": _described(plan.trigger),
+        "evictor": _described(plan.evictor),
+        "allowed_lateness": _shown_ms(plan.allowed_lateness_ms) or None,
+    }
+
+
+def _shown_ms(length_ms: int) -> timedelta:
     """A length of time as plans show it; one that no timedelta holds as the longest that there is."""
     return timedelta(milliseconds=min(length_ms, timedelta.max // timedelta(milliseconds=1)))
 
 
-def described(setting: object) -> object:
+def _described(setting: object) -> object:
     """An assigner, trigger or evictor as plans show it: `TumblingWindows(size=1:00:00)`."""
     if not isinstance(setting, WindowAssigner | Trigger | Evictor):
         return getattr(setting, "__name__", setting)
@@ -272,7 +271,7 @@ def described(setting: object) -> object:
         elif not value or isinstance(value, bool) or name.startswith("_"):
             continue
         elif name.endswith("_ms"):
-            parts.append(f"{name.removesuffix('_ms')}={shown_ms(value)}")
+            parts.append(f"{name.removesuffix('_ms')}={_shown_ms(value)}")
         else:
-            parts.append(f"{name}={described(value)}")
+            parts.append(f"{name}={_described(value)}")
     return f"{type(setting).__name__}({', '.join(parts)})"

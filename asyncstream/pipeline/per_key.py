@@ -42,6 +42,7 @@ from asyncstream.validation import (
 __all__ = ("KeyedResults", "PatternMatches", "PerKey", "time_to_live")
 
 T = TypeVar("T")
+U = TypeVar("U")
 K = TypeVar("K")
 
 
@@ -64,11 +65,11 @@ class PerKey(Stream[T], Generic[K, T]):
         order: Literal["descending", "ascending"] = "descending",
         skip: int = 0,
         ranked: bool = False,
-        retracts: bool = False,
+        retracts: Literal[False] = False,
         ttl: Duration | TimeToLive | None = None,
         changes: None = None,
         name: str | None = None,
-    ) -> KeyedResults[Ranking[K, Any]]: ...
+    ) -> KeyedResults[Ranking[K, T]]: ...
     @overload
     def top(
         self,
@@ -78,11 +79,39 @@ class PerKey(Stream[T], Generic[K, T]):
         order: Literal["descending", "ascending"] = "descending",
         skip: int = 0,
         ranked: bool = False,
-        retracts: bool = False,
+        retracts: Literal[False] = False,
         ttl: Duration | TimeToLive | None = None,
         changes: Changes,
         name: str | None = None,
-    ) -> KeyedResults[Change[Any]]: ...
+    ) -> KeyedResults[Change[T]]: ...
+    @overload
+    def top(
+        self: PerKey[K, Change[U]],
+        n: int,
+        by: Callable[[U], Any] | str,
+        *,
+        order: Literal["descending", "ascending"] = "descending",
+        skip: int = 0,
+        ranked: bool = False,
+        retracts: Literal[True],
+        ttl: Duration | TimeToLive | None = None,
+        changes: None = None,
+        name: str | None = None,
+    ) -> KeyedResults[Ranking[K, U]]: ...
+    @overload
+    def top(
+        self: PerKey[K, Change[U]],
+        n: int,
+        by: Callable[[U], Any] | str,
+        *,
+        order: Literal["descending", "ascending"] = "descending",
+        skip: int = 0,
+        ranked: bool = False,
+        retracts: Literal[True],
+        ttl: Duration | TimeToLive | None = None,
+        changes: Changes,
+        name: str | None = None,
+    ) -> KeyedResults[Change[U]]: ...
     def top(
         self,
         n: int,
@@ -99,7 +128,7 @@ class PerKey(Stream[T], Generic[K, T]):
         """
         The first `n` elements of each key: a `Ranking` whenever they change.
 
-        Of elements that rank alike, the first to come is before the others.
+        Of elements that rank alike, the first to come is before the others. NaN ranks last in either order.
 
         Args:
             n: how many, at least 1.
@@ -150,7 +179,8 @@ class PerKey(Stream[T], Generic[K, T]):
         name: str | None = None,
     ) -> KeyedResults[T]:
         """
-        For each element the one of its key with the smallest value so far; of equal ones the first.
+        For each element the one of its key with the smallest value so far; of equal ones the first. NaN
+        gives way to any other.
 
         Args:
             by: gives the value: a function, or the name of a field.
@@ -185,6 +215,7 @@ class PerKey(Stream[T], Generic[K, T]):
         """
         if not isinstance(pattern, Pattern):
             raise refuse("pattern", "a Pattern", pattern, "begin one with Pattern.begin(name, condition)")
+        pattern.check()
         spec = MatchingSpec(self._key_by, pattern, choice("skip", skip, ("none", "past_last_event")))
         stages = ", ".join(stage.name for stage in pattern.stages)
         output = self._step("pattern", name, spec, {"stages": stages, "skip": skip})

@@ -16,7 +16,7 @@ from asyncstream.connectors.frames import Frame
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
-from asyncstream.pipeline.ends import as_sink, as_source
+from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import (
     Graph,
@@ -201,8 +201,8 @@ class Pipeline:
             state: where process functions and windows keep what they remember; in memory by default. See
                 `DiskState`; another place is a `StateBackend`.
             cancel_body: cancel the block when the job fails; the job's error leaves it then.
-            open_timeout: how long each source, sink and async function may take to open, and a source to come
-                to its place: a `timedelta` or seconds.
+            open_timeout: how long each source, sink and async function may take to open, and each source and
+                sink to say whether it can go on from a checkpoint, and to do so: a `timedelta` or seconds.
             end_timeout: how long your code gets to end when it is cancelled or closed; then it is left alone,
                 and an error names the step.
 

@@ -24,9 +24,9 @@ from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.batching import Batching
-from asyncstream.pipeline.elsewhere import no_attribute
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
+from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.plan import Graph, Input, OperatorStep, Output
 from asyncstream.validation import (
@@ -35,7 +35,7 @@ from asyncstream.validation import (
     choice,
     duration_ms,
     element_type,
-    plain_methods,
+    instance,
     refuse,
     selector,
     text,
@@ -149,13 +149,7 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
 
         Elements come as they come; the watermark is that of the slowest stream that is not idle.
         """
-        for other in others:
-            if not isinstance(other, Stream):
-                raise refuse("others", "streams", other)
-            if other._graph is not self._graph:
-                raise PipelineError(f"union: {other!r} belongs to another pipeline")
-        if not others:
-            raise PipelineError("union: expected at least one other stream, got none")
+        self._check_together("union", *others)
         outputs = (self._output, *(other._output for other in others))
         spec = UnionSpec(tuple(map(str, outputs)))
         return Stream(self._graph, self._step("union", name, spec, {}, outputs))
@@ -219,11 +213,8 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
             details = {"watermarks": watermarks}
             return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
         read = selector("timestamp", timestamp)
-        if not isinstance(watermarks, WatermarkStrategy):
-            raise refuse(
-                "watermarks", "a WatermarkStrategy", watermarks, "e.g. BoundedOutOfOrderness(timedelta(...))"
-            )
-        plain_methods("watermarks", watermarks, WatermarkStrategy)
+        advice = "e.g. BoundedOutOfOrderness(timedelta(...))"
+        strategy = instance("watermarks", watermarks, WatermarkStrategy, advice=advice)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
         drift_ms = None if max_drift is None else duration_ms("max_drift", max_drift)
         if drift_ms is not None and idle_ms is None:
@@ -231,7 +222,7 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
                 "max_drift needs idle_after=: where splits wait for the slowest, one that has fallen silent "
                 "would hold up the others for ever"
             )
-        spec = EventTimeSpec(read, EventTime(watermarks, idle_ms, drift_ms), on_error_choice(on_error))
+        spec = EventTimeSpec(read, EventTime(strategy, idle_ms, drift_ms), on_error_choice(on_error))
         shown = {"watermarks": watermarks, "idle_after": idle_after} | shown_on_error(on_error)
         if max_drift is not None:
             shown["max_drift"] = max_drift
@@ -373,6 +364,21 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         return policy_step(self, self._key(), length, slide, name, options)
 
     # ------------------------------------------------------------------ inside
+
+    def _check_together(self, what: str, *others: object) -> None:
+        """
+        Refuse what this stream cannot be brought together with.
+
+        Raises:
+            PipelineError: if there is none, or one of them is no stream, or belongs to another pipeline.
+        """
+        if not others:
+            raise PipelineError(f"{what}: expected at least one other stream, got none")
+        for other in others:
+            if not isinstance(other, Stream):
+                raise refuse(what, "a stream", other)
+            if other._graph is not self._graph:
+                raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
 
     def _per_element(
         self,

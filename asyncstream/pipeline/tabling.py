@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from asyncstream.async_wait import AsyncWaitOptions
-from asyncstream.errors import PipelineError
 from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change_log
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
 from asyncstream.operators.functions import AsyncFunction
@@ -146,19 +145,20 @@ class Tabling(Generic[T]):
             raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)
         spec, shown, outputs = _spec_of(stream, table, joined)
         details = {"table": shown, "on": on, "into": into, "how": how}
-        found: Stream[Any] = Stream(self._graph, stream._step("lookup", name, spec, details, outputs))
-        if missing is None:
-            if options:
-                raise refuse("lookup", "no options of calls without missing=", sorted(options))
-            return found
+        if missing is None and options:
+            raise refuse("lookup", "no options of calls without missing=", sorted(options))
         for option in ("on_error", "on_timeout"):
             if options.get(option) == "route":
                 raise refuse(option, "'fail' or 'skip'", "route", "have missing= give None instead")
-        missed: Stream[Any] = Stream(self._graph, Output(found._output.step, MISSED))
-        asked = missed.async_flat_map(
-            Asked(missing, joined), name=None if name is None else f"{name}.missing", **options
-        )
-        return found.union(asked, name=None if name is None else f"{name}.all")
+        with self._graph.together():
+            found: Stream[Any] = Stream(self._graph, stream._step("lookup", name, spec, details, outputs))
+            if missing is None:
+                return found
+            missed: Stream[Any] = Stream(self._graph, Output(found._output.step, MISSED))
+            asked = missed.async_flat_map(
+                Asked(missing, joined), name=None if name is None else f"{name}.missing", **options
+            )
+            return found.union(asked, name=None if name is None else f"{name}.all")
 
     @overload
     def deduplicate(
@@ -234,10 +234,6 @@ def _spec_of(stream: Stream[Any], table: object, joined: Joined) -> tuple[Spec, 
     if not isinstance(table, StreamTable):
         raise refuse("table", "a LookupTable, or a stream's as_table(...)", table)
     rows = table.stream
-    if rows._graph is not stream._graph:
-        raise PipelineError(f"lookup: {rows!r} belongs to another pipeline")
-    return (
-        StreamLookupSpec(joined, table.key, table.deleted),
-        str(rows._output),
-        (stream._output, rows._output),
-    )
+    stream._check_together("lookup", rows)
+    outputs = (stream._output, rows._output)
+    return StreamLookupSpec(joined, table.key, table.deleted), str(rows._output), outputs

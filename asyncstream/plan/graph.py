@@ -9,6 +9,7 @@ is in topological order.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -182,11 +183,19 @@ class Graph:
         self.name = name
         self.in_use = False
         self.unnamed: set[str] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         self._steps: dict[str, Step] = {}
         self._ends: dict[int, Step] = {}  # by the identity of what serves a step alone
         self._readers: dict[Output, list[Reader]] = {}
         self._read: dict[str, list[Output]] = {}
         self._positions: dict[str, int] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What is copied or unpickled has ends of its own, and no run of its own."""
+        self.__dict__.update(state, in_use=False)
+        self._ends = {id(end): step for step in self if (end := _end_of(step)) is not None}
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())
@@ -215,6 +224,7 @@ class Graph:
         name = text("name", name)
         if name in self._steps:
             raise PipelineError(f"name: two steps are called {name!r}; give one of them another name")
+        self.unnamed.discard(name)  # the name of a step that was refused
         return name
 
     def add(self, step: Step) -> None:
@@ -238,6 +248,18 @@ class Graph:
             if one.output not in self._readers:
                 self._read.setdefault(one.output.step, []).append(one.output)
             self._readers.setdefault(one.output, []).append(Reader(step, port))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Of the steps that are added in this block none stays if it fails, so that it can be tried again."""
+        steps = list(self)
+        try:
+            yield
+        except BaseException:
+            self._begin()
+            for step in steps:
+                self.add(step)
+            raise
 
     def with_ends(self, sources: Mapping[str, Source[Any]], sinks: Mapping[str, Sink[Any]]) -> Graph:
         """
@@ -330,21 +352,25 @@ class Graph:
             PipelineError: if a source cannot be read again from a position, or elements are made on the way.
         """
         advice = 'say what tells them from each other instead: effect="id", or a function of the element'
-        for one in inputs:
-            step = self[one.output.step]
+        ahead, seen = [one.output for one in inputs], set[Output]()
+        while ahead:  # not by recursion: steps may be many in a row, and reached by many ways
+            output = ahead.pop()
+            if output in seen:
+                continue
+            seen.add(output)
+            step = self[output.step]
             if isinstance(step, SourceStep):
-                if one.output.tag is not None or not step.source.is_replayable():
-                    raise PipelineError(
-                        f"{argument}: expected elements that have a position in a source, and those of "
-                        f"{str(one.output)!r} have none, for it cannot be read again after a crash; {advice}"
-                    )
-            elif isinstance(step, OperatorStep):
-                if not step.spec.keeps_origins(one.output.tag):
-                    raise PipelineError(
-                        f"{argument}: expected elements that have a position in a source, and those of "
-                        f"{str(one.output)!r} are made on the way; {advice}"
-                    )
-                self.check_origins(step.inputs, argument=argument)
+                is_known = output.tag is None and step.source.is_replayable()
+                why = "have none, for it cannot be read again after a crash"
+            else:
+                is_known = isinstance(step, OperatorStep) and step.spec.keeps_origins(output.tag)
+                why = "are made on the way"
+                ahead += [one.output for one in step.inputs]
+            if not is_known:
+                raise PipelineError(
+                    f"{argument}: expected elements that have a position in a source, and those of "
+                    f"{str(output)!r} {why}; {advice}"
+                )
 
     def check(self) -> None:
         """

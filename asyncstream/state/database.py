@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from asyncstream.errors import MissingExtra, StateError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.state.stored import StateBackend, Stored
-from asyncstream.validation import count, refuse
+from asyncstream.validation import count, file_path
 
 __all__ = ("Database", "DiskState")
 
@@ -70,9 +70,7 @@ class DiskState(StateBackend):
         young_rows: int = 200_000,
         cache_bytes: int = 64 << 20,
     ) -> None:
-        if not isinstance(directory, str | PathLike) or not str(directory):
-            raise refuse("directory", "a path", directory)
-        object.__setattr__(self, "directory", Path(directory))
+        object.__setattr__(self, "directory", Path(file_path("directory", directory, "a directory")))
         object.__setattr__(self, "young_rows", count("young_rows", young_rows))
         object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
 

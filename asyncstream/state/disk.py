@@ -14,15 +14,11 @@ the same classes (`kept`, `reopened`). What is to last goes into checkpoints.
 
 Entries that were read lately stay in memory as they are there (`recent`). As of rows in memory, what is taken
 from there to be changed is the very object that stands there: it is asked for no more before it is put again.
-
-An error of the database (a full disk, a directory that is gone) is the end of the job: it is told to who
-opened the database, so that user code that catches every exception cannot hide it, and from then on every
-call fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -163,17 +159,16 @@ class DiskRows:
             self._low_is_exact = False
         return True
 
-    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
+    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> Collection[bytes]:
         """
         Put rows of any namespaces. What is there already is read, all of it together, and keeps its place.
 
         Args:
             places: of those that are new; None: they come last.
-        """
-        self._write(entries, places)
 
-    def _write(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> dict[bytes, Any]:
-        """What `put` does; gives what stands there then, by name."""
+        Returns:
+            The names that were written.
+        """
         stored = self._stored
         prefix_of, pack = self._prefix_of, HASH.pack
         try:
@@ -197,7 +192,7 @@ class DiskRows:
                 self._high = max(self._high, number)
                 if number <= self._low:
                     self._low, self._low_is_exact = number, True
-        return changed
+        return changed.keys()
 
     def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
         """Put rows that were cut, in slices; what was put before may be let go."""
@@ -383,11 +378,15 @@ class DiskRows:
 
     # ------------------------------------------------------------------ names and entries
 
+    def _known(self, name: bytes) -> Any:
+        """What stands under a name, if that is known without a look; `NOTHING`; or None."""
+        return self._stored.recent.get(name)
+
     def _read(self, name: bytes) -> Any:
         """A row that stands under a name, or a list of them."""
         stored = self._stored
         stored.check()
-        held = stored.recent.get(name)
+        held = self._known(name)
         if held is None:
             data = stored.get(name)
             held = NOTHING if data is None else self._loads(data)
@@ -403,7 +402,7 @@ class DiskRows:
         """
         stored, recent = self._stored, self._stored.recent
         stored.check()
-        found = list(map(recent.get, names))
+        found = list(map(self._known, names))
         unknown = [number for number, held in enumerate(found) if held is None]
         if unknown:
             for number, data in zip(

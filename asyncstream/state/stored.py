@@ -1,8 +1,8 @@
 """
 Bytes under names, in their order, outside memory: what rows on disk need of whatever keeps them.
 
-An error of it is told once, and from then on every call fails: code of the user that catches every exception
-cannot hide that rows are gone.
+An error of it (a full disk, a directory that is gone) is told once, and from then on every call fails: code
+of the user that catches every exception cannot hide that rows are gone.
 """
 
 from __future__ import annotations

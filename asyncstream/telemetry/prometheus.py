@@ -43,7 +43,7 @@ class JobCollector:
         REGISTRY.register(JobCollector(job))
 
     Args:
-        jobs: whose; they are told apart by the label `pipeline`, so give their pipelines names.
+        jobs: whose, each once; they are told apart by the label `pipeline`, so give their pipelines names.
 
     Raises:
         PipelineError: if one of them is no job.
@@ -55,7 +55,7 @@ class JobCollector:
             if not callable(getattr(job, "measure", None)):
                 raise refuse("jobs", "a Job, with a method `measure`", job)
         _check_installed()
-        self._jobs = jobs
+        self._jobs = list({id(job): job for job in jobs}.values())  # a series is scraped once, or not at all
 
     def collect(self) -> Iterable[Family]:
         """One family for each metric."""

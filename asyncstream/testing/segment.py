@@ -228,7 +228,8 @@ class Segment:
             # tail first: an operator may emit as soon as it is open
             for name, operator in reversed(parts.operators.items()):
                 self._opened.append(operator)  # before it is: also what fails to open is closed
-                context = OperatorContext(name, clock, partial(wake_at, operator), keeps_checkpoints=True)
+                wake = partial(wake_at, operator)
+                context = OperatorContext(name, clock=clock, wake_at=wake, keeps_checkpoints=True)
                 operator.open(context)
         except BaseException:
             self.close()

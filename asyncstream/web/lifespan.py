@@ -13,8 +13,8 @@ from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
+from asyncstream.runtime.aio.long_work import is_frozen
 from asyncstream.runtime.aio.process import GRACE
-from asyncstream.runtime.aio.slices import is_frozen
 from asyncstream.validation import Duration, count, duration_seconds, refuse, text
 from asyncstream.web.ending import Ending, told_to_end
 from asyncstream.web.events import REPLAY, relay_all

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import orjson
 
@@ -90,51 +90,11 @@ async def stream_feed(
         start = feed.oldest - 1 if known is None else known
     await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
 
-    async def write() -> None:
-        read = start
-        # an id without data is remembered all the same: who is cut off before the first event misses nothing
-        begin = b"retry: %d\nid: %s\n\n" % (RETRY_MS, feed.mark(read).encode())
-        parts = [begin, event(orjson.dumps({"after": remembered}), kind="missed") if is_lost else b""]
-        is_told = False
-        while True:
-            items = feed.after(read)
-            first = feed.newest - len(items) + 1
-            if first > read + 1:
-                parts.append(event(b'{"events":%d}' % (first - read - 1), kind="missed"))
-            size = 0
-            for read, item in enumerate(items, first):
-                try:
-                    data = render(item)
-                except Exception as error:  # to end here would be to end here again when the client is back
-                    if not is_told:
-                        is_told = True
-                        log.warning("an event is not sent: %s", describe_error(error), exc_info=error)
-                    parts.append(event(b'{"events":1}', id=feed.mark(read), kind="missed"))
-                    continue
-                if data is not None:
-                    parts.append(event(data, id=feed.mark(read), kind=kind))
-                    size += len(data)
-                    if size >= PIECE:
-                        break
-            is_behind = read < feed.newest
-            is_last = feed.ended and not is_behind
-            body = b"".join(parts)
-            if body or is_last:
-                await send({"type": "http.response.body", "body": body, "more_body": not is_last})
-            if is_last:
-                return
-            parts = []
-            if is_behind:
-                continue
-            if body:
-                await asyncio.sleep(GATHER)
-            try:
-                async with asyncio.timeout(HEARTBEAT):
-                    await feed.news(read)
-            except TimeoutError:
-                parts.append(b": quiet\n\n")
-
-    writing = asyncio.ensure_future(write())
+    # an id without data is remembered all the same: who is cut off before the first event misses nothing
+    opening = b"retry: %d\nid: %s\n\n" % (RETRY_MS, feed.mark(start).encode())
+    if is_lost:
+        opening += event(orjson.dumps({"after": remembered}), kind="missed")
+    writing = asyncio.ensure_future(_write(send, opening, feed, _Events(feed, render, kind, start)))
     gone = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,3 +102,78 @@ async def stream_feed(
         await end_tasks({writing, gone}, CANCEL_PATIENCE)
     if writing.done() and not writing.cancelled():
         writing.result()
+
+
+async def _write(send: Send, opening: bytes, feed: Feed[T], events: _Events[T]) -> None:
+    """Send what opens the stream, and all events, until the feed ends."""
+    body = opening
+    while True:
+        body += events.next_piece()
+        is_behind = events.read < feed.newest
+        is_last = feed.ended and not is_behind
+        if body or is_last:
+            await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        if is_last:
+            return
+        was_sent, body = bool(body), b""
+        if is_behind:
+            continue
+        if was_sent:
+            await asyncio.sleep(GATHER)
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                await feed.news(events.read)
+        except TimeoutError:
+            body = b": quiet\n\n"
+
+
+class _Events(Generic[T]):
+    """
+    The events for one client, in the order of the feed.
+
+    Args:
+        feed, render, kind: as for `stream_feed`.
+        read: number of the item that the client has read last.
+
+    Attributes:
+        read: the same, or the last that it has been given since.
+    """
+
+    def __init__(
+        self, feed: Feed[T], render: Callable[[T], bytes | None], kind: str | None, read: int
+    ) -> None:
+        self._feed = feed
+        self._render = render
+        self._kind = kind
+        self._has_warned = False
+        self.read = read
+
+    def next_piece(self) -> bytes:
+        """Some of the events that follow, and first how many of them are gone; nothing after the last."""
+        items = self._feed.after(self.read)
+        first = self._feed.newest - len(items) + 1
+        parts = [_missed(first - self.read - 1)] if first > self.read + 1 else []
+        size = 0
+        for self.read, item in enumerate(items, first):
+            try:
+                data = self._render(item)
+            except Exception as error:  # to end here would be to end here again when the client is back
+                self._warn(error)
+                parts.append(_missed(1, id=self._feed.mark(self.read)))
+                continue
+            if data is not None:
+                parts.append(event(data, id=self._feed.mark(self.read), kind=self._kind))
+                size += len(data)
+                if size >= PIECE:
+                    break
+        return b"".join(parts)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("an event is not sent: %s", describe_error(error), exc_info=error)
+
+
+def _missed(events: int, *, id: str | None = None) -> bytes:
+    """What tells a client that it has missed so many."""
+    return event(b'{"events":%d}' % events, id=id, kind="missed")

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from asyncstream.errors import MissingExtra
 from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
-from asyncstream.validation import Fields, plain_methods, refuse, selector
-from asyncstream.windowing.functions import AggregateFunction, can_merge
+from asyncstream.validation import Fields, instance, refuse, selector
+from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
 from asyncstream.windowing.fused import Inline, Results, fused, methods
 
 __all__ = (
@@ -92,9 +92,9 @@ class Count(FieldAggregate[int]):
     order_free = True
     does = Inline(
         create="0",
-        add="if {field} is not None:\n    {held} += 1",
-        merge="{held} += {other}",
-        add_whole="{held} += 1",
+        add="if {field} is not None:\n    {accumulator} += 1",
+        merge="{accumulator} += {other}",
+        add_whole="{accumulator} += 1",
     )
 
 
@@ -120,10 +120,10 @@ class Sum(_Adding):
         add="""\
 _value = {field}
 if _value is not None:
-    {held} = _value if {held} is None else {held} + _value""",
+    {accumulator} = _value if {accumulator} is None else {accumulator} + _value""",
         merge="""\
 if {other} is not None:
-    {held} = {other} if {held} is None else {held} + {other}""",
+    {accumulator} = {other} if {accumulator} is None else {accumulator} + {other}""",
     )
 
     def holds_order_free(self, accumulator: Any) -> bool:
@@ -143,10 +143,10 @@ class Mean(_Adding):
         add="""\
 _value = {field}
 if _value is not None:
-    _count, _total = {held}
-    {held} = (_count + 1, _total + _value)""",
-        merge="{held} = ({held}[0] + {other}[0], {held}[1] + {other}[1])",
-        result="{held}[1] / {held}[0] if {held}[0] else None",
+    _count, _total = {accumulator}
+    {accumulator} = (_count + 1, _total + _value)""",
+        merge="{accumulator} = ({accumulator}[0] + {other}[0], {accumulator}[1] + {other}[1])",
+        result="{accumulator}[1] / {accumulator}[0] if {accumulator}[0] else None",
     )
 
     def holds_order_free(self, accumulator: tuple[int, Any]) -> bool:
@@ -168,7 +168,8 @@ class _Extreme(FieldAggregate[Any]):
 def _beating(beats: str) -> Inline:
     """What an extreme does of which each value `beats` those before it."""
     taken = (
-        f"if {{new}} is not None and ({{held}} is None or {{new}} {beats} {{held}}):\n    {{held}} = {{new}}"
+        f"if {{new}} is not None and ({{accumulator}} is None or {{new}} {beats} {{accumulator}}):\n"
+        "    {accumulator} = {new}"
     )
     return Inline(
         create="None",
@@ -210,9 +211,9 @@ class First(FieldAggregate[Any]):
     joins_in_order = True
     does = Inline(
         create="()",
-        add="if not {held}:\n    {held} = ({field},)",
-        merge="{held} = {held} or {other}",
-        result="{held}[0] if {held} else None",
+        add="if not {accumulator}:\n    {accumulator} = ({field},)",
+        merge="{accumulator} = {accumulator} or {other}",
+        result="{accumulator}[0] if {accumulator} else None",
     )
 
 
@@ -227,9 +228,9 @@ class Last(FieldAggregate[Any]):
     joins_in_order = True
     does = Inline(
         create="()",
-        add="{held} = ({field},)",
-        merge="{held} = {other} or {held}",
-        result="{held}[0] if {held} else None",
+        add="{accumulator} = ({field},)",
+        merge="{accumulator} = {other} or {accumulator}",
+        result="{accumulator}[0] if {accumulator} else None",
     )
 
 
@@ -244,9 +245,9 @@ class Collect(FieldAggregate[list[Any]]):
     joins_in_order = True
     does = Inline(
         create="[]",
-        add="{held}.append({field})",
-        merge="{held}.extend({other})",
-        result="list({held})",
+        add="{accumulator}.append({field})",
+        merge="{accumulator}.extend({other})",
+        result="list({accumulator})",
         copy="list({other})",
     )
 
@@ -254,12 +255,12 @@ class Collect(FieldAggregate[list[Any]]):
 class Elements(Collect):
     """The elements of a window that nothing folds, in a list that tables hold as it is."""
 
-    does = Collect.does._replace(add_whole="{held}.append(value)")
+    does = Collect.does._replace(add_whole="{accumulator}.append(value)")
 
     def add_each(self, row: Sequence[list[Any]], value: Any) -> Sequence[list[Any]]:
         """As of `InPlace`."""
-        for held in row:
-            held.append(value)
+        for accumulator in row:
+            accumulator.append(value)
         return row
 
     def save(self, accumulator: list[Any]) -> list[Any]:
@@ -295,9 +296,9 @@ class CountDistinct(FieldAggregate[int]):
         add="""\
 _value = {field}
 if _value is not None:
-    {held}.add(None if isinstance(_value, float) and _value != _value else _value)""",
-        merge="{held} |= {other}",
-        result="len({held})",
+    {accumulator}.add(None if isinstance(_value, float) and _value != _value else _value)""",
+        merge="{accumulator} |= {other}",
+        result="len({accumulator})",
         copy="set({other})",
     )
 
@@ -324,9 +325,9 @@ class Quantile(FieldAggregate[float | None]):
 
     does = Inline(
         create="{part}._sketch({part}.k)",
-        add="_value = {field}\nif _value is not None:\n    {held}.update(_value)",
-        merge="{held}.merge({other})",
-        result="None if {held}.is_empty() else {held}.get_quantile({part}.share)",
+        add="_value = {field}\nif _value is not None:\n    {accumulator}.update(_value)",
+        merge="{accumulator}.merge({other})",
+        result="None if {accumulator}.is_empty() else {accumulator}.get_quantile({part}.share)",
         copy="{part}.merge({part}.create(), {other})",
     )
 
@@ -376,7 +377,7 @@ class InPlace(AggregateFunction[Any, Any]):
 
     def holds_order_free(self, accumulator: list[Any]) -> bool:
         parts = zip(self.parts.values(), accumulator, strict=False)  # perhaps with a number behind
-        return all(part.holds_order_free(held) for part, held in parts)
+        return all(part.holds_order_free(accumulator) for part, accumulator in parts)
 
     def state_schema(self) -> Any:
         return attributes(self, without=("gather", "results"))
@@ -398,9 +399,7 @@ class Aggregates(InPlace):
         if not parts:
             raise refuse("aggregates", "at least one, such as n=Count()", parts)
         for name, part in parts.items():
-            if not isinstance(part, AggregateFunction):
-                raise refuse(name, "an aggregate, such as Count()", part)
-            plain_methods(name, part, AggregateFunction)
+            instance(name, part, AggregateFunction, *FOLDING, advice="such as Count()")
             if not can_merge(part):
                 raise refuse(name, "an aggregate that overrides merge", part)
         super().__init__(parts)

@@ -54,7 +54,7 @@ class WindowAssigner:
     merging: bool = False
     needs_timestamp: bool = False
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+    def assign(self, value: Any, time_ms: int, /) -> Sequence[Window]:
         """
         The windows of one element.
 

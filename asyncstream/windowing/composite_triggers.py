@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncstream.state import ValueDescriptor
-from asyncstream.validation import Duration, duration_ms, flag, plain_methods, refuse
+from asyncstream.validation import Duration, duration_ms, flag, instance
 from asyncstream.windowing.triggers import (
     CONTINUE,
     FIRE,
@@ -31,7 +31,7 @@ class PurgingTrigger(Trigger):
     """
 
     def __init__(self, of: Trigger) -> None:
-        self.of = _trigger("of", of)
+        self.of: Trigger = instance("of", of, Trigger)
         self.can_merge = of.can_merge
 
     def needs_each_element(self, event_time: bool) -> bool:
@@ -76,7 +76,7 @@ class ProcessingTimeoutTrigger(Trigger):
     def __init__(
         self, of: Trigger, interval: Duration, *, reset_on_record: bool = False, clear_on_timeout: bool = True
     ) -> None:
-        self.of = _trigger("of", of)
+        self.of: Trigger = instance("of", of, Trigger)
         self.interval_ms = duration_ms("interval", interval)
         self.reset_on_record = flag("reset_on_record", reset_on_record)
         self.clear_on_timeout = flag("clear_on_timeout", clear_on_timeout)
@@ -132,8 +132,8 @@ class AfterWatermark(Trigger):
     """
 
     def __init__(self, *, early: Trigger | None = None, late: Trigger | None = None) -> None:
-        self.early = None if early is None else _trigger("early", early)
-        self.late = None if late is None else _trigger("late", late)
+        self.early: Trigger | None = None if early is None else instance("early", early, Trigger)
+        self.late: Trigger | None = None if late is None else instance("late", late, Trigger)
         self.can_merge = all(part.can_merge for part in (early, late) if part is not None)
 
     def needs_each_element(self, event_time: bool) -> bool:
@@ -188,10 +188,3 @@ class AfterWatermark(Trigger):
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return FIRE_AND_PURGE if result.fires else result
-
-
-def _trigger(name: str, value: object) -> Trigger:
-    if not isinstance(value, Trigger):
-        raise refuse(name, "a trigger", value)
-    plain_methods(name, value, Trigger)
-    return value

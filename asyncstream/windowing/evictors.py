@@ -37,15 +37,15 @@ class Evictor:
     def __init__(self, when: When = "before") -> None:
         self.when: When = choice("when", when, ("before", "after"))
 
-    def kept(self, elements: Elements, window: Window) -> Elements:
+    def kept(self, elements: Elements, window: Window, /) -> Elements:
         """What stays of `elements`."""
         return elements
 
-    def before(self, elements: Elements, window: Window) -> Elements:
+    def before(self, elements: Elements, window: Window, /) -> Elements:
         """What stays of `elements` when the window fires; its function sees that."""
         return self.kept(elements, window) if self.when == "before" else elements
 
-    def after(self, elements: Elements, window: Window) -> Elements:
+    def after(self, elements: Elements, window: Window, /) -> Elements:
         """What stays of `elements` after the function has seen them."""
         return self.kept(elements, window) if self.when == "after" else elements
 

@@ -9,7 +9,7 @@ with the aggregate's result, or with the list of all elements where there is no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from asyncstream.state import (
     State,
@@ -21,6 +21,7 @@ from asyncstream.validation import flag, function
 from asyncstream.windowing.windows import Window
 
 __all__ = (
+    "FOLDING",
     "AggregateFunction",
     "OrderMatters",
     "ProcessWindowFunction",
@@ -68,11 +69,11 @@ class AggregateFunction(Generic[In, Out]):
         """An accumulator that has seen nothing."""
         raise TypeError(f"{type(self).__name__} does not override create")
 
-    def add(self, accumulator: Any, value: In) -> Any:
+    def add(self, accumulator: Any, value: In, /) -> Any:
         """The accumulator with `value` in it; may change the one given and return it."""
         raise TypeError(f"{type(self).__name__} does not override add")
 
-    def merge(self, accumulator: Any, other: Any) -> Any:
+    def merge(self, accumulator: Any, other: Any, /) -> Any:
         """
         One accumulator for both; sessions need it.
 
@@ -81,11 +82,11 @@ class AggregateFunction(Generic[In, Out]):
         """
         raise TypeError(f"{type(self).__name__} does not override merge")
 
-    def result(self, accumulator: Any) -> Out:
+    def result(self, accumulator: Any, /) -> Out:
         """What the accumulator amounts to. It may be asked again later: share nothing mutable with it."""
         raise TypeError(f"{type(self).__name__} does not override result")
 
-    def is_order_free(self, value: In) -> bool:
+    def is_order_free(self, value: In, /) -> bool:
         """
         Whether the result stays the same, to the last digit, in whatever order this element comes.
 
@@ -123,6 +124,10 @@ class AggregateFunction(Generic[In, Out]):
         By default the class with its attributes; override it to leave out what changes nothing about them.
         """
         return attributes(self)
+
+
+FOLDING: Final = ("create", "add", "result")
+"""The methods that every aggregate overrides."""
 
 
 def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:
@@ -211,7 +216,7 @@ class ProcessWindowFunction(Generic[Out]):
 
     sides: ClassVar[tuple[str, ...] | None] = None
 
-    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None]) -> None:
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None], /) -> None:
         """
         Handle a firing; `out(result)` emits with the window's last millisecond as timestamp.
 
@@ -224,7 +229,7 @@ class ProcessWindowFunction(Generic[Out]):
         """
         raise TypeError(f"{type(self).__name__} does not override process")
 
-    def clear(self, key: Any, ctx: WindowContext) -> None:
+    def clear(self, key: Any, ctx: WindowContext, /) -> None:
         """The window goes: clear its state."""
 
 

@@ -29,25 +29,25 @@ class Inline(NamedTuple):
     """
     What the methods of an aggregate do, as source.
 
-    In it `{held}` stands for its accumulator, `{other}` for the other one in a merge, `{field}` for the value
-    of its field, `{part}` for the aggregate itself; names that begin with `_` are its own. `copy` gives an
-    accumulator like `{other}` that may be changed. `add_whole` is done instead of `add` where the field is
-    the element itself.
+    In it `{accumulator}` and, in a merge, `{other}` stand for the accumulators, `{field}` for the value of
+    the aggregate's field, `{part}` for the aggregate itself; names that begin with `_` are its own. `copy`
+    gives an accumulator like `{other}` that may be changed. `add_whole` is done instead of `add` where the
+    field is the element itself.
     """
 
     create: str
     add: str
     merge: str
-    result: str = "{held}"
+    result: str = "{accumulator}"
     copy: str = "{other}"
     add_whole: str = ""
 
 
 CALLED: Final = Inline(
     create="{part}.create()",
-    add="{held} = {part}.add({held}, value)",
-    merge="{held} = {part}.merge({held}, {other})",
-    result="{part}.result({held})",
+    add="{accumulator} = {part}.add({accumulator}, value)",
+    merge="{accumulator} = {part}.merge({accumulator}, {other})",
+    result="{part}.result({accumulator})",
     copy="{part}.merge({part}.create(), {other})",
 )
 """An aggregate of which nothing is known."""
@@ -100,7 +100,7 @@ def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> Fused:
         source = _source_of(part)
         names[f"part{place}"] = part
         words = {
-            "held": f"held[{place}]",
+            "accumulator": f"accumulator[{place}]",
             "other": f"other[{place}]",
             "part": f"part{place}",
             "field": "value",
@@ -120,53 +120,53 @@ def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> Fused:
             checks.append(f"if not ({is_free}):\n    raise OrderMatters")
         add_read.append(source.add.format(**words))
         merge.append(source.merge.format(**words))
-        copy.append(source.copy.format(**{**words, "other": words["held"]}))
+        copy.append(source.copy.format(**{**words, "other": words["accumulator"]}))
         result.append(("" if name is None else f"{name!r}: ") + source.result.format(**words))
         save.append(_kept(AggregateFunction.save, part).format(**words))
-        kept = "held" if name is None else words["held"]
-        load.append(_kept(AggregateFunction.load, part).format(**{**words, "held": kept}))
+        kept = "accumulator" if name is None else words["accumulator"]
+        load.append(_kept(AggregateFunction.load, part).format(**{**words, "accumulator": kept}))
     alone = None in parts
     its_result = result[0] if alone else f"{{{', '.join(result)}}}"
     saved = save[0] if alone else f"[{', '.join(save)}]"
     text = f"""
 def create():
     return [{", ".join(create)}]
-def add(held, value):
+def add(accumulator, value):
 {_block(add)}
-    return held
-def add_order_free(held, value):
+    return accumulator
+def add_order_free(accumulator, value):
 {_block([*read, *checks, *add_read])}
-    return held
+    return accumulator
 def add_each(row, value):
-{_block([*read, "for held in row:", _block(add_read)])}
+{_block([*read, "for accumulator in row:", _block(add_read)])}
     return row
-def merge(held, other):
+def merge(accumulator, other):
 {_block(merge)}
-    return held
+    return accumulator
 def gather(found, rows):
     put = found.setdefault
     for key, other in rows.items():
-        held = put(key, other)
-        if held is other:
+        accumulator = put(key, other)
+        if accumulator is other:
             continue
-        if held is None:
+        if accumulator is None:
             found[key] = other
             continue
-        if len(held) > {len(parts)}:
-            held = found[key] = [{", ".join(copy)}]
+        if len(accumulator) > {len(parts)}:
+            accumulator = found[key] = [{", ".join(copy)}]
 {_block(merge, 2)}
-def result(held):
+def result(accumulator):
     return {its_result}
 def results(start_ms, end_ms, cells, emit):
     key = None
     try:
-        for key, held in cells:
+        for key, accumulator in cells:
             emit(new((key, start_ms, end_ms, {its_result})))
     except BaseException as error:
         return key, error
-def save(held):
+def save(accumulator):
     return {saved}
-def load(held):
+def load(accumulator):
     return [{", ".join(load)}]
 """
     exec(_code(text), names)
@@ -181,7 +181,7 @@ def _code(text: str) -> CodeType:
 
 def methods(does: Inline) -> dict[str, Callable[..., Any]]:
     """The methods of a class of aggregates that does this, each by its name."""
-    words = {"held": "accumulator", "other": "other", "part": "self", "field": "self.value_of(value)"}
+    words = {"accumulator": "accumulator", "other": "other", "part": "self", "field": "self.value_of(value)"}
     create, add, merge, result, _, add_whole = (source.format(**words) for source in does)
     if add_whole:
         add = f"if self.of is None:\n{_block([add_whole])}\nelse:\n{_block([add])}"
@@ -210,8 +210,8 @@ def results_by(result_of: Callable[[Any], Any]) -> Results:
     ) -> tuple[Any, BaseException] | None:
         key = None
         try:
-            for key, held in cells:
-                emit(new_result((key, start_ms, end_ms, result_of(held))))
+            for key, accumulator in cells:
+                emit(new_result((key, start_ms, end_ms, result_of(accumulator))))
         except BaseException as error:
             return key, error
         return None
@@ -229,10 +229,10 @@ def _source_of(part: AggregateFunction[Any, Any]) -> Inline:
 
 def _kept(method: Callable[..., Any], part: AggregateFunction[Any, Any]) -> str:
     """What `save` or `load` does; left as it is, it copies an accumulator that can change."""
-    call = f"{{part}}.{method.__name__}({{held}})"
+    call = f"{{part}}.{method.__name__}({{accumulator}})"
     if getattr(type(part), method.__name__) is not method:
         return call
-    return f"{{held}} if type({{held}}) in immutable else {call}"
+    return f"{{accumulator}} if type({{accumulator}}) in immutable else {call}"
 
 
 def _block(lines: list[str], depth: int = 1) -> str:

@@ -187,7 +187,7 @@ class WindowOperator(TimedOperator, WindowStep):
                 self._add(key, value, timestamp, time_ms, self._assigner.assign(value, time_ms))
         except BaseException as error:
             self._emitter.flush()
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
 
     def _add_by_slices(self, elements: Iterator[tuple[Any, Any]], slicing: Slicing) -> None:
         key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
@@ -230,7 +230,7 @@ class WindowOperator(TimedOperator, WindowStep):
                     counts = self._counts(windows)
         except BaseException as error:
             self._emitter.flush()
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
         """By window what the trigger has counted, by key; nothing if it has not been asked yet."""
@@ -268,11 +268,11 @@ class WindowOperator(TimedOperator, WindowStep):
                     self._retire(key, window)
                     continue
             placed = True
-            held = contents.get(place, key)
-            is_new = held is MISSING
-            held = self._folding.add(self._folding.create() if is_new else held, element)
+            accumulator = contents.get(place, key)
+            is_new = accumulator is MISSING
+            accumulator = self._folding.add(self._folding.create() if is_new else accumulator, element)
             if is_new:
-                contents.put(place, key, held)
+                contents.put(place, key, accumulator)
             self._states.namespace = window
             result = self._trigger.on_element(value, timestamp, window, self._scope)
             if result is not CONTINUE:
@@ -328,10 +328,10 @@ class WindowOperator(TimedOperator, WindowStep):
     # Time
 
     def _on_event_time(self, timestamp: int, key: Any, window: Window) -> None:
-        self._on_timer(timestamp, key, window, True)
+        self._on_timer(timestamp, key, window, event_time=True)
 
     def _on_processing_time(self, timestamp: int, key: Any, window: Window) -> None:
-        self._on_timer(timestamp, key, window, False)
+        self._on_timer(timestamp, key, window, event_time=False)
 
     def _close_windows(self) -> None:
         """
@@ -348,7 +348,7 @@ class WindowOperator(TimedOperator, WindowStep):
                 ends.append(timer)
         for end in ends:
             for timestamp in timers[end.key, end.namespace]:
-                fires = self._on_timer(timestamp, end.key, end.namespace, False)
+                fires = self._on_timer(timestamp, end.key, end.namespace, event_time=False)
                 if timestamp == end.timestamp:
                     break  # with which it has gone
                 if fires:
@@ -364,7 +364,7 @@ class WindowOperator(TimedOperator, WindowStep):
             self._clean_up(end.key, end.namespace, place)
         except BaseException as error:
             self._emitter.flush()
-            raise self.blame(end, error) from error
+            self.fail_on(end, error)
 
     def _place(self, key: Any, window: Window) -> Window | None:
         """Where the contents of a window are; None if it has merged into another, or gone as sessions do."""
@@ -373,7 +373,7 @@ class WindowOperator(TimedOperator, WindowStep):
         windows = self._merging.peek(None, key)
         return None if windows is MISSING else windows.state_window(window)
 
-    def _on_timer(self, timestamp: int, key: Any, window: Window, event_time: bool) -> bool:
+    def _on_timer(self, timestamp: int, key: Any, window: Window, *, event_time: bool) -> bool:
         """Ask the trigger about a timer; whether it fires the window."""
         place = self._place(key, window)
         if place is None:
@@ -389,7 +389,7 @@ class WindowOperator(TimedOperator, WindowStep):
             return result.fires
         except BaseException as error:
             self._emitter.flush()
-            raise self.blame(Timer(timestamp, key, window), error) from error
+            self.fail_on(Timer(timestamp, key, window), error)
 
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
         """Let a window go that is late; its timers may have been set for another allowed lateness."""
@@ -425,8 +425,8 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _follow(self, result: TriggerResult, key: Any, window: Window, place: Window) -> None:
         """Do what the trigger says."""
-        if result.fires and (held := self._contents.peek(place, key)) is not MISSING:
-            self._fire(key, window, place, held)
+        if result.fires and (accumulator := self._contents.peek(place, key)) is not MISSING:
+            self._fire(key, window, place, accumulator)
         if result.purges:
             self._contents.remove(place, key)
             self._rows.forget(key)
@@ -434,11 +434,11 @@ class WindowOperator(TimedOperator, WindowStep):
     def _has_contents(self, place: Window, key: Any) -> bool:
         return self._contents.peek(place, key) is not MISSING
 
-    def _fire(self, key: Any, window: Window, place: Window, held: Any) -> None:
+    def _fire(self, key: Any, window: Window, place: Window, accumulator: Any) -> None:
         self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         evictor = self._plan.evictor
         if evictor is None:
-            self._emit(key, window, self._folding.result(held))
+            self._emit(key, window, self._folding.result(accumulator))
             return
         elements = evictor.before(self._contents.get(place, key), window)
         self._emit(key, window, self._result_of(elements))

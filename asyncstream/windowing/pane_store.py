@@ -33,7 +33,7 @@ from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.plan import RULES
-from asyncstream.windowing.slices import Slicing, Span
+from asyncstream.windowing.slices import Slicing, Span, max_timestamp
 
 __all__ = ("PaneStore",)
 
@@ -133,20 +133,20 @@ class PaneStore:
             is_behind = any(table.peek(other, key) is not MISSING for other in others if other > place)
             for other in (*others, place) if is_behind else ():
                 self._close(other, key)
-        held = table.get(place, key)
-        if held is MISSING:
-            held = self.aggregate.create()
+        accumulator = table.get(place, key)
+        if accumulator is MISSING:
+            accumulator = self.aggregate.create()
             if self.numbers is not None:
-                held.append(next(self.numbers))
-        table.put(place, key, self.add(held, value))
+                accumulator.append(next(self.numbers))
+        table.put(place, key, self.add(accumulator, value))
 
     def join(self, place: Span, parts: Iterable[tuple[Any, list[Any]]]) -> None:
         """Put folded elements into a slice, by key; their accumulators are given away."""
         table, merge, numbers = self.slices, self.aggregate.merge, self.numbers
         is_alone = not isinstance(self.aggregate, InPlace)
         rows, has_older = table.rows(place), table.has_older_rows(place)
-        for key, held in parts:
-            found = held[0] if is_alone else held
+        for key, accumulator in parts:
+            found = accumulator[0] if is_alone else accumulator
             before = rows.get(key, MISSING)
             if before is MISSING and has_older:
                 before = table.take(place, key)
@@ -160,21 +160,21 @@ class PaneStore:
             rows[key] = found
 
     def _close(self, place: Span, key: Any) -> None:
-        held = self.slices.get(place, key)
-        if held is not MISSING:
+        accumulator = self.slices.get(place, key)
+        if accumulator is not MISSING:
             self.slices.remove(place, key)
             before = self._closed.get(place, key)
-            self._closed.put(place, key, [held] if before is MISSING else [*before, held])
+            self._closed.put(place, key, [accumulator] if before is MISSING else [*before, accumulator])
 
     # ------------------------------------------------------------------ windows
 
     def own(self, window: Span, key: Any) -> Any:
         """The accumulator of a key in a whole window, to be changed; it has one afterwards."""
-        held = self.whole.get(window, key)
-        if held is MISSING:
-            held = self.aggregate.create()
-            self.whole.put(window, key, held)
-        return held
+        accumulator = self.whole.get(window, key)
+        if accumulator is MISSING:
+            accumulator = self.aggregate.create()
+            self.whole.put(window, key, accumulator)
+        return accumulator
 
     def forget(self, window: Span, keys: Iterable[Any] | None = None) -> None:
         """Hold nothing more of a window, or of these keys in it, but what it shares with others."""
@@ -194,9 +194,9 @@ class PaneStore:
         merge, merged = self.aggregate.merge, self.aggregate.create()
         if own is not MISSING:
             merged = merge(merged, own)
-        parts = [held for place in self._slices_of(window) for held in self._parts(place, key)]
-        for held in sorted(parts, key=_NUMBER) if self.has_epochs else parts:
-            merged = merge(merged, held)
+        parts = [accumulator for place in self._slices_of(window) for accumulator in self._parts(place, key)]
+        for accumulator in sorted(parts, key=_NUMBER) if self.has_epochs else parts:
+            merged = merge(merged, accumulator)
         return merged
 
     def each(self, window: Span) -> Iterable[tuple[Any, Any]]:
@@ -233,12 +233,12 @@ class PaneStore:
         parts: list[tuple[int, Any, Any]] = []
         for place in self.ends.items():
             keys = {**self._closed.whole(place), **self.slices.whole(place)}
-            parts += [(place[0], key, held) for key in keys for held in self._parts(place, key)]
-        for start, key, held in sorted(parts, key=lambda part: _NUMBER(part[2])):
+            parts += [(place[0], key, accumulator) for key in keys for accumulator in self._parts(place, key)]
+        for start, key, accumulator in sorted(parts, key=lambda part: _NUMBER(part[2])):
             for window in self._slicing.windows_of(start):
-                if window[1] - 1 > gone_ms or window in pending:
+                if max_timestamp(window) > gone_ms or window in pending:
                     self.windows.add(window)
-                    merge(self.own(window, key), held)
+                    merge(self.own(window, key), accumulator)
         for place in list(self.ends.items()):
             self.drop(place)
 
@@ -251,9 +251,9 @@ class PaneStore:
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
         """The accumulators of a key in a slice, with numbers."""
-        held = self.slices.peek(place, key)
+        accumulator = self.slices.peek(place, key)
         closed = self._closed.peek(place, key)
-        latest = () if held is MISSING else (held,)
+        latest = () if accumulator is MISSING else (accumulator,)
         return latest if closed is MISSING else (*closed, *latest)
 
     def _has_rows(self, place: Span) -> bool:
@@ -263,7 +263,7 @@ class PaneStore:
         """The keys of some slices in the order of their first elements, each with None."""
         firsts: dict[Any, int] = {}
         for place in places:
-            numbers = [(key, held[-1]) for key, held in self.slices.whole(place).items()]
+            numbers = [(key, accumulator[-1]) for key, accumulator in self.slices.whole(place).items()]
             numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
             for key, number in numbers:
                 if number < firsts.get(key, number + 1):
@@ -301,7 +301,7 @@ def _follow_one_another(slices: Sequence[Rows]) -> bool:
 def _numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`save` and `load` for accumulators in lists, behind each of which stands a number."""
     save, load = aggregate.save, aggregate.load
-    return lambda held: [save(held), held[-1]], lambda kept: [*load(kept[0]), kept[1]]
+    return lambda accumulator: [save(accumulator), accumulator[-1]], lambda kept: [*load(kept[0]), kept[1]]
 
 
 def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:

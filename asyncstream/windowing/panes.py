@@ -26,10 +26,8 @@ go into that table with the first element that comes before, and not for those t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from heapq import heapify, heappop, heappush
 from itertools import groupby, product
 from operator import itemgetter
 from typing import Any, Final
@@ -44,7 +42,8 @@ from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.pane_store import PaneStore
 from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
-from asyncstream.windowing.slices import SliceRows, Span, slicing_of
+from asyncstream.windowing.schedule import CleanUp, Schedule
+from asyncstream.windowing.slices import SliceRows, Span, max_timestamp, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import Contents, as_panes, contents_of
 from asyncstream.windowing.windows import new_result
@@ -91,9 +90,7 @@ class PaneWindowOperator(PlainWindowOperator):
             kept.declare(self._late)
         self._is_unsure = False  # whether `fired_ms` says too little of the windows behind event time
         self._lateness_before_ms = self._lateness_ms
-        self._armed: set[Span] = set()
-        self._to_fire: list[Span] = []  # windows, as (end, start)
-        self._to_clean: list[tuple[int, Span, bool]] = []  # when, what, whether it is a slice
+        self._schedule = Schedule(self._lateness_ms)
         self._at_hand = _NOWHERE
         self._add_at_hand: Callable[[Any, Any], Any] = panes.add
         self._rows = SliceRows()
@@ -105,14 +102,14 @@ class PaneWindowOperator(PlainWindowOperator):
         if type(timestamp) is int and start <= timestamp < end:
             try:
                 key = self._key_by(value)
-                held = cells.get(key, MISSING)
-                if held is not MISSING:
-                    cells[key] = self._add_at_hand(held, value)
+                accumulator = cells.get(key, MISSING)
+                if accumulator is not MISSING:
+                    cells[key] = self._add_at_hand(accumulator, value)
                     return
             except OrderMatters:
                 pass
             except BaseException as error:
-                raise self._failed(value, timestamp, error) from error
+                self._fail(value, timestamp, error)
         self.process_batch((value,), (timestamp,))
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
@@ -166,39 +163,39 @@ class PaneWindowOperator(PlainWindowOperator):
                         counts = self._early.rows(place)
                         uncounted = early if self._early.has_older_rows(place) else 0
                         emitter.timestamp = min(end - 1, MAX_TIMESTAMP)
-                held = cells.get(key, MISSING)
-                if held is MISSING:
+                accumulator = cells.get(key, MISSING)
+                if accumulator is MISSING:
                     if is_older:
-                        held = table.take((start, end), key)
-                    if held is MISSING:
+                        accumulator = table.take((start, end), key)
+                    if accumulator is MISSING:
                         if type(key) not in SOUND:
                             check_key(key)
-                        held = create()
+                        accumulator = create()
                         if numbers is not None:
-                            held.append(next(numbers))
+                            accumulator.append(next(numbers))
                         if ticks:
                             self._begin((start, end), key, timestamp)
-                cells[key] = held = add(held, value)
+                cells[key] = accumulator = add(accumulator, value)
                 if early:
                     counted = counts.get(key, uncounted)
                     if counted < most:
                         counts[key] = counted + 1
                     elif tells or counted != most:
-                        self._count(self._early, early, (start, end), key, held)
+                        self._count(self._early, early, (start, end), key, accumulator)
                     else:
                         if most:
                             counts[key] = 0
-                        emitter(new_result((key, start, end, result(held))))
+                        emitter(new_result((key, start, end, result(accumulator))))
         except OrderMatters as found:
             found.rest = [(value, timestamp)]
             raise
         except BaseException as error:
-            raise self._failed(value, timestamp, error) from error
+            self._fail(value, timestamp, error)
         if not early:
             self._at_hand, self._add_at_hand = (start, end, cells), add
         self._emitter.flush()
 
-    def _count(self, counts: Table, every: int, window: Span, key: Any, held: Any) -> None:
+    def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
         """Count an element of a window, which fires with every so many-th."""
         counted = 1
         if every > 1:
@@ -206,7 +203,7 @@ class PaneWindowOperator(PlainWindowOperator):
             counted += 0 if before is MISSING else before
             counts.put(window, key, counted % every)
         if counted == every:
-            self._emit_one(*window, key, held, self._panes.aggregate)
+            self._emit_one(*window, key, accumulator, self._panes.aggregate)
 
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
         """A key comes into a window with this element; where windows tick, it does so from now on."""
@@ -232,9 +229,9 @@ class PaneWindowOperator(PlainWindowOperator):
                         continue
                     rows = self._rows.of((start, end))
                     for window in windows:
-                        if window not in self._armed:
+                        if window not in self._schedule.armed:
                             self._keep_whole(window)
-                            self._arm(window)
+                            self._schedule.arm(window)
                     cells_of = [panes.whole.rows(window) for window in windows]
                 row = rows.get(key, MISSING)
                 if row is MISSING:
@@ -244,7 +241,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     ]
                 add_each(row, value)
         except BaseException as error:
-            raise self._failed(value, timestamp, error) from error
+            self._fail(value, timestamp, error)
         self._at_hand, self._add_at_hand = (start, end, rows), add_each
         self._emitter.flush()
 
@@ -258,13 +255,13 @@ class PaneWindowOperator(PlainWindowOperator):
             if not windows:
                 self._late_dropped += sum(count for _, _, count, _ in some)
                 continue
-            parts = [(key, held) for _, key, _, held in some]
+            parts = [(key, accumulator) for _, key, _, accumulator in some]
             if self._in_order:
-                for window, (key, held) in product(windows, parts):
-                    self._panes.aggregate.merge(self._panes.own(window, key), held)
+                for window, (key, accumulator) in product(windows, parts):
+                    self._panes.aggregate.merge(self._panes.own(window, key), accumulator)
             else:
                 self._panes.join(place, parts)
-            if place[1] - 1 <= self._fired_ms:
+            if max_timestamp(place) <= self._fired_ms:
                 for (key, _), window in product(parts, windows):
                     self._fire_again(window, key)
 
@@ -277,7 +274,7 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in windows:
             if self._in_order:
                 self._keep_whole(window)
-            self._arm(window)
+            self._schedule.arm(window)
         return place, windows
 
     def _has_slice(self, start: int, end: int) -> bool:
@@ -286,18 +283,18 @@ class PaneWindowOperator(PlainWindowOperator):
             return True
         windows = self._slicing.windows_of(start)
         for window in windows:
-            if window[1] - 1 > self._watermark:
-                self._arm(window)
+            if max_timestamp(window) > self._watermark:
+                self._schedule.arm(window)
         if windows:
             self._panes.open((start, end))
-            heappush(self._to_clean, self._cleaning_of(start, end))
+            self._schedule.keep_slice((start, end), self._slicing.last_end(start))
         return bool(windows)
 
     def _keep_whole(self, window: Span) -> None:
         """Have this window whole from now on."""
         if window not in self._panes.windows:
             self._panes.windows.add(window)
-            heappush(self._to_clean, (window[1] - 1 + self._lateness_ms, window, False))
+            self._schedule.keep_window(window)
 
     def _add_behind(self, start: int, end: int, key: Any, value: Any, timestamp: int) -> None:
         """Put an element into a slice of which windows may have fired, or which is none."""
@@ -314,10 +311,10 @@ class PaneWindowOperator(PlainWindowOperator):
             self._has_slice(start, end)
             panes.put((start, end), key, value)
         for window in windows:
-            if window[1] - 1 <= self._watermark:
+            if max_timestamp(window) <= self._watermark:
                 self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue
-            self._arm(window)
+            self._schedule.arm(window)
             self._fire_again(window, key)
             self._begin(window, key, timestamp)
             if self._firings.early:
@@ -325,7 +322,7 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _fire_again(self, window: Span, key: Any) -> None:
         """If a window has fired, have it fire once more for this key."""
-        if window[1] - 1 <= self._fired_ms and self._again.peek(window, key) is MISSING:
+        if max_timestamp(window) <= self._fired_ms and self._again.peek(window, key) is MISSING:
             self._again.put(window, key, None)
 
     def _forget_rows(self) -> None:
@@ -345,23 +342,14 @@ class PaneWindowOperator(PlainWindowOperator):
         self._compare_watermark()
 
     def due_ms(self) -> int | None:
-        due = [end - 1 for end, _ in self._to_fire[:1]] + [when for when, _, _ in self._to_clean[:1]]
-        return min(due, default=None)
+        return self._schedule.due_ms()
 
     def _fire(self, watermark: float) -> None:
-        to_fire, to_clean = self._to_fire, self._to_clean
-        while to_fire or to_clean:
-            end_ms: float = to_fire[0][0] - 1 if to_fire else math.inf
-            clean_ms: float = to_clean[0][0] if to_clean else math.inf
-            if min(end_ms, clean_ms) > watermark:
-                break
-            # without lateness a window goes when it has fired
-            if end_ms < clean_ms or (end_ms == clean_ms and not self._lateness_ms):
-                end, start = heappop(to_fire)
-                self._fire_window((start, end))
+        while (due := self._schedule.take(watermark)) is not None:
+            if isinstance(due, CleanUp):
+                self._clean_up(due.place, due.is_slice)
             else:
-                _, place, is_slice = heappop(to_clean)
-                self._clean_up(place, is_slice)
+                self._fire_window(due)
         if watermark >= self._fired_ms or self._panes.is_empty():
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
@@ -370,11 +358,10 @@ class PaneWindowOperator(PlainWindowOperator):
             self._in_order = False
 
     def _fire_window(self, window: Span) -> None:
-        self._armed.discard(window)
         self._early.drop(window)
         panes = self._panes
         keys: list[Any] | None = None
-        if window[1] - 1 > self._fired_ms:
+        if max_timestamp(window) > self._fired_ms:
             cells = panes.each(window)
         else:
             keys = list(self._again.whole(window))
@@ -393,16 +380,8 @@ class PaneWindowOperator(PlainWindowOperator):
         (panes.drop if is_slice else panes.drop_whole)(place)
         self._late.drop(place)
 
-    def _arm(self, window: Span) -> None:
-        if window not in self._armed:
-            self._armed.add(window)
-            heappush(self._to_fire, (window[1], window[0]))
-
-    def _cleaning_of(self, start: int, end: int) -> tuple[int, Span, bool]:
-        return self._slicing.last_end(start) - 1 + self._lateness_ms, (start, end), True
-
     def _is_late(self, window: Span) -> bool:
-        return window[1] - 1 + self._lateness_ms <= self._watermark
+        return max_timestamp(window) + self._lateness_ms <= self._watermark
 
     def _make_sure(self) -> None:
         """Have it known of each window that event time has passed for which keys it is to fire."""
@@ -411,8 +390,8 @@ class PaneWindowOperator(PlainWindowOperator):
             self._in_order = True
             self._make_whole()
             return
-        for window in self._armed:
-            if self._fired_ms < window[1] - 1 <= self._watermark:
+        for window in self._schedule.armed:
+            if self._fired_ms < max_timestamp(window) <= self._watermark:
                 for key, _ in self._panes.each(window):
                     self._again.put(window, key, None)
         self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
@@ -446,7 +425,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
         is_behind = self._watermark < self._fired_ms
-        is_due = bool(self._to_fire) and self._to_fire[0][0] - 1 <= self._watermark
+        is_due = self._schedule.fires_by(self._watermark)
         self._is_unsure = not (self._in_order or self._slicing.is_disjoint) if is_behind else is_due
         if not is_due and (not is_behind or self._panes.is_empty()):
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
@@ -455,22 +434,24 @@ class PaneWindowOperator(PlainWindowOperator):
     def _index(self) -> None:
         """Find out what there is, and what is to be done when."""
         self._forget_rows()
-        panes, lateness = self._panes, self._lateness_ms
-        self._to_clean = [self._cleaning_of(*place) for place in panes.ends.items()]
-        self._to_clean += [(window[1] - 1 + lateness, window, False) for window in panes.windows]
-        self._armed = {window for window in panes.windows if window[1] - 1 > self._fired_ms}
-        self._armed.update(self._again.namespaces())
+        panes = self._panes
+        schedule = self._schedule = Schedule(self._lateness_ms)
+        for start, end in panes.ends.items():
+            schedule.keep_slice((start, end), self._slicing.last_end(start))
+        for window in panes.windows:
+            schedule.keep_window(window)
+            if max_timestamp(window) > self._fired_ms:
+                schedule.arm(window)
+        for window in self._again.namespaces():
+            schedule.arm(window)
         seen: set[Span] = set()
         for start in sorted(panes.ends):
             for window in self._slicing.windows_of(start):
                 if window in seen:
                     break  # and so are the others
                 seen.add(window)
-                if window[1] - 1 > self._fired_ms:
-                    self._armed.add(window)
-        self._to_fire = [(end, start) for start, end in self._armed]
-        heapify(self._to_fire)
-        heapify(self._to_clean)
+                if max_timestamp(window) > self._fired_ms:
+                    schedule.arm(window)
 
     def _snapshot_of(self, found: Contents) -> Any:
         return as_panes(found, self._plan)

@@ -69,13 +69,17 @@ class Partials(Sequence[Partial]):
         starts: of their slices.
         keys: of them.
         counts: how many elements they are.
-        held: for each aggregate their accumulators.
+        accumulators: of them, in a column for each aggregate.
     """
 
     def __init__(
-        self, starts: Sequence[int], keys: Sequence[Any], counts: Sequence[int], held: Sequence[Sequence[Any]]
+        self,
+        starts: Sequence[int],
+        keys: Sequence[Any],
+        counts: Sequence[int],
+        accumulators: Sequence[Sequence[Any]],
     ) -> None:
-        self._starts, self._keys, self._counts, self._held = starts, keys, counts, held
+        self._starts, self._keys, self._counts, self._accumulators = starts, keys, counts, accumulators
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -86,17 +90,17 @@ class Partials(Sequence[Partial]):
     def __getitem__(self, place: slice) -> Partials: ...
     def __getitem__(self, place: int | slice) -> Any:
         starts, keys, counts = self._starts[place], self._keys[place], self._counts[place]
-        held = [column[place] for column in self._held]
+        accumulators = [column[place] for column in self._accumulators]
         if isinstance(place, slice):
-            return Partials(starts, keys, counts, held)  # type: ignore[arg-type]
-        return starts, keys, counts, held
+            return Partials(starts, keys, counts, accumulators)  # type: ignore[arg-type]
+        return starts, keys, counts, accumulators
 
     def __iter__(self) -> Iterator[Partial]:
-        accumulators = map(list, zip(*self._held, strict=True))
+        accumulators = map(list, zip(*self._accumulators, strict=True))
         return zip(self._starts, self._keys, self._counts, accumulators, strict=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Partials, (self._starts, self._keys, self._counts, self._held)
+        return Partials, (self._starts, self._keys, self._counts, self._accumulators)
 
 
 def folding_of(plan: WindowPlan) -> Folding | None:

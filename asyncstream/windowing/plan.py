@@ -9,12 +9,18 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import PipelineError
 from asyncstream.state.tables import Rule
-from asyncstream.validation import count, plain_methods, refuse
+from asyncstream.validation import check_sides, count, instance, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
 from asyncstream.windowing.composite_triggers import AfterWatermark, PurgingTrigger
 from asyncstream.windowing.evictors import CountEvictor, Evictor
-from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, can_merge, clears
+from asyncstream.windowing.functions import (
+    FOLDING,
+    AggregateFunction,
+    ProcessWindowFunction,
+    can_merge,
+    clears,
+)
 from asyncstream.windowing.slices import has_slices, slicing_of
 from asyncstream.windowing.triggers import (
     ContinuousEventTimeTrigger,
@@ -99,18 +105,18 @@ class WindowPlan:
     process: ProcessWindowFunction[Any] | None = None
 
     def __post_init__(self) -> None:
-        for name, part, kind, optional in (
-            ("window", self.assigner, WindowAssigner, False),
-            ("trigger", self.trigger, Trigger, True),
-            ("evictor", self.evictor, Evictor, True),
-            ("aggregate", self.aggregate, AggregateFunction, True),
-            ("process", self.process, ProcessWindowFunction, True),
+        # what an assigner or an evictor gives is iterated over: it may yield
+        advice = "e.g. TumblingWindows(60)"
+        instance("window", self.assigner, WindowAssigner, "assign", advice=advice, yields=True)
+        for name, part, kind, needs in (
+            ("trigger", self.trigger, Trigger, ()),
+            ("evictor", self.evictor, Evictor, ()),
+            ("aggregate", self.aggregate, AggregateFunction, FOLDING),
+            ("process", self.process, ProcessWindowFunction, ("process",)),
         ):
-            if not (isinstance(part, kind) or (optional and part is None)):
-                raise refuse(name, f"{'an' if kind.__name__[0] in 'AE' else 'a'} {kind.__name__}", part)
             if part is not None:
-                # what an assigner or an evictor gives is iterated over: it may yield
-                plain_methods(name, part, kind, yields=kind in (WindowAssigner, Evictor))
+                instance(name, part, kind, *needs, yields=kind is Evictor)
+        check_sides(self.process)
         if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)
         if self.assigner.merging:

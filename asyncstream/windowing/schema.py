@@ -59,17 +59,22 @@ def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, wa
         return state
     parts = [(places.get(name), part) for name, part in aggregates.parts.items()]
 
-    def moved(held: Any) -> list[Any]:
-        return [part.save(part.create()) if place is None else held[place] for place, part in parts]
+    def moved(accumulator: Any) -> list[Any]:
+        return [part.save(part.create()) if place is None else accumulator[place] for place, part in parts]
 
     if "tables" not in state:  # of version 0.2
-        return {**state, "contents": [[key, window, moved(held)] for key, window, held in state["contents"]]}
+        return {
+            **state,
+            "contents": [[key, window, moved(accumulator)] for key, window, accumulator in state["contents"]],
+        }
     tables = dict(state["tables"])
     for name in {"contents", "slices", "closed", "open", "done"} & tables.keys():
         change: Callable[[Any], Any] = moved
         if name in ("slices", "closed") and not slicing_of(assigner).is_disjoint:
             change = _numbered(moved) if name == "slices" else _each(_numbered(moved))
-        tables[name] = [[place, [[key, change(held)] for key, held in rows]] for place, rows in tables[name]]
+        tables[name] = [
+            [place, [[key, change(accumulator)] for key, accumulator in rows]] for place, rows in tables[name]
+        ]
     if "sessions" in tables:
         tables["sessions"] = [
             [place, [[key, [_with_held(one, moved) for one in sessions]] for key, sessions in rows]]
@@ -88,8 +93,8 @@ def _each(change: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 
 
 def _with_held(session: Any, moved: Callable[[Any], Any]) -> list[Any]:
-    start, end, held, *rest = session
-    return [start, end, moved(held), *rest]
+    start, end, accumulator, *rest = session
+    return [start, end, moved(accumulator), *rest]
 
 
 def _as_it_is(state: Any, was: Schema) -> Any:

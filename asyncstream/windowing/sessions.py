@@ -49,20 +49,20 @@ class _Session:
         armed: it has not fired.
     """
 
-    __slots__ = ("armed", "end", "held", "number", "start")
+    __slots__ = ("accumulator", "armed", "end", "number", "start")
 
-    def __init__(self, start: int, end: int, held: Any, number: int, armed: bool = False) -> None:
+    def __init__(self, start: int, end: int, accumulator: Any, number: int, armed: bool = False) -> None:
         self.start = start
         self.end = end
-        self.held = held
+        self.accumulator = accumulator
         self.number = number
         self.armed = armed
 
     def __deepcopy__(self, memo: Any) -> _Session:
-        return _Session(self.start, self.end, detached(self.held), self.number, self.armed)
+        return _Session(self.start, self.end, detached(self.accumulator), self.number, self.armed)
 
     def __reduce__(self) -> Any:
-        return _Session, (self.start, self.end, self.held, self.number, self.armed)
+        return _Session, (self.start, self.end, self.accumulator, self.number, self.armed)
 
 
 def _session_at(sessions: Any, time_ms: int) -> Any:
@@ -201,12 +201,12 @@ class SessionWindowOperator(PlainWindowOperator):
                         if end > session.end and session.end < MAX_TIMESTAMP:
                             session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                             session.number = next(numbers)
-                        session.held = add(session.held, value)
+                        session.accumulator = add(session.accumulator, value)
                         continue
                 may_emit = True
                 self._place(key, sessions, value, timestamp)
         except BaseException as error:
-            raise self._failed(value, timestamp, error) from error
+            self._fail(value, timestamp, error)
         if may_emit:
             self._emitter.flush()
 
@@ -232,7 +232,7 @@ class SessionWindowOperator(PlainWindowOperator):
                 insort(sessions, session, key=_START)
             else:
                 self._sessions.put(None, key, [session])
-        session.held = self._aggregate.add(session.held, value)
+        session.accumulator = self._aggregate.add(session.accumulator, value)
         if session.end - 1 > self._watermark:
             if not session.armed:
                 session.armed = True
@@ -240,7 +240,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         if not touched:
             self._clean_later(key, session)
-        self._emit_one(session.start, session.end, key, session.held, self._aggregate)
+        self._emit_one(session.start, session.end, key, session.accumulator, self._aggregate)
 
     def _merge(self, sessions: list[_Session], touched: list[_Session], start: int, end: int) -> _Session:
         """One session for those that `start` to `end` touches, and for that."""
@@ -250,7 +250,7 @@ class SessionWindowOperator(PlainWindowOperator):
             session.start, session.end = covered
             session.number = next(self._numbers)
         for other in touched[1:]:
-            session.held = self._aggregate.merge(session.held, other.held)
+            session.accumulator = self._aggregate.merge(session.accumulator, other.accumulator)
             sessions.remove(other)
             self._waiting.open -= 1
         return session
@@ -275,7 +275,7 @@ class SessionWindowOperator(PlainWindowOperator):
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
-                self._emit_one(session.start, end, key, session.held, self._aggregate)
+                self._emit_one(session.start, end, key, session.accumulator, self._aggregate)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)
@@ -331,11 +331,14 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _saved(self, sessions: list[_Session]) -> list[list[Any]]:
         save = self._aggregate.save
-        return [[one.start, one.end, save(one.held), one.number, one.armed] for one in sessions]
+        return [[one.start, one.end, save(one.accumulator), one.number, one.armed] for one in sessions]
 
     def _loaded(self, kept: list[list[Any]]) -> list[_Session]:
         load = self._aggregate.load
-        return [_Session(start, end, load(held), number, armed) for start, end, held, number, armed in kept]
+        return [
+            _Session(start, end, load(accumulator), number, armed)
+            for start, end, accumulator, number, armed in kept
+        ]
 
     def _next_number(self) -> int:
         number = next(self._numbers)

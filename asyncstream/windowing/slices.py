@@ -27,10 +27,16 @@ from asyncstream.windowing.assigners import (
     WindowAssigner,
 )
 
-__all__ = ("SliceRows", "Slicing", "Span", "has_slices", "slicing_of")
+__all__ = ("SliceRows", "Slicing", "Span", "has_slices", "max_timestamp", "slicing_of")
 
 Span: TypeAlias = tuple[int, int]
 """The first millisecond in it, and the first one after it."""
+
+
+def max_timestamp(span: Span) -> int:
+    """The last millisecond in it; a window fires when event time comes to that."""
+    return span[1] - 1
+
 
 _SLICES_WITH_ROWS: Final = 4
 """As many as elements out of order alternate between."""
@@ -200,7 +206,9 @@ class SliceRows:
     def forget_until(self, time_ms: float) -> None:
         """Have no rows of slices that have ended by then."""
         if self._slices:
-            self._slices = {place: rows for place, rows in self._slices.items() if place[1] - 1 > time_ms}
+            self._slices = {
+                place: rows for place, rows in self._slices.items() if max_timestamp(place) > time_ms
+            }
 
     def clear(self) -> None:
         """Have no rows."""

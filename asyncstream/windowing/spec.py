@@ -29,6 +29,8 @@ class WindowSpec(Spec):
     key_by: KeyBy
     plan: WindowPlan
 
+    counters = COUNTERS
+
     def build(self) -> Operator:
         return window_operator(self.key_by, self.plan)
 
@@ -42,7 +44,7 @@ class WindowSpec(Spec):
 
     @property
     def required(self) -> tuple[str, ...]:
-        return (self.plan.process.sides or ()) if self.plan.process is not None else ()
+        return tuple(self.plan.process.sides or ()) if self.plan.process is not None else ()
 
     @property
     def owns(self) -> object:
@@ -51,10 +53,6 @@ class WindowSpec(Spec):
     @property
     def schema(self) -> Schema:
         return window_schema(self.plan)
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return COUNTERS
 
     @property
     def clock(self) -> ClockUse:

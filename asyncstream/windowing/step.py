@@ -9,14 +9,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import BURST, Emitter
-from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
+from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.state import Cell
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
@@ -129,8 +129,8 @@ class WindowStep(Operator):
         self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         process: Callable[..., object] = self._plan.process.process  # type: ignore[union-attr]
         result = process(key, contents, self._function_context, self._emitter)
-        if result is not None and self._kinds.first_deferred([result]) is not None:
-            raise not_a_value([result], "emit with out(...), and await in an async_map before or after")
+        if result is not None:
+            nothing_returned(result, self._kinds, self.context.name)
 
     def _clear_window(self, key: Any, window: Window) -> None:
         """Have the process function, if there is one, clear its state of a window that goes."""
@@ -187,7 +187,7 @@ class PlainWindowOperator(WindowStep):
             failure = results(start_ms, end_ms, chain((first,), islice(rest, BURST - 1)), made.append)
             self._emitter.extend(made, last_ms)
             if failure is not None:
-                raise self._failed_at(start_ms, end_ms, *failure) from failure[1]
+                self._fail_at(start_ms, end_ms, *failure)
 
     def _process_each(
         self,
@@ -202,8 +202,8 @@ class PlainWindowOperator(WindowStep):
         process, goes = self._plan.process, self._clears and not self._lateness_ms
         clear = process.clear if process is not None and goes else None
         try:
-            for key, held in cells:
-                self._process_window(key, window, result_of(held))
+            for key, accumulator in cells:
+                self._process_window(key, window, result_of(accumulator))
                 if clear is not None:
                     clear(key, self._function_context)
         except BaseException as error:
@@ -211,17 +211,17 @@ class PlainWindowOperator(WindowStep):
         return None
 
     def _emit_one(
-        self, start_ms: int, end_ms: int, key: Any, held: Any, aggregate: AggregateFunction[Any, Any]
+        self, start_ms: int, end_ms: int, key: Any, accumulator: Any, aggregate: AggregateFunction[Any, Any]
     ) -> None:
         """Emit the result of one window for one key."""
         self._emitter.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
         try:
             if self._plan.process is None:
-                self._emitter(new_result((key, start_ms, end_ms, aggregate.result(held))))
+                self._emitter(new_result((key, start_ms, end_ms, aggregate.result(accumulator))))
             else:
-                self._process_window(key, TimeWindow(start_ms, end_ms), aggregate.result(held))
+                self._process_window(key, TimeWindow(start_ms, end_ms), aggregate.result(accumulator))
         except BaseException as error:
-            raise self._failed_at(start_ms, end_ms, key, error) from error
+            self._fail_at(start_ms, end_ms, key, error)
         self._emitter.relieve()
 
     def _clear(self, start_ms: int, end_ms: int, key: Any) -> None:
@@ -229,12 +229,12 @@ class PlainWindowOperator(WindowStep):
         try:
             self._clear_window(key, TimeWindow(start_ms, end_ms))
         except BaseException as error:
-            raise self._failed_at(start_ms, end_ms, key, error) from error
+            self._fail_at(start_ms, end_ms, key, error)
 
-    def _failed_at(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> BaseException:
-        """The error to raise when a window could not emit its result for `key`, or go; after what could."""
+    def _fail_at(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> NoReturn:
+        """Fail over a window that could not emit its result for `key`, or go; after what could."""
         self._emitter.flush()
-        return self.blame(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error)
+        self.fail_on(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """
@@ -263,12 +263,12 @@ class PlainWindowOperator(WindowStep):
 
         return keys, next_key
 
-    def _failed(self, value: Any, timestamp: int | None, error: BaseException) -> BaseException:
-        """The error to raise when the loop over a batch met `error` at this element."""
+    def _fail(self, value: Any, timestamp: int | None, error: BaseException) -> NoReturn:
+        """Fail over this element, at which the loop over a batch met `error`."""
         self._emitter.flush()
         if self._plan.assigner.needs_timestamp:
             try:
                 check_timestamp(timestamp)
             except (TypeError, ValueError) as better:
-                return self.blame(value, better)
-        return self.blame(value, error)
+                self.fail_on(value, better)
+        self.fail_on(value, error)

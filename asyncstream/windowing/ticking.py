@@ -23,7 +23,7 @@ from asyncstream.state import MISSING, Table
 from asyncstream.timers import TimerService
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.slices import Span
+from asyncstream.windowing.slices import Span, max_timestamp
 
 __all__ = ("TickingWindowOperator",)
 
@@ -67,23 +67,23 @@ class TickingWindowOperator(PaneWindowOperator):
         if self._next.peek(window, key) is not MISSING:
             return  # it comes back to a window that is to fire again
         time_ms = timestamp if self._ticks.event_time else self.context.clock.now_ms()
-        self._set(self._ticks.first(time_ms, window[1] - 1), key, window)
+        self._set(self._ticks.first(time_ms, max_timestamp(window)), key, window)
 
     def _set(self, tick: int, key: Any, window: Span) -> None:
         self._next.put(window, key, tick)
-        if tick < window[1] - 1 or not self._ticks.event_time:
+        if tick < max_timestamp(window) or not self._ticks.event_time:
             self._register(tick, key, window)
 
     def _on_timer(self, tick: int, key: Any, window: Span) -> None:
         if self._next.peek(window, key) != tick:
             return
-        if window[1] - 1 <= self._watermark and not self._ticks.event_time:
+        if max_timestamp(window) <= self._watermark and not self._ticks.event_time:
             return  # it is due since a restore, and fires with the next watermark
-        if tick < window[1] - 1:
-            self._set(self._ticks.after(tick, window[1] - 1), key, window)
-        held = self._panes.merged(window, key)
-        if held is not MISSING:
-            self._emit_one(*window, key, held, self._panes.aggregate)
+        if tick < max_timestamp(window):
+            self._set(self._ticks.after(tick, max_timestamp(window)), key, window)
+        accumulator = self._panes.merged(window, key)
+        if accumulator is not MISSING:
+            self._emit_one(*window, key, accumulator, self._panes.aggregate)
 
     def _drop_ticks(self, window: Span) -> None:
         if not self._ticks.event_time:
@@ -120,12 +120,12 @@ class TickingWindowOperator(PaneWindowOperator):
         self._timers.event.advance(watermark, self._on_timer)
 
     def _fire_window(self, window: Span) -> None:
-        self._timers.event.advance(window[1] - 2, self._on_timer)
+        self._timers.event.advance(max_timestamp(window) - 1, self._on_timer)
         if self._firings.again or not self._lateness_ms:
             self._drop_ticks(window)
         super()._fire_window(window)
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
-        self._timers.event.advance(place[1] - 2 + self._lateness_ms, self._on_timer)
+        self._timers.event.advance(max_timestamp(place) - 1 + self._lateness_ms, self._on_timer)
         super()._clean_up(place, is_slice)
         self._drop_ticks(place)

@@ -157,23 +157,23 @@ class Trigger:
         return None
 
     def on_element(
-        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+        self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext, /
     ) -> TriggerResult:
         """An element was added to the window."""
         return CONTINUE
 
-    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext, /) -> TriggerResult:
         """An event-time timer of the window fires; it may be the operator's own, for cleaning up."""
         return CONTINUE
 
-    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext, /) -> TriggerResult:
         """A processing-time timer of the window fires."""
         return CONTINUE
 
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
+    def on_merge(self, window: Window, ctx: TriggerContext, /) -> None:
         """Several windows became `window`; each of them is cleared afterwards."""
 
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
+    def clear(self, window: Window, ctx: TriggerContext, /) -> None:
         """The window goes: delete its timers and state."""
 
 

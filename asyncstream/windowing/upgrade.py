@@ -24,7 +24,7 @@ from asyncstream.state.tables import Snapshot, Tables
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
 from asyncstream.windowing.pane_store import PaneStore
 from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan
-from asyncstream.windowing.slices import slicing_of
+from asyncstream.windowing.slices import max_timestamp, slicing_of
 from asyncstream.windowing.triggers import Ticks
 
 __all__ = (
@@ -163,9 +163,9 @@ def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     for timestamp, rows in sorted(tables.get("timers/event", ()), key=lambda kept: kept[0]):
         for (key, place), _ in rows:
             window = tuple(place)
-            if window and timestamp == window[1] - 1 and (key, window) in held_by:
-                found.append(Pane(key, window, held_by.pop((key, window)), True))
-    return found + [Pane(key, window, held, False) for (key, window), held in held_by.items()]
+            if window and timestamp == max_timestamp(window) and (key, window) in held_by:
+                found.append(Pane(key, window, held_by.pop((key, window)), pending=True))
+    return found + [Pane(key, window, held, pending=False) for (key, window), held in held_by.items()]
 
 
 def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
@@ -200,7 +200,7 @@ def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     found: list[tuple[tuple[int, bool, int], Pane]] = []
     for window, key, accumulator in ((tuple(place), *row) for place, rows in held for row in rows):
         number = again.get((window, key))
-        is_first = window[1] - 1 > fired_ms and (window, key) not in done
+        is_first = max_timestamp(window) > fired_ms and (window, key) not in done
         pane = Pane(key, window, accumulator, is_first or number is not None)
         found.append(((window[1], not pane.pending, number or 0), pane))
     return [pane for _, pane in sorted(found, key=lambda ordered: ordered[0])]
@@ -234,7 +234,7 @@ def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
         set_timers += [(timestamp, key, window) for (key, window), _ in rows]
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in found.panes:
-        last_ms = window[1] - 1
+        last_ms = max_timestamp(window)
         if pending:
             set_timers.append((last_ms, key, window))
         if not pending or plan.allowed_lateness_ms:
@@ -271,8 +271,10 @@ def as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
     for window in {pane.window for pane in found.panes}:
         if window not in slicing.windows_of(window[0]):
             raise CheckpointError(f"it holds a window from {window[0]} to {window[1]} ms, which is none here")
-    fired_ms = max((pane.window[1] - 1 for pane in found.panes if not pane.pending), default=MIN_TIMESTAMP)
-    again = [pane for pane in found.panes if pane.pending and pane.window[1] - 1 <= fired_ms]
+    fired_ms = max(
+        (max_timestamp(pane.window) for pane in found.panes if not pane.pending), default=MIN_TIMESTAMP
+    )
+    again = [pane for pane in found.panes if pane.pending and max_timestamp(pane.window) <= fired_ms]
     in_order = not slicing.is_disjoint and not all(
         aggregate.holds_order_free(aggregate.load(pane.held)) for pane in found.panes
     )

@@ -14,10 +14,16 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import NamedTuple
 
-from asyncstream import BoundedOutOfOrderness, Stream
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Emitter,
+    KeyedContext,
+    KeyedProcessFunction,
+    MapDescriptor,
+    Stream,
+    ValueDescriptor,
+)
 from asyncstream.pipeline import WindowResults
-from asyncstream.state import MapDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, Max, Min, SessionWindows, Sum, TumblingWindows, WindowResult
 from examples.flights.data import Row, departure_ms
 

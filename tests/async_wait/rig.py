@@ -143,7 +143,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.operator.gates = (self.feeding,)
-        self.operator.open(OperatorContext("enrich", SystemClock(), fail=self._fail))
+        self.operator.open(OperatorContext("enrich", clock=SystemClock(), fail=self._fail))
         await self.operator.start()
         if self._state is not None:
             self.operator.restore(self._state)

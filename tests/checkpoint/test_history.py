@@ -64,6 +64,42 @@ async def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogC
     assert "checkpoint 3 is damaged" in caplog.text
 
 
+class Moving(MemoryStore):
+    """A job writes to it: of the checkpoints that are read, `lets_go` have been replaced by the next one."""
+
+    def __init__(self, lets_go: int) -> None:
+        super().__init__()
+        self.lets_go = lets_go
+
+    async def read(self, what: int | str) -> bytes:
+        if self.lets_go and isinstance(what, int):
+            self.lets_go -= 1
+            self._kept = {what + 1: self._kept[what]}
+        return await super().read(what)
+
+
+async def moving(lets_go: int) -> History:
+    store = Moving(0)
+    await write(History(store, JsonCodec()), await lease_of(store), 1, "state")
+    store.lets_go = lets_go
+    return History(store, JsonCodec())
+
+
+async def test_what_a_job_lets_go_meanwhile_is_not_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    history = await moving(3)
+    found = await history.newest_whole(history.read)
+    assert found is not None
+    assert found[1] == {"step": "state"}
+    assert list(await (await moving(3)).infos()) == [4]
+    assert not caplog.text
+
+
+async def test_what_a_job_lets_go_again_and_again_is_said_to_be_so() -> None:
+    for look in (History.infos, lambda history: history.newest_whole(history.read)):
+        with pytest.raises(CheckpointError, match="before they are read; have it keep more"):
+            await look(await moving(10**6))
+
+
 async def test_all_damaged_is_an_error_and_not_a_new_beginning() -> None:
     store, history = await filled(1, 2)
     for number in (1, 2):

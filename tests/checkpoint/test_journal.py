@@ -62,23 +62,6 @@ def test_frames_of_another_key_are_none() -> None:
     assert list(frames(frame(b"theirs", KEY), "it")) == []
 
 
-# a frame with a digest and no key, as all without a key were before there were CRCs
-DIGESTED = bytes.fromhex(
-    "a56a72013300000088a771fbb210f5ac447b040fe0e0d7e8"
-    "5b22636861726765222c226631222c5b22726f6f74222c5b302c315d5d2c747275652c5b2261222c2262225d2c5b372c385d5d"
-)
-
-
-def test_frames_that_have_a_digest_are_read_without_a_key_and_others_behind_them() -> None:
-    was, more = b'["charge","f1",["root",[0,1]],true,["a","b"],[7,8]]', frame(b"more")
-
-    assert list(frames(DIGESTED + more, "it")) == [was, b"more"]
-    assert list(frames(DIGESTED[:-1], "it")) == []
-    assert list(frames(DIGESTED, "it", KEY)) == []
-    with pytest.raises(CheckpointError, match="it is damaged at byte 0, and goes on"):
-        list(frames(DIGESTED[:-1] + b"x" + more, "it"))
-
-
 def never(error: BaseException) -> None:
     raise error
 

@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 
-from asyncstream.checkpoint import CheckpointStore, DirectoryStore, History, MemoryStore, SqliteStore
+from asyncstream.checkpoint import (
+    Checkpoints,
+    CheckpointStore,
+    DirectoryStore,
+    History,
+    MemoryStore,
+    SqliteStore,
+)
+from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
 from asyncstream.lease import Holder, Lease, enter, leave
@@ -109,6 +117,17 @@ async def test_who_was_followed_can_write_and_delete_nothing_any_more(
     await store.commit(new, 2, b"new 2")
     assert await store.read(2) == b"new 2"
     leave(holder)
+
+
+async def test_directory_that_was_emptied_is_not_said_to_be_taken_over(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "kept")
+    lease = await lease_of(store)
+    shutil.rmtree(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(
+        LeaseLost, match="holds no lease that can be read: it was emptied, or another disk is"
+    ):
+        await store.renew(lease, 30.0)
 
 
 def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None:
@@ -355,6 +374,44 @@ async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
         assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
 
 
+async def test_what_the_disk_cannot_read_any_more_counts_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 1, b"1")
+    await store.put(lease, "lost", b"part")
+    (tmp_path / "00000002.checkpoint").mkdir()
+    read = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        if path.name == "part-lost":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        if path.name == "part-of-another":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    for what in (2, "lost"):
+        with pytest.raises(DamagedCheckpoint, match="cannot be read"):
+            await store.read(what)
+    with pytest.raises(PermissionError):  # it is there, and the job must not go back for that
+        await store.read("of-another")
+    found = await History(store, JsonCodec()).infos()
+    assert isinstance(found[2], DamagedCheckpoint)
+
+
+async def test_directory_on_a_full_disk_is_named_when_a_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=f"cannot keep checkpoints in {tmp_path}: .*No space left"):
+        await lease_of(DirectoryStore(tmp_path))
+
+
 async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     places = ((tmp_path / "no" / "state", "no directory .*no"), (tmp_path / "file" / "state", "file"))
@@ -372,7 +429,14 @@ async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         lambda: DirectoryStore(__file__),
         lambda: DirectoryStore(os.devnull),
         lambda: DirectoryStore("s3://bucket/state"),
+        lambda: DirectoryStore("of\0two"),
+        lambda: DirectoryStore("half a character \ud800"),
+        lambda: Checkpoints(store=MemoryStore(), journal="of\0two"),
+        lambda: checkpoints_of("checkpoints", "of\0two"),
         lambda: SqliteStore(3),  # type: ignore[arg-type]
+        lambda: SqliteStore("of\0two"),
+        lambda: SqliteStore(":memory:"),
+        lambda: SqliteStore("file:kept.db?mode=ro"),
         lambda: SqliteStore("x", table="a b"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import select
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from asyncstream.cli.progress import Meter, duration
+from asyncstream import Pipeline
+from asyncstream.cli.progress import Meter, duration, showing_progress
 from asyncstream.runtime.aio import JobProgress, SourceProgress
+from asyncstream.testing import VirtualTime
 
 WORK = """
 import asyncio
@@ -138,6 +141,25 @@ def test_several_sources_and_elements_that_were_restored() -> None:
 )
 def test_duration_is_told_in_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+async def test_job_that_stands_still_names_the_step_and_why_in_place_of_the_time_left(
+    virtual_time: VirtualTime,
+) -> None:
+    async def hang_at_last(value: int) -> int:
+        await asyncio.sleep(10_000 if value == 99 else 0.01)
+        return value
+
+    said: list[str] = []
+    pipeline = Pipeline()
+    pipeline.source(range(100), name="in").async_map(hang_at_last, name="price").discard()
+    async with pipeline.start() as job:
+        async with showing_progress(job, "work", 1.0, said.append):
+            await virtual_time.advance(5.5)
+        await job.stop()
+    assert "stuck" not in said[0]
+    why = "a call has not ended for 5 s; the step has no timeout="
+    assert said[-2].endswith(f", stuck at step 'price': {why}")
 
 
 # ---------------------------------------------------------------------- in a process

@@ -159,6 +159,32 @@ def test_drain_reads_no_more_and_leaves_the_rest_to_others() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("buffer", [0, 2])
+@pytest.mark.parametrize("turn", range(8))
+def test_drain_loses_nothing_that_is_sent_meanwhile(buffer: int, turn: int) -> None:
+    async def main() -> None:
+        send, receive = stream(buffer)
+        seen: list[int] = []
+        pipeline = Pipeline()
+        pipeline.source(receive).to(seen)
+
+        async def sender() -> None:
+            for number in range(4):
+                await send.send(number)
+            send.close()
+
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)  # it waits for the first
+            sending = asyncio.create_task(sender())
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            await job.drain()
+        assert seen + await received(receive) == [0, 1, 2, 3]
+        await sending
+
+    run(main())
+
+
 def test_sink_tells_when_nobody_receives_any_more() -> None:
     async def main() -> None:
         send, receive = stream()

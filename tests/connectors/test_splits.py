@@ -263,6 +263,41 @@ def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
     assert run_virtual(main()) == [1, 2, 3]
 
 
+def test_files_that_match_by_links_as_well_are_read_once(tmp_path: Path) -> None:
+    def write(path: Path, value: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+
+    into = tmp_path / "in"
+    write(tmp_path / "elsewhere" / "x.jsonl", 1)
+    write(into / "b.jsonl", 2)
+    write(into / "day" / "c.jsonl", 3)
+    (into / "a.jsonl").symlink_to("b.jsonl")
+    (into / "a-day").symlink_to("day")
+    (into / "loop").symlink_to(".")
+    (into / "nowhere.jsonl").symlink_to("missing")
+    for name in ("x.jsonl", "y.jsonl"):  # the names of what is elsewhere are these
+        (into / name).symlink_to(tmp_path / "elsewhere" / "x.jsonl")
+    (into / "z.jsonl").hardlink_to(into / "b.jsonl")
+    (tmp_path / "by-link").symlink_to("in")
+
+    async def main() -> list[Any]:
+        source = GlobSource(tmp_path / "by-link" / "**" / "*.jsonl", JsonLinesSource)
+        assert [Path(name).name for name in await source.names()] == [
+            "b.jsonl",
+            "c.jsonl",
+            "x.jsonl",
+            "y.jsonl",
+            "z.jsonl",
+        ]
+        await source.open()
+        read = await drained(source, 5)
+        await source.close()
+        return read
+
+    assert run_virtual(main()) == [2, 3, 1, 1, 2]
+
+
 def test_alignment_needs_idleness() -> None:
     stream = Pipeline("wrong").source([1])
     with pytest.raises(PipelineError, match="max_drift needs idle_after="):

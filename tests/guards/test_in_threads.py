@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import threading
 from collections.abc import AsyncIterator
@@ -202,7 +203,7 @@ async def yields_later(value: int) -> AsyncIterator[int]:
         (lambda: in_threads(abs, threads=0), "threads: expected an integer of at least 1, got 0"),
         (lambda: in_threads(abs, threads=True), "threads: expected an integer"),
         (lambda: in_threads(abs, threads=2.5), "threads: expected an integer"),  # type: ignore[arg-type]
-        (lambda: in_threads(abs, threads=anyio.CapacityLimiter(float("inf"))), "a finite number of tokens"),
+        (lambda: in_threads(abs, threads=anyio.CapacityLimiter(math.inf)), "a finite number of tokens"),
     ],
 )
 def test_what_is_no_such_function_or_number_is_refused(make: Any, text: str) -> None:

@@ -134,12 +134,17 @@ async def test_element_that_fails_on_either_input_is_routed() -> None:
     assert [call.value for call in failed] == [2, 2]
 
 
+class Refusing(KeyedCoProcessFunction[int, int, int]):
+    def process_input(self, number: int, value: int, ctx: KeyedContext, out: Any) -> None:
+        raise ValueError("no")
+
+
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_error_names_step_and_element() -> None:
     pipeline = Pipeline()
     one, other = pipeline.source([1]).key_by(str), pipeline.source([2]).key_by(str)
-    one.connect(other).process(KeyedCoProcessFunction[int, int, int](), name="both").discard()
-    with pytest.raises(UserFunctionError, match=r"'both'.*does not override process_"):
+    one.connect(other).process(Refusing(), name="both").discard()
+    with pytest.raises(UserFunctionError, match=r"'both'.*ValueError: no, on element [12]$"):
         await pipeline.run()
 
 
@@ -164,6 +169,9 @@ def test_what_cannot_be_connected_is_refused() -> None:
 
 def test_function_that_would_have_to_be_awaited_is_refused() -> None:
     class Awaited(KeyedCoProcessFunction[int, int, int]):
+        def process_left(self, value: int, ctx: Any, out: Any) -> None:
+            pass
+
         async def process_right(self, value: int, ctx: Any, out: Any) -> None:  # type: ignore[override]
             pass
 

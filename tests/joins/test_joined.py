@@ -221,7 +221,7 @@ async def test_element_without_a_time_is_refused_by_name() -> None:
     pipeline = Pipeline()
     untimed = pipeline.source(ORDERS).key_by(key_of)
     untimed.join(untimed).within(1, 1, name="near").discard()
-    with pytest.raises(UserFunctionError, match=r"'near'.*needs timestamps"):
+    with pytest.raises(UserFunctionError, match=r"'near'.*needs a timestamp"):
         await pipeline.run()
 
 
@@ -255,3 +255,5 @@ def test_what_cannot_be_joined_is_refused() -> None:
         orders.join(payments).window(TumblingWindows(5), allowed_lateness=-1)
     with pytest.raises(PipelineError, match="latest: expected True or False"):
         orders.as_of(payments, latest="yes")
+    with pytest.raises(PipelineError, match="step 'latest' does not wait for event time, so nothing is late"):
+        orders.as_of(payments, latest=True, name="latest").late  # noqa: B018

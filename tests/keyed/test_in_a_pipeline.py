@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.keyed import DeduplicateSpec
+from asyncstream.pipeline.stream import no_key
 from asyncstream.state import TimeToLive
 from asyncstream.testing import harness
 
@@ -165,6 +168,22 @@ def test_rolling_results_come_with_each_element() -> None:
         tested.advance_clock(10_000)
         tested.push(event("a", 0))
         assert [one["v"] for one in tested.collect()] == [2, 2, 3, 0]
+
+
+@pytest.mark.parametrize(("order", "best"), [("ascending", "min_by"), ("descending", "max_by")])
+def test_nan_is_never_among_the_first_while_there_are_numbers(order: Any, best: str) -> None:
+    for values in permutations([math.nan, 1.0, 3.0, math.nan, 2.0], 4):
+        numbers = sorted((value for value in values if value == value), reverse=order == "descending")
+        with (
+            harness(lambda stream: stream.key_by(no_key).top(3, abs, order=order)) as top,
+            harness(lambda stream: getattr(stream.key_by(no_key), best)(abs)) as rolling,
+        ):
+            top.push_all(values)
+            first = top.collect()[-1].values
+            assert first[: len(numbers)] == numbers
+            assert all(map(math.isnan, first[len(numbers) :]))
+            rolling.push_all(values)
+            assert rolling.collect()[-1] == numbers[0]
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

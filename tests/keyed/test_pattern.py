@@ -53,6 +53,20 @@ EXAMPLES: list[tuple[Pattern[str], str, list[str]]] = [
     (BEGIN.followed_by("b", B).at_least(1).followed_by("c", C), "a1 b1 x b2 c1", ["a1 b1 b2 c1", "a1 b1 c1"]),
     (BEGIN.within(2).followed_by("b", B), "a1 c1 b1", []),
     (BEGIN.within(2.001).followed_by("b", B), "a1 c1 b1", ["a1 b1"]),
+    (BEGIN.followed_by("b", B).optional().followed_by("c", C), "a1 x b1 c1", ["a1 b1 c1", "a1 c1"]),
+    (BEGIN.followed_by("b", B).optional(), "a1 b1", ["a1", "a1 b1"]),
+    (BEGIN.optional().next("b", B).optional().next("c", C), "b1 c1", ["b1 c1", "c1"]),
+    (BEGIN.next("b", B).times(2).optional().next("c", C), "a1 b1 c1 a2 c2", ["a2 c2"]),
+    (BEGIN.not_next("b", B).followed_by("c", C), "a1 b1 c1 a2 x b2 c2", ["a2 c2"]),
+    (BEGIN.not_next("c", C).followed_by("c2", C), "a1 c1 a2 x c2", ["a2 c2"]),
+    (BEGIN.not_followed_by("b", B).followed_by("c", C), "a1 x b1 c1 a2 x c2", ["a2 c2"]),
+    (BEGIN.not_followed_by("c", C).followed_by("c2", C), "a1 x c1", ["a1 c1"]),
+    (BEGIN.at_least(1).not_followed_by("b", B).next("c", C), "a1 b1 a2 c1", ["a1 a2 c1", "a2 c1"]),
+    (BEGIN.not_followed_by("b", B).within(3), "a1 x b1 a2 x x b2", ["a2"]),
+    (BEGIN.not_followed_by("b", B).followed_by("c", C).times(2), "a1 c1 b1 c2", ["a1 c1 c2"]),
+    (BEGIN.at_least(1).not_followed_by("b", B).within(3), "a1 x x x", ["a1"]),
+    (BEGIN.at_least(1).not_followed_by("b", B).within(3), "a1 b1 x x", []),
+    (BEGIN.times(1, 2).not_followed_by("b", B).within(3), "a1 b1 a2 a3", ["a1 a2", "a2 a3", "a2", "a3"]),
 ]
 
 
@@ -66,6 +80,40 @@ def test_nothing_that_began_before_the_end_of_a_match_counts_if_it_skips() -> No
     of_b1, of_b2 = ["a1 a2 b1", "a1 b1", "a2 b1"], ["a1 a2 a3 b2", "a2 a3 b2", "a3 b2"]
     assert found(pattern, "a1 a2 b1 a3 b2") == [*of_b1, *of_b2]
     assert found(pattern, "a1 a2 b1 a3 b2", skip="past_last_event") == ["a1 a2 b1", "a3 b2"]
+
+
+def test_what_is_absent_for_long_enough_is_told_when_its_time_is_over() -> None:
+    unpaid = BEGIN.not_followed_by("b", B).within(10)
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(unpaid)) as tested:
+        tested.push("a1", at=1_000)
+        tested.push("a2", at=4_000)
+        tested.advance(10_999)
+        assert tested.collect() == []
+        tested.advance(12_000)
+        [match] = tested.collect()
+        assert (match.elements, match.start_ms, match.end_ms) == ({"a": ["a1"]}, 1_000, 1_000)
+        tested.push("b1", at=13_000)
+        tested.end()
+        assert tested.collect() == []
+        assert tested.collect("timed_out") == []
+
+
+def test_a_match_at_the_end_of_its_time_carries_that_time() -> None:
+    spec = MatchingSpec(key_of, Pattern.begin("a", wants({1})).not_followed_by("b", wants({0})).within(0.004))
+    script: Steps = [("el", ("a", 1, 2)), ("wm", 9)]
+    seen = Rig(spec, key_of_match).play(script).end().seen["a"]
+    assert [timestamp for _, timestamp in seen] == [6]
+
+
+def test_a_match_at_the_end_of_its_time_gives_up_what_began_in_it() -> None:
+    pattern = BEGIN.times(2).not_followed_by("b", B).within(4)
+    assert found(pattern, "a1 a2 a3 a4 x x x") == ["a1 a2", "a2 a3", "a3 a4"]
+    assert found(pattern, "a1 a2 a3 a4 x x x", skip="past_last_event") == ["a1 a2", "a3 a4"]
+
+
+def test_a_condition_on_what_is_absent_may_look_at_what_was_taken() -> None:
+    pattern = BEGIN.not_followed_by("same", given=lambda event, taken: event[1] == taken["a"][0][1])
+    assert found(pattern.followed_by("c", C), "a1 b2 c2 a3 b3 c3") == ["a1 c2"]
 
 
 def test_a_condition_may_look_at_what_was_taken() -> None:
@@ -105,6 +153,26 @@ def test_what_is_not_whole_in_time_is_told_once_and_at_that_time() -> None:
         assert tested.collect("timed_out", timestamps=True) == [(beginning, 60)]
         assert next(iter(tested.metrics().values()))["timed_out"] == 1
         assert next(iter(tested.metrics().values()))["state_entries"] == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "events", "expected"),
+    [
+        (BEGIN.followed_by("b", B).optional().followed_by("c", C), "a1 b1 x", ["a1 b1", "a1"]),
+        (BEGIN.followed_by("b", B).optional().followed_by("c", C), "a1 x", ["a1", "a1"]),
+        (BEGIN.followed_by("b", B).optional(), "a1 x", []),
+        (BEGIN.at_least(1).not_followed_by("b", B), "a1 x b1", []),
+    ],
+)
+def test_what_times_out_is_no_match_and_is_told_for_each_way_on(
+    pattern: Pattern[str], events: str, expected: list[str]
+) -> None:
+    with harness(lambda stream: stream.key_by(lambda _: 0).pattern(pattern.within(60))) as tested:
+        for second, event in enumerate(events.split()):
+            tested.push(event, at=second * 1_000)
+        tested.end()
+        told = tested.collect("timed_out")
+    assert [" ".join(e for stage in m.elements.values() for e in stage) for m in told] == expected
 
 
 def test_what_has_begun_near_the_end_of_time_is_over_with_it() -> None:
@@ -208,6 +276,12 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: BEGIN.times(3, 2), "most of times: expected an integer of at least 3"),
     (lambda s: BEGIN.times(3).at_least(1), "stage 'a' has been told how many"),
     (lambda s: BEGIN.within(0), "within: expected a positive duration"),
+    (lambda s: BEGIN.not_next("b", B).times(2), "stage 'b' must be absent; it takes no elements"),
+    (lambda s: BEGIN.not_next("b", B).optional(), "stage 'b' cannot be optional"),
+    (lambda s: BEGIN.not_next("b", B).next("c", C).optional(), "stage 'c' cannot be optional"),
+    (lambda s: BEGIN.optional().not_next("b", B), "stage 'b' cannot be absent behind the optional 'a'"),
+    (lambda s: s.pattern(BEGIN.not_next("b", B)), "ends with not_next 'b'; add the stage that follows"),
+    (lambda s: s.pattern(BEGIN.not_followed_by("b", B)), "ends with not_followed_by 'b'; say with .within"),
 ]
 
 
@@ -229,10 +303,11 @@ def test_side_outputs_have_names() -> None:
 # ---------------------------------------------------------------------- against a search of all sequences
 
 STAGES = st.tuples(
-    st.integers(0, 2),  # what the stage wants: values below or equal to it
-    st.booleans(),  # strict
+    st.sampled_from(["next", "followed_by", "next", "followed_by", "not_next", "not_followed_by"]),
+    st.frozensets(st.integers(0, 2), max_size=2),  # what the stage wants
     st.sampled_from([(1, 1), (2, 2), (1, 2), (1, None), (2, None)]),
     st.booleans(),  # consecutive
+    st.booleans(),  # optional
 )
 
 
@@ -242,59 +317,121 @@ def key_of_match(match: Any) -> Any:
 
 def pattern_of(drawn: list[Any], within: float | None) -> Pattern[Any]:
     pattern: Pattern[Any] | None = None
-    for number, (wanted, strict, (least, most), consecutive) in enumerate(drawn):
-        name, where = f"s{number}", _wants(wanted)
-        if pattern is None:
+    for number, (kind, wanted, (least, most), consecutive, optional) in enumerate(drawn):
+        name, where = f"s{number}", wants(wanted)
+        before = None if pattern is None else pattern.stages[-1]
+        if pattern is None or before is None:
             pattern = Pattern.begin(name, where)
+        elif kind.startswith("not") and not before.optional:
+            pattern = getattr(pattern, kind)(name, where)
+            continue
         else:
-            pattern = pattern.next(name, where) if strict else pattern.followed_by(name, where)
+            pattern = getattr(pattern, kind.removeprefix("not_"))(name, where)
         if (least, most) != (1, 1):
             pattern = (
                 pattern.at_least(least, consecutive=consecutive)
                 if most is None
                 else pattern.times(least, most, consecutive=consecutive)
             )
+        if optional and not (before is not None and before.absent):
+            pattern = pattern.optional()
     assert pattern is not None
+    last = pattern.stages[-1]
+    if last.absent and (last.strict or within is None):
+        pattern = pattern.next("last", wants({0, 1}))
     return pattern if within is None else pattern.within(within)
 
 
-def _wants(wanted: int) -> Any:
-    return lambda element: element[1] <= wanted
+def wants(wanted: Any) -> Any:
+    return lambda element: element[1] in wanted
 
 
-def sequences(pattern: Pattern[Any], events: list[Any], taken: list[tuple[int, int]]) -> Iterator[Any]:
-    """All matches that go on from what was taken: (position, stage) each."""
-    stages, last = pattern.stages, taken[-1] if taken else None
-    if last is not None:
-        count = sum(stage == last[1] for _, stage in taken)
-        if last[1] == len(stages) - 1 and count >= stages[last[1]].least:
+def sequences(pattern: Pattern[Any], events: list[Any]) -> list[Any]:
+    """All matches, each a list of (position, stage), in the order of their last elements."""
+    search = _Search(pattern, events)
+    found = [taken for first in range(len(events)) for taken in search.matches([], first)]
+    return sorted(found, key=lambda taken: (taken[-1][0], taken))
+
+
+class _Search:
+    def __init__(self, pattern: Pattern[Any], events: list[Any]) -> None:
+        self.within_ms, self.events = pattern.within_ms, events
+        self.stages = [stage for stage in pattern.stages if not stage.absent]
+        self.absent: list[list[Any]] = [[] for _ in range(len(self.stages) + 1)]
+        number = 0
+        for stage in pattern.stages:
+            if stage.absent:
+                self.absent[number].append(stage)
+            else:
+                number += 1
+
+    def matches(self, taken: list[tuple[int, int]], start: int) -> Iterator[Any]:
+        """Those that go on from what was taken; with nothing taken, those that begin at `start`."""
+        if taken and self.is_match(taken):
             yield taken
-        targets = []
-        if stages[last[1]].most is None or count < (stages[last[1]].most or 0):
-            targets.append((last[1], stages[last[1]].consecutive))
-        if count >= stages[last[1]].least and last[1] + 1 < len(stages):
-            targets.append((last[1] + 1, stages[last[1] + 1].strict))
-    for position in range(0 if last is None else last[0] + 1, len(events)):
-        if last is None:
-            wanted = [(0, False)]
-        else:
-            first_ms = events[taken[0][0]][2]
-            if pattern.within_ms is not None and events[position][2] - first_ms >= pattern.within_ms:
+        for position in range(start, len(self.events) if taken else start + 1):
+            if taken and not self.is_in_time(taken, position):
                 return
-            wanted = targets
-        for stage, strict in wanted:
-            where = stages[stage].where
+            for stage, between_is in self.ways(taken):
+                where = self.stages[stage].where
+                assert where is not None
+                if where(self.events[position]) and between_is(position):
+                    yield from self.matches([*taken, (position, stage)], position + 1)
+
+    def is_in_time(self, taken: Any, position: int) -> bool:
+        passed_ms = self.events[position][2] - self.events[taken[0][0]][2]
+        return self.within_ms is None or passed_ms < self.within_ms
+
+    def count(self, taken: Any) -> int:
+        return sum(stage == taken[-1][1] for _, stage in taken)
+
+    def is_match(self, taken: Any) -> bool:
+        position, number = taken[-1]
+        if self.count(taken) < self.stages[number].least:
+            return False
+        following = range(position + 1, len(self.events))
+        between = [self.events[at] for at in following if self.is_in_time(taken, at)]
+        if any(absent.where(event) for absent in self.absent[-1] for event in between):
+            return False
+        return all(stage.optional for stage in self.stages[number + 1 :])
+
+    def ways(self, taken: Any) -> Iterator[Any]:
+        """Stages that may take the next element, each with what says whether they may at a position."""
+        number = -1
+        if taken:
+            _, number = taken[-1]
+            stage, count = self.stages[number], self.count(taken)
+            if stage.most is None or count < stage.most:
+                yield number, self.between(taken, number, stage.consecutive, [])
+            if count < stage.least:
+                return
+        while (number := number + 1) < len(self.stages):
+            stage = self.stages[number]
+            yield number, self.between(taken, number, stage.strict, self.absent[number])
+            if not stage.optional:
+                return
+
+    def between(self, taken: Any, number: int, strict: bool, absent: list[Any]) -> Any:
+        def is_right(position: int) -> bool:
+            if not taken:
+                return True
+            after = taken[-1][0] + 1
+            between = self.events[after:position]
+            where = self.stages[number].where
             assert where is not None
-            if not where(events[position]):
-                continue
-            between = events[last[0] + 1 : position] if last is not None else []
-            if not (between if strict else any(map(where, between))):
-                yield from sequences(pattern, events, [*taken, (position, stage)])
+            if between if strict else any(map(where, between)):
+                return False
+            looked_at = {
+                stage: self.events[after : after + 1] if stage.strict else between for stage in absent
+            }
+            return not any(stage.where(event) for stage, some in looked_at.items() for event in some)
+
+        return is_right
 
 
 @given(
     steps(ADVANCES),
-    st.lists(STAGES, min_size=1, max_size=3),
+    st.lists(STAGES, min_size=1, max_size=4),
     st.sampled_from([None, 0.004, 0.012]),
     st.booleans(),
 )
@@ -313,7 +450,9 @@ def test_matches_are_those_that_a_search_finds(
         elements.reverse()
     for key in "abc":
         events = sorted((one for one in elements if one[0] == key), key=lambda one: one[2])
-        expected = sorted(sequences(pattern, events, []), key=lambda taken: (taken[-1][0], taken))
+        expected = sequences(pattern, events)
+        if pattern.stages[-1].absent:  # their order is that of their beginnings
+            expected.sort(key=lambda taken: (events[taken[0][0]][2], taken))
         if skips:
             expected = list(_skipping(expected))
         shown = [[events[position] for position, _ in taken] for taken in expected]
@@ -332,7 +471,7 @@ def _skipping(matches: list[Any]) -> Iterator[Any]:
 
 
 @settings(max_examples=examples(200))
-@given(st.lists(st.integers(0, 3), max_size=7), st.lists(STAGES, min_size=1, max_size=3), st.integers(0, 7))
+@given(st.lists(st.integers(0, 3), max_size=7), st.lists(STAGES, min_size=1, max_size=4), st.integers(0, 7))
 def test_every_way_through_one_key_is_found_once(values: list[int], drawn: Any, restart: int) -> None:
     """Elements one after the other, so that all of contiguity and repetition comes up."""
     pattern = pattern_of(drawn, None)
@@ -345,6 +484,6 @@ def test_every_way_through_one_key_is_found_once(values: list[int], drawn: Any, 
     rig = Rig(MatchingSpec(key_of, pattern), key_of_match)
     rig.watermark = -1
     found = [match for match, _ in rig.play(script).end().seen.get("a", [])]
-    expected = sorted(sequences(pattern, events, []), key=lambda taken: (taken[-1][0], taken))
+    expected = sequences(pattern, events)
     shown = [[element[2] for stage in match.elements.values() for element in stage] for match in found]
     assert shown == [[position for position, _ in taken] for taken in expected]

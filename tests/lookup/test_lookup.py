@@ -34,8 +34,11 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.lookup import How, Joined, StreamLookupSpec
+from asyncstream.guards import retry
+from asyncstream.lookup import Asked, How, Joined, StreamLookupSpec
 from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.call_log import retry_of
+from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.testing import harness
 from tests.operators.recorder import Recorder
 
@@ -107,7 +110,9 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
             "insert into planes values (?, ?, ?)", [("1", "Airbus", 10), ("2", "Boeing", 20)]
         )
     query = "select id, maker from planes where year > ?"
+    named = LookupTable.from_sqlite(path, query.replace("?", ":year"), key="id", parameters={"year": 15})
     table = LookupTable.from_sqlite(path, query, key="id", parameters=[15])
+    assert await named.read() == await table.read()
     assert await run(["1", "2"], table) == [("1", None), ("2", "Boeing")]
 
 
@@ -173,7 +178,7 @@ class Service(AsyncFunction[None, Any]):
     def __init__(self) -> None:
         self.rows: dict[str, Any] = {"1": {"maker": "first"}}
         self.calls, self.opened, self.closed = 0, 0, 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.slow: asyncio.Event | None = None
 
     async def open(self) -> None:
@@ -243,6 +248,19 @@ async def test_a_table_is_read_again_behind_the_elements(caplog: pytest.LogCaptu
         await settled()
         await job.drain()
     assert (service.opened, service.closed) == (1, 1)
+
+
+@virtual
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit("panic")])
+async def test_whatever_a_reading_fails_with_another_follows(error: BaseException) -> None:
+    service, clock = Service(), ManualClock(-100_000)
+    made = Pipeline("lookups")
+    made.submissions().lookup(LookupTable.from_call(service, every=60), on=str, name="planes").discard()
+    async with made.start(clock=clock) as job:
+        for now_ms, service.error in ((-39_999, error), (20_002, None)):
+            clock.set_ms(now_ms)
+            await settled()
+        assert job.metrics()["planes"] == {"table_rows": 1, "reads": 2, "failed_reads": 1, "missed": 0}
 
 
 async def test_an_endpoint_that_gives_everything_is_a_table() -> None:
@@ -332,6 +350,33 @@ async def test_what_is_asked_for_is_asked_for_again_after_a_restart() -> None:
     async with define(answers).start(checkpoints=Checkpoints(store=store)) as job:
         await job.drain()
     assert out == [("7", "asked")]
+
+
+class Patient(AsyncFunction[str, Any]):
+    """Has a row of its own for what takes too long, and never answers."""
+
+    async def invoke(self, value: str) -> Any:
+        await asyncio.Event().wait()
+
+    def timeout(self, value: str) -> Any:
+        return {"maker": "unknown"} if value == "7" else None
+
+
+@virtual
+@pytest.mark.parametrize("how", ["left", "inner"])
+async def test_what_stands_in_for_an_answer_in_time_is_a_row(how: How) -> None:
+    table = LookupTable.from_call(Service())
+    found = await run(["7", "8"], table, missing=retry(Patient()), timeout=1, how=how)
+    assert found == [("7", "unknown"), *([("8", None)] if how == "left" else [])]
+
+
+def test_who_asks_for_what_is_missing_is_known_like_any_async_function() -> None:
+    async def other(event: str) -> Any:
+        return None
+
+    retried, joined = retry(_asked), Joined(str)
+    assert retry_of(Asked(retried, joined)) is retried
+    assert fingerprint(Asked(retried, joined)) == fingerprint(_asked) != fingerprint(Asked(other, joined))
 
 
 # ---------------------------------------------------------------------- streams
@@ -449,6 +494,15 @@ def test_a_key_that_is_none_blames_the_element() -> None:
 
 READ = LookupTable.from_call(_mapped)
 
+
+def _query_with(parameters: Any) -> Any:
+    return LookupTable.from_sqlite("planes.db", "select 1", "id", parameters=parameters)
+
+
+async def _asked(event: str) -> Any:
+    return {"maker": f"asked for {event}"}
+
+
 WRONG: list[tuple[Any, str]] = [
     (lambda s: s.lookup({"a": 1}, "id"), "table: expected a LookupTable, or a stream's as_table"),
     (lambda s: s.lookup(READ), "on: expected the key of an element's row"),
@@ -462,21 +516,39 @@ WRONG: list[tuple[Any, str]] = [
         lambda s: s.lookup(READ, "id", missing=_mapped, on_error="route"),
         "expected 'fail' or 'skip'",
     ),
+    (lambda s: s.lookup(READ, "id", missing=_asked, timeout=-1), "timeout: expected a positive duration"),
+    (lambda s: s.lookup(READ, "id", missing=_asked, limit=3), "there is no option 'limit'"),
+    (lambda s: s.lookup(READ, "id", missing=_asked, journal=True), "journal: .* are made on the way"),
     (lambda s: s.lookup(Pipeline("q").source([1]).as_table("id"), "id"), "belongs to another pipeline"),
     (lambda s: s.as_table(), "key: expected the key of a row"),
     (lambda s: s.as_table("id", deleted=3), "deleted: expected a function"),
     (lambda s: LookupTable.from_file("planes.txt", "id"), r"path: expected a file that ends in \.csv"),
     (lambda s: LookupTable.from_file(3, "id"), "path: expected a path"),  # type: ignore[arg-type]
     (lambda s: LookupTable.from_file("planes.csv", "id", every=0), "every: expected a positive duration"),
+    (lambda s: LookupTable.from_file("planes.csv", None), "key: expected a function, got None"),  # type: ignore[arg-type]
     (lambda s: LookupTable.from_sqlite("planes.db", "", "id"), "query: expected a non-empty text"),
+    (lambda s: _query_with("15"), "parameters: expected values in a list"),
+    (lambda s: _query_with(15), "parameters: expected .* by name in a dict, got 15"),
     (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[arg-type]
 ]
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_what_is_wrong_is_refused_when_it_is_typed(wrong: Any, message: str) -> None:
+    source = Pipeline("p").source(["a"])
     with pytest.raises(PipelineError, match=message):
-        wrong(Pipeline("p").source(["a"]))
+        wrong(source)
+    assert [step.name for step in source._graph] == ["source"]
+
+
+async def test_a_lookup_that_was_refused_may_be_written_again() -> None:
+    made, out = Pipeline("p"), list[Any]()
+    source = made.source(["1"])
+    with pytest.raises(PipelineError, match=r"those of 'planes\.missed' are made on the way"):
+        source.lookup(READ, str, missing=_asked, name="planes", effect=True)
+    source.lookup(READ, str, into=maker, name="planes").to(out)
+    await made.run()
+    assert out == [("1", "Airbus")]
 
 
 def test_a_lookup_in_a_stream_takes_the_keys_of_both() -> None:

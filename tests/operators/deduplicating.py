@@ -37,12 +37,10 @@ class DeduplicateSpec(Spec):
     key_by: KeyBy
     seen: ValueDescriptor[bool]
 
+    operator = Deduplicate
+
     def build(self) -> Deduplicate:
         return Deduplicate(self.key_by, self.seen)
-
-    @property
-    def operator(self) -> type[Deduplicate]:
-        return Deduplicate
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

@@ -62,12 +62,10 @@ class EnrichSpec(Spec):
     key_of_event: KeyBy
     key_of_fact: KeyBy | None
 
+    operator = Enrich
+
     def build(self) -> Enrich:
         return Enrich(self.key_of_event, self.key_of_fact or own_key)
-
-    @property
-    def operator(self) -> type[Enrich]:
-        return Enrich
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:

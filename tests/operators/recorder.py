@@ -58,5 +58,5 @@ def record(operator: Operator, clock: ManualClock | None = None, wakes: list[int
     recorder = Recorder()
     operator.out = recorder
     wake = (lambda now_ms: None) if wakes is None else wakes.append
-    operator.open(OperatorContext("step", clock or ManualClock(), wake))
+    operator.open(OperatorContext("step", clock=clock or ManualClock(), wake_at=wake))
     return recorder

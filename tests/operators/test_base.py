@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from asyncstream import KeyedProcessFunction, Pattern, TumblingWindows
 from asyncstream.elements import EndOfInput, IdleStatus, Watermark
-from asyncstream.errors import HttpError, InternalError, UserFunctionError
+from asyncstream.errors import HttpError, InternalError, StateError, UserFunctionError
 from asyncstream.operators.base import DISCARD, Fanout, Operator, OperatorContext, pairs
+from asyncstream.testing import harness
 from tests.operators.recorder import END, IDLE, Recorder, W, record
 
 
@@ -75,6 +77,57 @@ def test_blame_names_step_and_element_and_keeps_the_cause(error: Exception) -> N
 )
 def test_blame_leaves_alone_what_is_not_the_fault_of_this_step(error: BaseException) -> None:
     assert Operator().blame(7, error) is error
+
+
+class Nothing(KeyedProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        pass
+
+
+def fails_with_state(value: Any) -> Any:
+    raise StateError("lost") from OSError("the disk")
+
+
+def is_interrupted(value: Any) -> Any:
+    raise KeyboardInterrupt from OSError("the disk")
+
+
+@pytest.mark.parametrize("fails", [fails_with_state, is_interrupted])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda stream, fails: stream.map(fails),
+        lambda stream, fails: stream.deduplicate(fails),
+        lambda stream, fails: stream.key_by(fails).process(Nothing()),
+        lambda stream, fails: stream.key_by(fails).reduce(max),
+        lambda stream, fails: stream.key_by(fails).top(1, max),
+        lambda stream, fails: stream.key_by(max).pattern(Pattern.begin("one", fails)),
+        lambda stream, fails: stream.key_by(fails).window(TumblingWindows(1)).collect(),
+        lambda stream, fails: stream.key_by(fails).join(stream.key_by(max)).within(1, 1),
+        lambda stream, fails: stream.key_by(fails).as_of(stream.key_by(max)),
+        lambda stream, fails: stream.lookup(stream.as_table(max), fails),
+    ],
+)
+def test_what_stays_what_it_is_keeps_its_cause(step: Any, fails: Any) -> None:
+    def play() -> None:
+        with harness(lambda stream: step(stream, fails)) as tested:
+            tested.push((1,), at=1)
+            tested.advance(5)
+
+    with pytest.raises((StateError, KeyboardInterrupt)) as raised:
+        play()
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_an_error_in_a_pattern_has_what_was_raised_as_its_cause() -> None:
+    with harness(
+        lambda stream: stream.key_by(max).pattern(Pattern.begin("one", lambda one: one / 0))
+    ) as tested:
+        tested.push((1,), at=1)
+        with pytest.raises(UserFunctionError) as raised:
+            tested.advance(5)
+        assert raised.value.element == (1,)
+        assert isinstance(raised.value.__cause__, TypeError)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_flat_map_gives_each_result_the_timestamp_of_its_element() -> None:
     assert recorder.seen == [(2, 10), (2, 10), (1, 30), (1, None)]
 
 
-@pytest.mark.parametrize("results", ["text", b"bytes", {"a": 1}, 5, None])
+@pytest.mark.parametrize("results", ["text", b"bytes", {"a": 1}, MappingProxyType({"a": 1}), 5, None])
 def test_flat_map_refuses_what_nobody_means(results: Any) -> None:
     with pytest.raises(TypeError, match="returns an iterable of results"):
         several(results)

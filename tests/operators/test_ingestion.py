@@ -58,7 +58,7 @@ def test_windows_do_not_fire_into_a_pipeline_without_room() -> None:
     held = [True]
     operator = AssignIngestionTime(200)
     recorder = record(operator)
-    operator.open(OperatorContext("step", ManualClock(1000), lambda now_ms: None, is_held=lambda: held[0]))
+    operator.open(OperatorContext("step", clock=ManualClock(1000), is_held=lambda: held[0]))
     operator.advance_clock(1300)
     assert recorder.seen == []
     held[0] = False

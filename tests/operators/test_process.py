@@ -155,6 +155,18 @@ def test_a_function_without_process_element_says_so() -> None:
         run.element(("a", 1), 5)
 
 
+def test_what_a_function_returns_goes_nowhere_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Returning(KeyedProcessFunction[Any, Any]):
+        def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> Any:
+            return value
+
+    run = harness(Returning)
+    for number in range(3):
+        run.element(("a", number), 5)
+    (record,) = caplog.records
+    assert "returned a value of type tuple, which goes nowhere; emit with out(...)" in record.message
+
+
 def test_function_that_sets_timers_for_ever_is_stopped_at_the_end_of_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

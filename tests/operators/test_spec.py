@@ -16,9 +16,14 @@ from asyncstream import (
     BoundedOutOfOrderness,
     Count,
     GlobalWindows,
+    IngestionTime,
+    KeyedBroadcastProcessFunction,
     KeyedContext,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
+    LookupTable,
     ManualClock,
+    Pattern,
     Pipeline,
     SessionWindows,
     SlidingWindows,
@@ -50,8 +55,29 @@ class Ask(AsyncFunction[Any, Any]):
         return ("asked",)
 
 
+class Inputs(KeyedCoProcessFunction[Any, Any, Any]):
+    def process_input(self, number: int, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out(value)
+
+
+class Rules(KeyedBroadcastProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any, out: Emitter[Any]) -> None:
+        out(value)
+
+    def process_broadcast(self, rule: Any, ctx: Any, out: Emitter[Any]) -> None:
+        out(rule)
+
+
 async def ask(value: Any) -> Any:
     return value
+
+
+async def submit(values: list[Any], key: str) -> str:
+    return key
+
+
+def two(stream: Stream[Any]) -> Any:
+    return stream.key_by(str).join(stream.key_by(str))
 
 
 def windowed(stream: Stream[Any], assigner: Any) -> Any:
@@ -69,7 +95,25 @@ KINDS: dict[str, Callable[[Stream[Any]], Any]] = {
     "event_time": lambda stream: stream.event_time(int, BoundedOutOfOrderness(1), on_error="skip"),
     "idle": lambda stream: stream.event_time(int, BoundedOutOfOrderness(1), idle_after=1),
     "quiet": lambda stream: stream.advance_when_quiet(1),
+    "ingestion": lambda stream: stream.event_time(IngestionTime()),
     "process": lambda stream: stream.key_by(str).process(PassOn(), on_error="skip"),
+    "co_process": lambda stream: stream.connect(stream, stream).process(Inputs()),
+    "broadcast": lambda stream: stream.key_by(str).connect(stream.broadcast()).process(Rules()),
+    "interval": lambda stream: two(stream).within(1, 1),
+    "window join": lambda stream: two(stream).window(TumblingWindows(1)),
+    "window join by clock": lambda stream: two(stream).window(TumblingWindows(1, time="processing")),
+    "as_of": lambda stream: stream.key_by(str).as_of(stream.key_by(str)),
+    "latest": lambda stream: stream.key_by(str).as_of(stream.key_by(str), latest=True),
+    "first": lambda stream: stream.deduplicate(str),
+    "first by time": lambda stream: stream.deduplicate(str, by="event_time"),
+    "last": lambda stream: stream.deduplicate(str, keep="last"),
+    "top": lambda stream: stream.key_by(str).top(1, int),
+    "top of changes": lambda stream: stream.key_by(str).top(1, int, retracts=True, changes="all"),
+    "reduce": lambda stream: stream.key_by(str).reduce(max),
+    "pattern": lambda stream: stream.key_by(str).pattern(Pattern.begin("one", bool)),
+    "lookup": lambda stream: stream.lookup(LookupTable.from_call(Ask()), str),
+    "lookup in a stream": lambda stream: stream.lookup(stream.as_table(str), str),
+    "async batch": lambda stream: stream.async_batch(submit, ask, Ask(), size=2),
     "async": lambda stream: stream.async_map(ask, on_error="route", timeout=1, on_timeout="route"),
     "async flat": lambda stream: stream.async_flat_map(Ask()),
     "async per key": lambda stream: stream.key_by(str).async_map(ask, order="per_key"),
@@ -91,7 +135,19 @@ KINDS: dict[str, Callable[[Stream[Any]], Any]] = {
     "policy": lambda stream: stream.policy_window(length=2),
     "policy by key": lambda stream: stream.key_by(str).policy_window(length=2, time="processing"),
 }
-WAIT = {"clock windows", "policy"}
+WAIT = {"clock windows", "policy", "window join by clock"}
+PORTS = {"union": 3, "co_process": 3} | dict.fromkeys(
+    (
+        "broadcast",
+        "interval",
+        "window join",
+        "window join by clock",
+        "as_of",
+        "latest",
+        "lookup in a stream",
+    ),
+    2,
+)
 
 
 def spec_of(kind: str) -> Spec:
@@ -123,7 +179,7 @@ def test_operator_tells_all_that_the_spec_says_it_counts(kind: str) -> None:
     operator = spec.build()
     operator.out = Operator()
     if spec.calls is None:  # which open in an event loop
-        operator.open(OperatorContext("step", ManualClock()))
+        operator.open(OperatorContext("step", clock=ManualClock()))
     assert {*spec.counters, *spec.peaks} <= operator.metrics().keys()
     assert len(set(spec.counters)) == len(spec.counters)
     assert ("failed" in spec.counters) == ("failed" in operator.metrics())
@@ -142,7 +198,8 @@ def test_spec_knows_what_the_clock_is_to_the_operator(kind: str) -> None:
     assert listens or spec.clock is ClockUse.NONE
     assert (spec.clock is ClockUse.WAITS) == (kind in WAIT)
     if spec.clock is ClockUse.NONE:
-        assert not listens or kind == "event_time"  # without idle_after
+        # without idle_after; and the clock only makes a table be read again
+        assert not listens or kind in ("event_time", "lookup")
 
 
 @each_kind
@@ -150,7 +207,7 @@ def test_operator_has_a_port_for_each_key(kind: str) -> None:
     spec = spec_of(kind)
     operator = spec.build()
     ports = {id(operator.port(number)) for number in range(len(spec.keys))}
-    assert len(ports) == len(spec.keys) == (3 if kind == "union" else 1)
+    assert len(ports) == len(spec.keys) == PORTS.get(kind, 1)
 
 
 @each_kind
@@ -158,7 +215,7 @@ def test_what_remembers_something_has_a_schema(kind: str) -> None:
     spec = spec_of(kind)
     operator = spec.build()
     if spec.calls is None:
-        operator.open(OperatorContext("step", ManualClock()))
+        operator.open(OperatorContext("step", clock=ManualClock()))
     remembers = type(operator).snapshot is not Operator.snapshot or bool(operator.tables)
     assert remembers == (spec.schema is not None)
 

@@ -9,6 +9,7 @@ from asyncstream.windowing import (
     CountTrigger,
     DynamicSessionWindows,
     SlidingWindows,
+    TimeWindow,
     Trigger,
     TumblingWindows,
     WindowAssigner,
@@ -53,5 +54,8 @@ def test_count_windows_show_trigger_and_evictor() -> None:
 def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
     class Slotted(WindowAssigner):
         __slots__ = ()
+
+        def assign(self, value: object, time_ms: int) -> list[TimeWindow]:
+            return [TimeWindow(0, 1)]
 
     assert shown(Slotted()) == "window=Slotted()"

@@ -84,6 +84,24 @@ class YieldingTimer(KeyedProcessFunction[int, int]):
 class Declared(KeyedProcessFunction[int, int]):
     sides = ("alarms",)
 
+    def process_element(self, value: int, ctx: KeyedContext, out: Any) -> None:
+        ctx.side("alarms", value)
+
+
+class OneSide(Declared):
+    sides = "alarms"  # type: ignore[assignment]
+
+
+class NoNames(Declared):
+    sides = ("alarms", 5)  # type: ignore[assignment]
+
+
+class OneSideOfWindows(ProcessWindowFunction[int]):
+    sides = "alarms"  # type: ignore[assignment]
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:
+        ctx.side("alarms", key)
+
 
 class AsyncWindow(ProcessWindowFunction[int]):
     async def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:  # type: ignore[override]
@@ -153,7 +171,7 @@ WRONG: dict[str, tuple[Build, str]] = {
         "name: two steps are called 'twice'; give one of them another name",
     ),
     "union_nothing": (lambda p, s: s.union(), "union: expected at least one other stream, got none"),
-    "union_list": (lambda p, s: s.union([1, 2]), "others: expected streams, got [1, 2]"),
+    "union_list": (lambda p, s: s.union([1, 2]), "union: expected a stream, got [1, 2]"),
     "union_foreign": (lambda p, s: s.union(Pipeline().source([1])), "belongs to another pipeline"),
     # event time
     "timestamp": (
@@ -313,6 +331,18 @@ WRONG: dict[str, tuple[Build, str]] = {
     "side_type": (
         lambda p, s: s.window_all(TumblingWindows(1)).collect().side("late", of="Flight"),
         "of: expected a class, got 'Flight'",
+    ),
+    "sides_text": (
+        lambda p, s: s.key_by(plain).process(OneSide()),
+        "sides of OneSide: expected a tuple of names, got 'alarms'; e.g. (\"late\",)",
+    ),
+    "sides_no_names": (
+        lambda p, s: s.key_by(plain).process(NoNames()),
+        "sides of NoNames: expected a non-empty text, got 5",
+    ),
+    "sides_of_windows_text": (
+        lambda p, s: s.window_all(TumblingWindows(1)).process(OneSideOfWindows()),
+        "sides of OneSideOfWindows: expected a tuple of names, got 'alarms'",
     ),
     "side_of_process": (
         lambda p, s: s.key_by(plain).process(Declared()).side("latse"),

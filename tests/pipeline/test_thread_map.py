@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 from pathlib import Path
@@ -172,7 +173,7 @@ def test_description_tells_of_the_threads() -> None:
         (lambda s: s.thread_map(asyncio.sleep), "fn: expected a plain function"),
         (lambda s: s.thread_map(None), "fn: expected a function"),
         (lambda s: s.thread_map(abs, thread=2), "there is no option 'thread'"),
-        (lambda s: s.thread_map(abs, threads=anyio.CapacityLimiter(float("inf"))), "finite"),
+        (lambda s: s.thread_map(abs, threads=anyio.CapacityLimiter(math.inf)), "finite"),
         (lambda s: s.async_map(abs), "for one that blocks use thread_map, or in_threads"),
     ],
 )

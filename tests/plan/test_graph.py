@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -8,6 +10,13 @@ from asyncstream import Items, PipelineError
 from asyncstream.connectors import ListSink
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
+
+
+class Passes(Spec):
+    """Of a step that passes elements on as they are."""
+
+    def keeps_origins(self, tag: str | None) -> bool:
+        return True
 
 
 class Late(Spec):
@@ -84,6 +93,22 @@ def test_whole_plan_passes() -> None:
     graph().check()
 
 
+@pytest.mark.parametrize("copied", [deepcopy, lambda steps: pickle.loads(pickle.dumps(steps))])
+def test_a_copy_has_ends_of_its_own(copied: Any) -> None:
+    steps = graph()
+    steps.in_use = True
+    other = copied(steps)
+    assert not other.in_use
+    other.check()
+    former, source = steps["source"], other["source"]
+    assert isinstance(former, SourceStep)
+    assert isinstance(source, SourceStep)
+    with pytest.raises(PipelineError, match=r"steps 'source' and 'again' share one Items"):
+        other.add(SourceStep("again", source.source))
+    other.add(SourceStep("again", former.source))
+    assert "again" not in steps
+
+
 def test_plan_without_a_source_is_refused() -> None:
     with pytest.raises(PipelineError, match=r"no source"):
         Graph().check()
@@ -100,3 +125,18 @@ def test_plan_that_would_lose_elements_is_refused(left_out: str, message: str) -
             steps.add(step)
     with pytest.raises(PipelineError, match=message):
         steps.check()
+
+
+@pytest.mark.parametrize(("width", "length"), [(1, 2_000), (2, 200)])
+def test_origins_are_found_behind_many_steps_and_by_many_ways(width: int, length: int) -> None:
+    steps = Graph()
+    steps.add(SourceStep("0", Items([1])))
+    for number in range(length):
+        steps.add(OperatorStep(str(number + 1), "union", (Input(Output(str(number))),) * width, Passes()))
+    steps.check_origins([Input(Output(str(length)))], argument="effect")
+
+
+@pytest.mark.parametrize("output", [Output("work", "late"), Output("sink", "failed")])
+def test_what_is_made_on_the_way_has_no_origin(output: Output) -> None:
+    with pytest.raises(PipelineError, match=f"effect: .* those of '{output}' are made on the way"):
+        graph().check_origins([Input(output)], argument="effect")

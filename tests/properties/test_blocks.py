@@ -113,7 +113,7 @@ def due(held: list[Any], ended: set[int], *, in_order: bool) -> list[Any]:
 def test_elements_that_were_not_called_for_are_given_back() -> None:
     block = Block([1, 2, 3], [10, 20, 30], [])
     place = next(block.calls)[1]
-    assert block.give_back() == ([2, 3], [20, 30], [None, None])
+    assert block.take_unbegun() == ([2, 3], [20, 30], [None, None])
     assert next(block.calls, None) is None
     block.outcomes[place] = "result"
     part = block.take_first()

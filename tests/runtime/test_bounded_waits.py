@@ -191,6 +191,49 @@ async def test_source_that_does_not_find_its_place_is_named_and_its_job_ends() -
     assert 60 <= loop.time() - began < 90
 
 
+class Wary(BadSink, TransactionalSink[int]):
+    async def fence(self) -> None:
+        await self.hang.at("fence")
+
+    async def can_recover(self, position: object) -> None:
+        await self.hang.at("can_recover")
+
+    async def recover(self, position: object) -> None:
+        pass
+
+    async def prepare(self, epoch: int) -> int:
+        return epoch
+
+    async def commit(self, epoch: int) -> None:
+        pass
+
+
+class WarySource(BadSource):
+    async def can_seek(self, position: int) -> None:
+        await self.hang.at("can_seek")
+
+
+@pytest.mark.parametrize(("part", "moment"), [("out", "fence"), ("out", "can_recover"), ("in", "can_seek")])
+async def test_end_that_does_not_say_whether_it_can_go_on_is_named_and_its_job_ends(
+    part: str, moment: str
+) -> None:
+    def build(hang: Hang) -> Pipeline:
+        pipeline = Pipeline("wary")
+        pipeline.source(WarySource(hang), name="in").to(Wary(hang), name="out")
+        return pipeline
+
+    settings = Checkpoints(store=MemoryStore())
+    async with build(Hang("")).start(checkpoints=settings) as job:
+        await job.stop()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(AsyncStreamError, match=f"step '{part}': it did not open within 60 s"):
+        async with build(Hang(moment)).start(checkpoints=settings, open_timeout=60):
+            pass
+    assert 60 <= asyncio.get_running_loop().time() - began < 90
+    async with build(Hang("")).start(checkpoints=settings):
+        pass  # its lease was given back
+
+
 async def test_sink_that_goes_on_when_it_is_cancelled_is_given_no_more() -> None:
     class Swallows(Sink[int]):
         writes = 0

@@ -217,6 +217,8 @@ async def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
 async def test_a_migration_that_fails_or_has_no_step_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"migrate\['w'\] failed: ZeroDivisionError"):
         await two_runs(BASE, BASE, migrate={"w": lambda state: 1 // 0})
+    with pytest.raises(CheckpointError, match="step 'w' cannot go on from what it is given: KeyError"):
+        await two_runs(BASE, BASE, migrate={"w": lambda state: {"tables": {}, "rules": {}, "compound": []}})
     with pytest.raises(PipelineError, match="no step 'v'"):
         await two_runs(BASE, BASE, migrate={"v": lambda state: state})
 

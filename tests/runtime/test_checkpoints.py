@@ -38,6 +38,7 @@ from asyncstream.codec import JsonCodec
 from asyncstream.elements import Timestamps
 from asyncstream.errors import LeaseHeld, LeaseLost, SinkError
 from asyncstream.lease import Holder, Lease
+from asyncstream.runtime.aio.checkpoints import LONGEST_PAUSE
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import Log, LoggedSink, sleeping
 
@@ -542,6 +543,16 @@ async def test_last_checkpoint_that_fails_for_good_fails_the_job() -> None:
     store.error = None
     await numbers(ledger, 5).run(checkpoints=Checkpoints(store=store))
     assert ledger.rows == list(range(5))
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_last_checkpoint_that_may_fail_often_ends_the_job_in_time() -> None:
+    store = Faulty()
+    with pytest.raises(CheckpointError, match="busy"):  # noqa: PT012
+        async with numbers(Ledger(), 5).start(checkpoints=Checkpoints(store=store, tolerate=30)) as job:
+            store.error = OSError("busy")
+            async with asyncio.timeout(30 * LONGEST_PAUSE):
+                await job.wait()
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

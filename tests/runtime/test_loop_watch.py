@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -89,6 +90,17 @@ def test_step_that_holds_the_loop_is_named(place: str, caplog: pytest.LogCapture
     fields = vars(record)
     assert (fields["pipeline"], fields["step"]) == ("blocked", "slow")
     assert BLOCKED <= fields["seconds"] <= 60
+
+
+def test_code_of_a_library_is_not_blamed_on_who_runs_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    LOOKED.clear()
+    pipeline = Pipeline()
+    looked = pipeline.source([60]).map(LOOKED.wait, name="look")
+    looked.map(BLOCKED.__mul__).map(time.sleep, name="slow").discard()
+    pipeline.run_blocking()
+    (record,) = [record for record in caplog.records if record.name == "asyncstream.loop"]
+    assert Path(__file__).name not in record.message
+    assert "<module>" not in record.message
 
 
 def test_pauses_are_measured_and_a_step_is_named_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from asyncstream.guards.shared import (
     breaker,
     budgets,
     circuits,
-    compared,
+    compare_and_set,
     concurrency,
     places,
     rate_limiter,
@@ -78,8 +78,8 @@ def what_others_have_changed_meanwhile_is_overwritten(patch: pytest.MonkeyPatch)
 
         return await whole(store, name, Twice())
 
-    whole = compared.Compared.update
-    patch.setattr(compared.Compared, "update", update)
+    whole = compare_and_set.Compared.update
+    patch.setattr(compare_and_set.Compared, "update", update)
 
 
 # ------------------------------------------------------------------ a rate

@@ -36,4 +36,6 @@ def one_stage(pipeline: Pipeline, sink: str) -> StageTask:
     route = next(route.number for route in stage.exits if route.reader == sink)
     source = tuple(r.number for r in stage.entries if r.output == Output("source"))
     output = OutputTask(sink, route, columns(v=LongType()))
-    return StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=source, output=output)
+    return StageTask(
+        uuid4().hex, stage, Terms(4, frozenset({route}), streaming=False), source=source, output=output
+    )

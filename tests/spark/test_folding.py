@@ -272,7 +272,7 @@ def test_sums_are_exact_beyond_64_bits() -> None:
     assert of_plan is not None
     found = folded(of_plan, batch, np.zeros(6, np.int64), keys_of(batch, "key"))
     assert found is not None
-    assert found.held[0].tolist() == [3 * most, 2 * least - 1]
+    assert found.accumulators[0].tolist() == [3 * most, 2 * least - 1]
 
 
 def test_keys_of_several_fields_are_in_the_order_in_which_they_come() -> None:

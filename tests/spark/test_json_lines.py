@@ -144,6 +144,15 @@ def test_path_may_be_a_pattern_or_a_file(tmp_path: Path, pattern: str) -> None:
     assert query.micro_batch() is None
 
 
+@pytest.mark.parametrize("pattern", ["", "*.jsonl"])
+def test_link_to_a_file_that_is_read_is_left_out(tmp_path: Path, pattern: str) -> None:
+    add(tmp_path / "elsewhere" / "c.jsonl", [row(3)])
+    add(tmp_path / "in" / "b.jsonl", [row(1)])
+    (tmp_path / "in" / "a.jsonl").symlink_to("b.jsonl")
+    (tmp_path / "in" / "c.jsonl").symlink_to(tmp_path / "elsewhere" / "c.jsonl")
+    assert stamps(Query(tmp_path / "in" / pattern).rows()) == [1, 3]
+
+
 events = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 3), st.booleans(), st.sampled_from([0, 0, 0, 1, 2])),
     max_size=40,

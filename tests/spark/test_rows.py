@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from asyncstream import UserFunctionError
-from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, RowWriter, array_of, elements_of
+from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, RowWriter, arrays_of, elements_of
 from tests.spark.cluster import columns
 
 
@@ -124,6 +124,15 @@ def test_large_rows_are_cut_into_batches_of_a_size_that_can_be_held() -> None:
     assert all(batch.nbytes <= BATCH_BYTES or batch.num_rows == 1 for batch in batches)
 
 
+def test_large_values_of_a_column_are_cut_likewise() -> None:
+    sizes = [1] * 50 + [1 << 20] * 40 + [20 << 20] + [1] * 50
+    arrays = list(arrays_of(["x" * size for size in sizes], pa.string(), "column"))
+    assert [len(value) for array in arrays for value in array.to_pylist()] == sizes
+    assert all(array.nbytes <= BATCH_BYTES or len(array) == 1 for array in arrays)
+    (nothing,) = arrays_of([], pa.string(), "column")
+    assert len(nothing) == 0
+
+
 def test_rows_of_sparks_own_are_written() -> None:
     assert written([Row(v=1, key="a", more=5), Row("key", "v")("b", 2)]) == [
         {"key": "a", "v": 1},
@@ -217,7 +226,7 @@ def test_what_a_column_would_hold_a_part_of_only_is_refused(
         with pytest.raises(UserFunctionError, match="without losing a part of it"):
             list(RowWriter("out", schema).batches([*rows, {"v": value}]))
         with pytest.raises(UserFunctionError, match="without losing a part of it"):
-            array_of([*fits, value], kind, "column")
+            list(arrays_of([*fits, value], kind, "column"))
 
 
 class Two(NamedTuple):

@@ -180,6 +180,19 @@ def test_function_that_asks_the_process_to_end_fails_the_task_and_the_next_one_r
     assert [found.to_pylist() for found in run_stage(task, iter([batch(1)]))] == [[{"v": 1}]]
 
 
+def test_plain_function_that_asks_the_process_to_end_is_told_by_step_and_element_first() -> None:
+    def leaves(row: dict[str, Any]) -> Any:
+        raise SystemExit("enough")
+
+    pipeline = Pipeline()
+    pipeline.source([]).map(leaves, name="check").to([], name="out")
+    with pytest.raises(SystemExit, match="enough") as caught:
+        list(run_stage(one_stage(pipeline, "out"), iter([batch(1)])))
+    blamed, frames = caught.value.__notes__
+    assert blamed == "raised in step 'check' on element {'v': 1}"
+    assert "in leaves" in frames
+
+
 def test_function_that_cannot_be_opened_is_blamed_and_opened_again_by_the_next_task() -> None:
     class Fragile(AsyncFunction[Any, Any]):
         tries = 0
@@ -398,7 +411,7 @@ def test_envelopes_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     source.key_by(lambda row: 0).process(Look()).to([], name="out")
     _, stage = stages_of(pipeline._graph, streaming=False)
     route = next(route.number for route in stage.exits)
-    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), 1)
+    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), streaming=False), 1)
     entry = stage.entries[0]
     ALIVE[:] = [alive]
     items = [Leaving(entry, NOW, number, [Packed(number)], [None]) for number in range(200)]
@@ -416,7 +429,7 @@ def test_few_large_elements_are_packed_before_there_are_many() -> None:
     stage, _ = stages_of(pipeline._graph, streaming=False)
     route = next(route.number for route in stage.exits)
     entries = tuple(route.number for route in stage.entries)
-    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), False), source=entries)
+    task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), streaming=False), source=entries)
     came = 0
 
     def batches() -> Iterator[Any]:
@@ -481,6 +494,9 @@ def test_stages_that_are_planned_again_go_by_the_same_token() -> None:
     class Client(AsyncFunction[Any, Any]):
         def __init__(self, place: str) -> None:
             self.place = place
+
+        async def invoke(self, value: Any) -> Any:
+            return value
 
     def token(place: str, concurrency: int = 3) -> str:
         pipeline = Pipeline()

@@ -214,7 +214,13 @@ def test_timers_later_than_64_bits_can_say_fire_last(opened: Stored) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"directory": 7}, {"directory": "s", "young_rows": 0}, {"directory": "s", "cache_bytes": 5}]
+    "arguments",
+    [
+        {"directory": 7},
+        {"directory": "a\0b"},
+        {"directory": "s", "young_rows": 0},
+        {"directory": "s", "cache_bytes": 5},
+    ],
 )
 def test_wrong_settings_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(PipelineError, match=next(reversed(arguments))):

@@ -150,12 +150,6 @@ class RowsThatRest(RowsOnDisk):
         for _ in self.rows.merging(rest):
             pass
 
-    @rule()
-    def is_kept(self) -> None:
-        assert isinstance(self.rows, RestingRows)
-        self.rows = RestingRows.reopened(self.stored, self.rows.kept())
-        assert not self.rows.waiting()
-
 
 TestRowsThatRest = RowsThatRest.TestCase
 TestRowsThatRest.settings = settings(max_examples=examples(60), deadline=None)

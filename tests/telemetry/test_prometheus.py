@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,26 @@ from asyncstream.errors import MissingExtra
 from asyncstream.guards import cached, circuit_breaker, rate_limit, retry, single_flight
 from asyncstream.metrics import Metric, Point
 from asyncstream.operators.functions import figures_of
+from asyncstream.runtime.aio.measuring import CATALOG
 from asyncstream.telemetry import JobCollector, exposition
+from asyncstream.telemetry.prometheus import UNITS
 from tests.runtime.parts import run
 from tests.telemetry.scrape import complaints, samples
+
+
+def test_metrics_of_the_documents_are_metrics_that_there_are() -> None:
+    known = set()
+    for told in CATALOG:
+        name = "_".join([told.name.replace(".", "_"), *filter(None, [UNITS.get(told.unit)])])
+        known |= {
+            "counter": {f"{name}_total"},
+            "gauge": {name},
+            "histogram": {f"{name}_bucket", f"{name}_sum", f"{name}_count"},
+        }[told.kind]
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"asyncstream_\w+", text))
+    assert len(named) > 10
+    assert named <= known
 
 
 async def ask(value: int) -> int:
@@ -110,6 +129,11 @@ def test_several_jobs_share_families_and_are_told_apart_by_their_pipeline() -> N
     for pipeline in ("one", "two"):
         labels = frozenset({("pipeline", pipeline), ("step", 'in "quotes" \\')})
         assert samples(text)["asyncstream_elements_read_total", labels] == 50
+
+
+def test_job_that_is_given_twice_is_shown_once() -> None:
+    job = Wrong(Metric("made.wrong", "gauge", "1", "", (Point({"a": "b"}, 1),)))
+    assert exposition(job, job) == exposition(job)
 
 
 def test_what_a_function_of_the_users_counts_is_told_by_its_name() -> None:
@@ -286,7 +310,7 @@ def test_scrape_from_another_thread_is_answered_by_the_loop_of_the_job() -> None
 def test_scrape_of_a_job_whose_loop_is_blocked_is_answered_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncstream.runtime.aio.looking.LOOP_SECONDS", 0.01)
+    monkeypatch.setattr("asyncstream.runtime.aio.standing_still.LOOP_SECONDS", 0.01)
     scraped, bodies = threading.Event(), list[bytes]()
 
     def scrape(job: Job) -> None:

@@ -419,14 +419,19 @@ def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> 
     assert_type(flights.deduplicate("number"), KeyedResults[Flight])
     assert_type(keyed.deduplicate(keep="last", within=5, by="event_time").late, Stream[Any])
     assert_type(keyed.deduplicate(changes="all"), KeyedResults[Change[Flight]])
-    assert_type(keyed.top(3, by=lambda flight: flight.carrier), KeyedResults[Ranking[str, Any]])
-    assert_type(keyed.top(3, by="seats", changes="upserts"), KeyedResults[Change[Any]])
+    assert_type(keyed.top(3, by=lambda flight: flight.carrier), KeyedResults[Ranking[str, Flight]])
+    assert_type(keyed.top(3, by="seats", changes="upserts"), KeyedResults[Change[Flight]])
+    latest = keyed.deduplicate(changes="all").key_by(lambda change: change.value.carrier)
+    cheapest = latest.top(1, lambda flight: flight.number, retracts=True)
+    assert_type(cheapest, KeyedResults[Ranking[str, Flight]])
+    assert_type(latest.top(1, "number", retracts=True, changes="all"), KeyedResults[Change[Flight]])
     assert_type(keyed.reduce(lambda one, other: one), KeyedResults[Flight])
     planes = keyed.as_table(deleted="gone")
     assert_type(planes, StreamTable[Flight])
     assert_type(flights.lookup(planes, on="carrier"), Stream[tuple[Flight, Any]])
     read = LookupTable.from_file("planes.csv", key="tailnum", every=60)
     assert_type(flights.lookup(read, "number", into=lambda flight, row: flight.carrier), Stream[str])
+    assert_type(Pattern[Flight].begin("first", lambda flight: flight.number), Pattern[Flight])
     late: Pattern[Flight] = Pattern.begin("first", lambda flight: flight.number == 1)
     matches = keyed.pattern(late.next("second", "number").at_least(2).within(5), skip="past_last_event")
     assert_type(matches, PatternMatches[Match[str, Flight]])
@@ -666,6 +671,7 @@ def refused(
     web.lifespan(pipeline.start())  # type: ignore[arg-type]
     flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
     TimeToLive(5, refresh="never")  # type: ignore[arg-type]
+    flights.key_by("number").top(1, "number", retracts=True)  # type: ignore[call-overload]
     flights.event_time(lambda flight: flight.carrier, AscendingTimestamps())  # type: ignore[arg-type, return-value]
     planned = pipeline.on_spark(spark, inputs={}, outputs={}, groups=5)  # type: ignore[call-arg]
     planned["planes"] = rows  # type: ignore[index]

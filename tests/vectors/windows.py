@@ -63,7 +63,7 @@ class Traced(WindowOperator):
         self.where["timer"] = ["e" if event_time else "p", timestamp]
         self.where["cb"] += 1
         try:
-            fires = super()._on_timer(timestamp, key, window, event_time)
+            fires = super()._on_timer(timestamp, key, window, event_time=event_time)
             self._emitter.flush()
             return fires
         finally:

@@ -120,7 +120,7 @@ class Tables:
         """Which of `_KINDS` a type of Arrow holds; None: none of them."""
         types = self._arrow.types
         if types.is_timestamp(kind):
-            return _moment(kind.tz is not None)
+            return _moment(has_zone=kind.tz is not None)
         known = (
             (types.is_date, "a date"),
             (types.is_duration, "a timedelta"),
@@ -151,7 +151,7 @@ class Tables:
 
     def _moments_of(self, name: str) -> Any:
         """The type of a column of moments, whose zone is that of the first; None: of any other column."""
-        if self._kinds.get(name) != _moment(True):
+        if self._kinds.get(name) != _moment(has_zone=True):
             return None
         return self._seen.field(name).type
 
@@ -242,12 +242,12 @@ def _kinds_in(column: list[Any], types: set[type]) -> set[str]:
         if kind == "a datetime":
             moments = column if len(types) == 1 else [one for one in column if type(one) is type_]
             bare = list(map(_ZONE, moments)).count(None)
-            found |= {_moment(False)} if bare else set()
-            found |= {_moment(True)} if bare < len(moments) else set()
+            found |= {_moment(has_zone=False)} if bare else set()
+            found |= {_moment(has_zone=True)} if bare < len(moments) else set()
         elif kind is not None:
             found.add(kind)
     return found
 
 
-def _moment(has_zone: bool) -> str:
+def _moment(*, has_zone: bool) -> str:
     return f"a datetime {'with' if has_zone else 'without'} a zone"

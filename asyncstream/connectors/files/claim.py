@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock

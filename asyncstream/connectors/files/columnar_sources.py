@@ -105,6 +105,7 @@ class _ColumnarSource(FileSource[T]):
             return [""]
         # by their own names first: those that a sink adds to any partition come behind the others
         found = [name for name in self._storage.names(self._path) if self._is_read(name)]
+        found = self._storage.apart(self._path, found)
         return sorted(found, key=lambda name: (posixpath.basename(name), name))
 
     def _is_read(self, name: str) -> bool:
@@ -289,7 +290,7 @@ class ParquetSource(_ColumnarSource[T]):
     Reads the rows of a Parquet file as dicts, or those of a folder's files, in the order of their names.
 
     Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
-    in `.parquet`.
+    in `.parquet`, and symbolic links to others in it, or to folders of them.
 
     Args:
         path: the file, or the folder; also of an object store, such as "s3://bucket/name", by the extra
@@ -355,7 +356,7 @@ class ArrowIpcSource(_ColumnarSource[T]):
     the order of their names. A file of the streaming format will do as well.
 
     Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
-    in `.arrow`, `.arrows`, `.feather` or `.ipc`.
+    in `.arrow`, `.arrows`, `.feather` or `.ipc`, and symbolic links to others in it, or to folders of them.
 
     Args:
         path: the file, or the folder; also of an object store, by the extra [fsspec].

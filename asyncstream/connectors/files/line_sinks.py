@@ -16,19 +16,19 @@ from typing import Any, BinaryIO, Final, Literal
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
-from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.storage import is_remote
-from asyncstream.connectors.lines import AnyPath, file_path, open_file
+from asyncstream.connectors.lines import AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.folders import sync_folder
-from asyncstream.validation import choice, refuse
+from asyncstream.validation import choice, file_path, refuse
 
 __all__ = ("TOGETHER", "JsonLinesSink", "LineSink")
 
@@ -49,7 +49,7 @@ class LineSink(TransactionalSink[Any]):
 
     def __init__(self, path: AnyPath, existing: str, compression: Compression, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._path = file_path(path)
+        self._path = file_path("path", path)
         if is_remote(self._path):
             raise refuse(
                 "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
@@ -142,7 +142,8 @@ class LineSink(TransactionalSink[Any]):
                 raise self._error(error) from error
         if found is not None and length:
             raise SinkError(
-                f"cannot go on writing {self._path}, which had {length} bytes at the checkpoint: {found}"
+                f"cannot go on writing {self._path}, which had {length} bytes at the checkpoint: {found}. "
+                "Put back the file that was written, or begin at the beginning, with restore='none'"
             )
 
     async def recover(self, position: dict[str, Any] | None) -> None:

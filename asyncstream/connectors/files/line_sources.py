@@ -155,7 +155,10 @@ class LineSource(FileSource[T]):
         return RejectedLine(self._path, malformed.line_number, text, malformed.reason)
 
     def _error(self, malformed: Malformed) -> SourceError:
-        return SourceError(f"{self._path}, line {malformed.line_number}: {malformed.reason}")
+        return SourceError(
+            f"{self._path}, line {malformed.line_number}: {malformed.reason}; on_malformed='reject' sends "
+            "such lines to .rejected"
+        )
 
     def _place(self) -> dict[str, Any] | None:
         if self._lines is None or self._file is None:

@@ -35,11 +35,11 @@ from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
 from asyncstream.connectors.files.storage import Work, storage_of
-from asyncstream.connectors.lines import AnyPath, column_names, file_path
+from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.validation import choice, count
+from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
 
@@ -116,7 +116,7 @@ class PartsSink(TransactionalSink[Any]):
         *,
         is_file: bool,
     ) -> None:
-        self._path = file_path(path)
+        self._path = file_path("path", path)
         self._storage = storage_of(self._path)
         self._existing = choice("existing", existing, ("refuse", "overwrite"))
         given = [partition_by] if isinstance(partition_by, str) else partition_by

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.files.storage import Work, storage_of
-from asyncstream.connectors.lines import AnyPath, file_path
+from asyncstream.connectors.lines import AnyPath
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import file_path
 
 __all__ = ("FileSource",)
 
@@ -42,7 +43,7 @@ class FileSource(Source[T]):
     """Of the format, besides those of the storage."""
 
     def __init__(self, path: AnyPath) -> None:
-        self._path = file_path(path)
+        self._path = file_path("path", path)
         self._storage = storage_of(self._path)
         self._errors = (*self._errors, *self._storage.errors)
         self._work = Work(self._storage)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import MissingExtra
-from asyncstream.folders import sync_folder
+from asyncstream.folders import by_their_own_names, sync_folder
 
 __all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
 
@@ -64,6 +64,10 @@ class Storage(ABC):
     @abstractmethod
     def names(self, folder: str) -> list[str]:
         """The files in a folder and in those below it, by their paths from there; none if it is not there."""
+
+    def apart(self, folder: str, names: list[str]) -> list[str]:
+        """Those of some files in a folder that are not links to others of them."""
+        return names
 
     @abstractmethod
     def read(self, path: str) -> BinaryIO:
@@ -141,7 +145,11 @@ class _Disk(Storage):
         return os.path.isdir(path)
 
     def names(self, folder: str) -> list[str]:
-        return list(_below(folder, ""))
+        return list(_below(folder, "", frozenset()))
+
+    def apart(self, folder: str, names: list[str]) -> list[str]:
+        found = {name: os.stat(self.join(folder, name)) for name in names}
+        return list(by_their_own_names(found, folder))
 
     def read(self, path: str) -> BinaryIO:
         mode = os.stat(path).st_mode
@@ -177,14 +185,18 @@ class _Disk(Storage):
         return os.path.join(folder, f".{own}{ending}")
 
 
-def _below(folder: str, prefix: str) -> Iterator[str]:
+def _below(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
     try:
+        own = os.stat(folder)
         entries = list(os.scandir(folder))
     except FileNotFoundError:
         return
+    if (own.st_dev, own.st_ino) in above:  # by a link to where it is in
+        return
+    above |= {(own.st_dev, own.st_ino)}
     for entry in entries:
         if entry.is_dir():
-            yield from _below(entry.path, f"{prefix}{entry.name}/")
+            yield from _below(entry.path, f"{prefix}{entry.name}/", above)
         else:
             yield f"{prefix}{entry.name}"
 

@@ -35,7 +35,10 @@ class Undecodable(Exception):
 
 
 def refusal(
-    answer: aiohttp.ClientResponse | aiohttp.WSServerHandshakeError, url: URL, reason: str | None = None
+    answer: aiohttp.ClientResponse | aiohttp.WSServerHandshakeError,
+    url: URL,
+    reason: str | None = None,
+    body: bytes = b"",
 ) -> HttpError:
     """
     The error for an answer that is not the one that was asked for, by its status.
@@ -44,6 +47,7 @@ def refusal(
         answer: or what is raised of one.
         url: that was asked.
         reason: why it is not; None: as the answer says.
+        body: what came with it, if it was read.
     """
     said = answer.reason if isinstance(answer, aiohttp.ClientResponse) else None
     return HttpError(
@@ -52,6 +56,7 @@ def refusal(
         (reason or said or "")[:200],
         retryable=answer.status >= 500 or answer.status in _RETRYABLE,
         retry_after=None if answer.headers is None else answer.headers.get("Retry-After"),
+        body=body,
     )
 
 

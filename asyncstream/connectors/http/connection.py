@@ -27,7 +27,7 @@ from yarl import URL
 
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import stopped
+from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.http.answers import ENCODINGS, refusal
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads

@@ -71,7 +71,7 @@ class HttpLookup(AsyncFunction[Any, Any]):
     Anything else is an `HttpError`: retryable for 408, 425, 429, 5xx, a broken connection, a timeout or a
     damaged answer; not retryable for the other 4xx, an answer that is too large, a redirect that is not
     followed, and a value that no URL can be made of. Its `url` is without user and password, and of the query
-    has only the names.
+    has only the names; what the service gave in place of an answer is its `body`, and in no text.
 
     Around each request are, from the outside in: a cache and single flight by URL, body and headers (if
     `cache_ttl` is given), `retry`, a circuit breaker (if given) and a rate limit (if given). For anything
@@ -307,10 +307,10 @@ class HttpLookup(AsyncFunction[Any, Any]):
                 return decoded(body, response)
             except Undecodable as error:
                 # retryable: an answer without a length that broke off looks like this
-                raise HttpError(shown(url), status, str(error), retryable=True) from error
+                raise HttpError(shown(url), status, str(error), retryable=True, body=body) from error
         if status == 404 and not self._missing_is_error:
             return None
-        raise refusal(response, url)
+        raise refusal(response, url, body=body)
 
 
 _UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.carrying import now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
 from asyncstream.connectors.kafka.group import Handover, listener

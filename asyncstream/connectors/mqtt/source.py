@@ -80,7 +80,7 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
         batch: int = 1000,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(on_malformed, False, batch)
+        super().__init__(on_malformed, ends=False, batch=batch)
         self._address = address_of(url)
         self._tls = check_tls(tls, self._address)
         self._topics = tuple(text("topics", topic) for topic in topics)

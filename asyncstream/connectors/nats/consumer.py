@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.carrying import now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.nats.connection import naming

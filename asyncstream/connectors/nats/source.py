@@ -56,7 +56,7 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
-        super().__init__(on_malformed, ends, batch)
+        super().__init__(on_malformed, ends=ends, batch=batch)
         self._connection: Client | None = None
         self._pull: Pull | None = None
 

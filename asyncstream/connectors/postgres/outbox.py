@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
 
 from asyncstream.connectors.base import SourceBatch
-from asyncstream.connectors.carrying import now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
@@ -172,7 +172,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
         ends: bool = False,
         batch: int = 1000,
     ) -> None:
-        super().__init__(on_malformed, ends, batch)
+        super().__init__(on_malformed, ends=ends, batch=batch)
         self._url = checked_url(url)
         self._table = Table(text("table", table))
         self._what = f"table {table!r} of {place_of(url)}"

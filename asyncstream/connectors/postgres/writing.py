@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from asyncstream.connectors.carrying import carried_through
+from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.lines import column_names
 from asyncstream.connectors.postgres.connection import (
     NATIVE,

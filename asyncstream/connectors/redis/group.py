@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.carrying import now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of

@@ -55,7 +55,7 @@ class RedisSource(MessageSource[T, Entry], Generic[T]):
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._entries = Entries(self._what, field, decode)
-        super().__init__(on_malformed, ends, batch)
+        super().__init__(on_malformed, ends=ends, batch=batch)
         self._redis: Client | None = None
 
     async def open(self) -> None:

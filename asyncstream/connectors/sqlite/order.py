@@ -213,7 +213,7 @@ class ByColumn(RowOrder):
     def __init__(self, table: str, path: str, by: str) -> None:
         super().__init__(table, path)
         self._by = by
-        self._shape = _Shape("", [], False)
+        self._shape = _Shape("", [], is_indexed=False)
         self._value: Any = None
         self._last: Any = None  # the largest key that was given of the value; None: nothing was given yet
         self._given: dict[Any, None] = {}  # all keys that were, in their order
@@ -294,7 +294,7 @@ class ByColumn(RowOrder):
         by, keys = f"{self._shape.by}{_COLLATION}", ", ".join(self._shape.keys)
         places = ", ".join("?" * len(self._shape.keys))
 
-        def query(is_behind: bool, condition: str) -> str:
+        def query(condition: str, *, is_behind: bool = False) -> str:
             return (
                 f"SELECT {is_behind:d}, {by}, {keys}, r.* FROM {self._table} AS r {condition} "
                 f"ORDER BY {by}, {keys}"
@@ -306,12 +306,12 @@ class ByColumn(RowOrder):
             larger, bounds = f"WHERE {by} > ?", [self._value]
             place = [self._value, *_cells(self._last)]
             here = f"WHERE {by} = ? AND ({keys})"
-            rows += connection.execute(f"{query(False, f'{here} > ({places})')} LIMIT ?", [*place, most])
+            rows += connection.execute(f"{query(f'{here} > ({places})')} LIMIT ?", [*place, most])
             if len(rows) < most:
-                before = connection.execute(query(True, f"{here} < ({places})"), place)
+                before = connection.execute(query(f"{here} < ({places})", is_behind=True), place)
                 new = (row for row in before if _key(row[2 : self.width]) not in self._given)
                 rows += islice(new, most - len(rows))
-        cursor = connection.execute(f"{query(False, larger)} LIMIT ?", [*bounds, most - len(rows)])
+        cursor = connection.execute(f"{query(larger)} LIMIT ?", [*bounds, most - len(rows)])
         return [column[0] for column in cursor.description[self.width :]], rows + cursor.fetchall()
 
     def pass_by(self, rows: Sequence[Any]) -> None:

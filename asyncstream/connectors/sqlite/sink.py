@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink
-from asyncstream.connectors.lines import AnyPath, column_names, file_path
+from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.sqlite.database import PATIENCE, Database, quoted
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.sqlite_files import looking_at, write_ahead
+from asyncstream.sqlite_files import database_path, looking_at, write_ahead
 from asyncstream.validation import choice, text
 
 __all__ = ("SqliteSink",)
@@ -54,7 +54,7 @@ class SqliteSink(TransactionalSink[Any]):
         default: Default | None = None,
         on_conflict: Literal["fail", "ignore", "replace"] = "fail",
     ) -> None:
-        self._path = file_path(path, "a database file")
+        self._path = database_path(path)
         self._table = text("table", table)
         self._columns = names = column_names(columns)
         self._rows = RowWriter(names, default, _NATIVE)

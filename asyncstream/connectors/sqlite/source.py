@@ -13,12 +13,12 @@ from typing import Any, TypeVar, overload
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.lines import AnyPath, file_path
+from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
 from asyncstream.errors import SourceError, describe_error
-from asyncstream.sqlite_files import looking_at
+from asyncstream.sqlite_files import database_path, looking_at
 from asyncstream.validation import count, text
 
 __all__ = ("SqliteSource",)
@@ -75,7 +75,7 @@ class SqliteSource(Source[T]):
     def __init__(
         self, path: AnyPath, table: str, *, by: str | None = None, model: Any = None, batch: int = 1000
     ) -> None:
-        self._path = file_path(path, "a database file")
+        self._path = database_path(path)
         self._model = None if model is None else reader(model, has_bools=False, is_table=True)
         text("table", table)
         self._order: RowOrder = (

@@ -113,7 +113,6 @@ def exchange(
         PipelineError: if others share the limit and have another rule for it.
     """
     now, ahead = moment
-    rule = request.rule
     holders = {
         token: one
         for token, one in record.get("holders", {}).items()
@@ -121,33 +120,15 @@ def exchange(
         if now - GRACE < one["until"] <= now + LEASE
     }
     own = holders.pop(request.holder.token, None)
-    limit, cut_at = record.get("limit", rule.start), min(record.get("cut_at", 0.0), now)
-    if record.get("rule", rule.settings()) != rule.settings():
-        if _present(holders, now):
-            raise PipelineError(
-                f"the shared limit {request.name!r} has other settings for others (least, most, start, "
-                f"decrease: {record['rule']}) than here ({rule.settings()}); give one of them another name="
-            )
-        limit, cut_at = rule.start, 0.0
-    cuts = 0
-    if 2 * (request.running + sum(one["running"] for one in holders.values())) >= limit:
-        limit = min(rule.most, limit + request.answers / limit)
-    for began in sorted(request.overloads):
-        if began + ahead >= cut_at:
-            limit, cut_at, cuts = max(rule.least, limit * rule.decrease), now, 1
-
-    allowed = int(limit)
-    if request.wanted > allowed - sum(one["places"] for one in holders.values()) or _is_scarce(holders):
+    limit = _limit(record, holders, moment, request)
+    allowed = int(limit.value)
+    if request.wanted > allowed - _places(holders) or _is_scarce(holders):
         holders = _present(holders, now)
-    free = max(allowed - sum(one["places"] for one in holders.values()), 0)
     scarce = _is_scarce(holders)
     since = own["since"] if own is not None and not own["places"] else now
+    free = max(allowed - _places(holders), 0)
     if scarce:
-        sharers = 1 + sum(one["wanted"] > 0 for one in holders.values())
-        ahead_of = sum(
-            one["wanted"] > 0 and not one["places"] and one["since"] < since for one in holders.values()
-        )
-        free = min(max(free - ahead_of, 0), max(allowed // sharers, 1))
+        free = _equal_part(holders, since, free, allowed)
     target = min(request.wanted, free)
     held = request.running if own is None else max(request.running, min(request.held, own["places"]))
     if request.wanted or held:
@@ -164,8 +145,65 @@ def exchange(
                 request.holder.realm,
             ],
         }
-    record = {"rule": rule.settings(), "limit": limit, "cut_at": cut_at, "holders": holders}
-    return record, PlacesAnswer(target, now + LEASE - ahead, scarce, allowed, cuts)
+    record = {
+        "rule": request.rule.settings(),
+        "limit": limit.value,
+        "cut_at": limit.cut_at,
+        "holders": holders,
+    }
+    return record, PlacesAnswer(target, now + LEASE - ahead, scarce, allowed, limit.cuts)
+
+
+class _Limit(NamedTuple):
+    """
+    How many places there are, of which the record keeps fractions.
+
+    Attributes:
+        cut_at: when it was cut last, by the store's clock.
+        cuts: how often it was cut now.
+    """
+
+    value: float
+    cut_at: float
+    cuts: int
+
+
+def _limit(record: dict[str, Any], others: dict[str, Any], moment: Moment, request: PlacesRequest) -> _Limit:
+    """
+    The limit, moved by what a holder tells.
+
+    Raises:
+        PipelineError: if others share the limit and have another rule for it.
+    """
+    now, ahead = moment
+    rule = request.rule
+    value, cut_at = record.get("limit", rule.start), min(record.get("cut_at", 0.0), now)
+    if record.get("rule", rule.settings()) != rule.settings():
+        if _present(others, now):
+            raise PipelineError(
+                f"the shared limit {request.name!r} has other settings for others (least, most, start, "
+                f"decrease: {record['rule']}) than here ({rule.settings()}); give one of them another name="
+            )
+        value, cut_at = rule.start, 0.0
+    cuts = 0
+    if 2 * (request.running + sum(one["running"] for one in others.values())) >= value:
+        value = min(rule.most, value + request.answers / value)
+    for began in sorted(request.overloads):
+        if began + ahead >= cut_at:
+            value, cut_at, cuts = max(rule.least, value * rule.decrease), now, 1
+    return _Limit(value, cut_at, cuts)
+
+
+def _equal_part(others: dict[str, Any], since: float, free: int, allowed: int) -> int:
+    """What one of those that want places may have at most, behind those that have waited for longer."""
+    wanting = [one for one in others.values() if one["wanted"] > 0]
+    ahead = len([one for one in wanting if not one["places"] and one["since"] < since])
+    return min(max(free - ahead, 0), max(allowed // (1 + len(wanting)), 1))
+
+
+def _places(holders: dict[str, Any]) -> int:
+    """How many they have together."""
+    return sum(one["places"] for one in holders.values())
 
 
 def _is_scarce(holders: dict[str, Any]) -> bool:

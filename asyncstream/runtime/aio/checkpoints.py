@@ -51,11 +51,11 @@ from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.spec import JournalUse
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
+from asyncstream.runtime.aio.checkpoint_checks import check_settings
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
-from asyncstream.runtime.aio.keepable import check_settings
+from asyncstream.runtime.aio.long_work import give_back
 from asyncstream.runtime.aio.numbering import position_in
-from asyncstream.runtime.aio.recovery import fence, survey, transactional_sinks
-from asyncstream.runtime.aio.slices import give_back
+from asyncstream.runtime.aio.recovery import Bound, fence, survey, transactional_sinks
 from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
@@ -76,6 +76,9 @@ LARGE = 8 << 20
 
 PAUSE = 0.1
 """Seconds before the last checkpoint of a job is tried again; doubled each time."""
+
+LONGEST_PAUSE = 5.0
+"""The same, at most: a job that may fail ten times is not to end a minute and a half later."""
 
 
 def _is_final(error: CheckpointError) -> bool:
@@ -145,12 +148,16 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ going on from one
 
-    async def load(self, wiring: RunWiring) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def load(self, wiring: RunWiring, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
         """
         What operators remember and where sources stand, by name, in the checkpoint to go on from.
 
         Takes the lease of the store first. Transactional sinks are told their positions, which they take up
         when they are started.
+
+        Args:
+            wiring: the parts of the job.
+            bound: for what each sink and source takes to answer.
 
         Raises:
             LeaseHeld: if another job writes to the store.
@@ -168,9 +175,16 @@ class Checkpointer:
             driver.source.checkpoint_soon = self._wanted.set
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
-        await fence(wiring, writer)
+        await fence(wiring, writer, bound)
         answers = await survey(
-            self._settings, self._history, self._graph, self._pipeline, wiring, writer, self.tables.rows
+            self._settings,
+            self._history,
+            self._graph,
+            self._pipeline,
+            wiring,
+            writer,
+            self.tables.rows,
+            bound,
         )
         found = answers.agreed()
         await self._history.clean(self._tenure.lease)
@@ -295,7 +309,7 @@ class Checkpointer:
                 if _is_final(error) or not left:
                     raise
             await asyncio.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def begin_no_more(self) -> None:
         """
@@ -411,7 +425,16 @@ class Checkpointer:
         self._waits_for = "what steps remember to be encoded"
         size = sum(frozen.size for _, frozen in captured.values())
         lease = self._tenure.lease.number
-        about = CheckpointInfo(number, self._pipeline, created_ms, self._codec.name, finished, 0, {}, lease)
+        about = CheckpointInfo(
+            id=number,
+            pipeline=self._pipeline,
+            created_ms=created_ms,
+            codec=self._codec.name,
+            finished=finished,
+            size=0,
+            steps={},
+            lease=lease,
+        )
         encode = partial(self._captures.encode, captured, about)
         if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:
             draft = encode()

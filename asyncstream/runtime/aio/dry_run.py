@@ -16,7 +16,7 @@ from asyncstream.connectors.base import Writer
 from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
 from asyncstream.lease import Holder, following, is_free
 from asyncstream.plan import Graph, SinkStep, SourceStep
-from asyncstream.runtime.aio.keepable import check_settings
+from asyncstream.runtime.aio.checkpoint_checks import check_settings
 from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
 from asyncstream.runtime.aio.wiring import RunWiring
 
@@ -34,7 +34,7 @@ class DryRun:
             can be gone on from.
         passed_over: by number, what is wrong with damaged ones that are newer.
         steps: what would become of each step that remembers something, of each source and sink, and of what
-            the checkpoint holds of others; in the order of the pipeline.
+            the checkpoint holds of others; in the order of the pipeline. None where it was not come to that.
         refusals: why a start would be refused; empty if it would not.
         holder: who writes to the store now; None: no job does.
     """
@@ -52,19 +52,19 @@ class DryRun:
         return not self.refusals
 
     def __str__(self) -> str:
+        what = "would go on from the beginning" if self.can_start else "cannot start"
         if self.checkpoint is not None:
-            place = f"from checkpoint {self.checkpoint.id}"
-        else:
-            place = "from the beginning" if self.can_start else "from no checkpoint"
-        verb = "would go on" if self.can_start else "cannot go on"
-        lines = [f"pipeline {self.pipeline!r} {verb} {place}"]
+            verb = "would go on" if self.can_start else "cannot go on"
+            what = f"{verb} from checkpoint {self.checkpoint.id}"
+        lines = [f"pipeline {self.pipeline!r} {what}"]
         lines += [f"  checkpoint {number} is passed over: {why}" for number, why in self.passed_over.items()]
         lines.append("  no job writes to the store" if self.holder is None else f"  held by {self.holder}")
         width = max((len(step.step) for step in self.steps), default=0)
         for step in self.steps:
             line = f"  {step.role:<8}  {step.step:<{width}}  {step.outcome}"
             lines.append(f"{line}: {step.detail}" if step.detail else line)
-        return "\n".join([*lines, *(f"  refused: {why}" for why in self.refusals)])
+        told = {step.detail for step in self.steps}
+        return "\n".join([*lines, *(f"  refused: {why}" for why in self.refusals if why not in told)])
 
 
 async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
@@ -83,7 +83,8 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
         raise PipelineError("dry_run: this pipeline runs now, and its sinks serve one run at a time")
     check_settings(settings, graph)
     history = History(settings.store, settings.values_codec(), settings.key)
-    answers, refusals, holder = Survey(), [], None
+    answers: Survey | None = None
+    refusals, holder = [], None
     wiring = RunWiring(graph, lambda operator: None)
     writers = [(sink, sink.writer) for _, _, sink in transactional_sinks(wiring)]
     try:
@@ -108,10 +109,10 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
             sink.writer = was
     return DryRun(
         pipeline,
-        answers.found.info,
+        None if answers is None else answers.found.info,
         {number: str(damage) for number, damage in history.passed_over.items()},
-        tuple(_in_order(answers, graph, wiring)),
-        (*refusals, *map(str, answers.refusals)),
+        () if answers is None else tuple(_in_order(answers, graph, wiring)),
+        (*refusals, *map(str, () if answers is None else answers.refusals)),
         holder,
     )
 

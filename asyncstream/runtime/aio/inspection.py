@@ -124,7 +124,9 @@ class _Inspection:
 
     def _progress_behind(self, step: Step, part: Part) -> Progress:
         own = None if isinstance(part, SourceDriver) else part.progress()
-        before = self._progress[step.inputs[0].output.step] if step.inputs else Progress(MIN_TIMESTAMP, False)
+        before = (
+            self._progress[step.inputs[0].output.step] if step.inputs else Progress(MIN_TIMESTAMP, idle=False)
+        )
         if own is None:
             own = before
         elif own.idle is None:

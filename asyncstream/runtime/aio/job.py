@@ -19,15 +19,15 @@ from asyncstream.metrics import Metric
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.exchange import Exchange
-from asyncstream.runtime.aio.following import Tracer
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, check_shown, inspect
-from asyncstream.runtime.aio.looking import standing_still
+from asyncstream.runtime.aio.journeys import Tracer
 from asyncstream.runtime.aio.measuring import measure
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
 from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
+from asyncstream.runtime.aio.standing_still import standing_still
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.state import StateBackend

@@ -15,24 +15,25 @@ still finds, and they forget only what no checkpoint needs that the store still 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match
-from asyncstream.checkpoint.format import Role
+from asyncstream.checkpoint.format import Role, StepInfo
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.segments import Decoder
 from asyncstream.connectors.base import TransactionalSink, Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
+from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.runtime.aio.numbering import position_in, with_position
-from asyncstream.runtime.aio.slices import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = ("Found", "Outcome", "StepRecovery", "Survey", "fence", "survey", "transactional_sinks")
+__all__ = ("Bound", "Found", "Outcome", "StepRecovery", "Survey", "fence", "survey", "transactional_sinks")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,16 @@ def transactional_sinks(wiring: RunWiring) -> Iterator[tuple[str, SinkOperator, 
             yield name, operator, operator.sink
 
 
-async def fence(wiring: RunWiring, writer: Writer) -> None:
+Bound: TypeAlias = Callable[[str, type[SinkError] | type[SourceError]], AbstractContextManager[None]]
+"""Ends the opening of a job, with such an error about a step, if the block takes too long."""
+
+
+def _no_bound(step: str, kind: type[SinkError] | type[SourceError]) -> AbstractContextManager[None]:
+    """The `Bound` of who looks on, and can turn away."""
+    return nullcontext()
+
+
+async def fence(wiring: RunWiring, writer: Writer, bound: Bound) -> None:
     """
     Keep the jobs that `writer` follows out of all sinks that take part in checkpoints.
 
@@ -132,7 +142,7 @@ async def fence(wiring: RunWiring, writer: Writer) -> None:
     """
     for name, _, sink in transactional_sinks(wiring):
         sink.writer = writer
-        with naming(name, SinkError):
+        with bound(name, SinkError), naming(name, SinkError):
             await sink.fence()
 
 
@@ -144,6 +154,7 @@ async def survey(
     wiring: RunWiring,
     writer: Writer,
     new_old: Callable[[], OldRows] | None = None,
+    bound: Bound = _no_bound,
 ) -> Survey:
     """
     What all concerned say to the checkpoint to go on from. Changes nothing.
@@ -152,6 +163,7 @@ async def survey(
         pipeline: its name.
         writer: for whom the sinks are to write.
         new_old: makes a place for the oldest generation of a table; None: in memory.
+        bound: for what each sink and source takes to answer.
 
     Raises:
         CheckpointError: if it cannot be read, or steps are missing that it holds state of.
@@ -163,14 +175,14 @@ async def survey(
             continue
         sink.writer = writer
         try:
-            with naming(name, SinkError):
+            with bound(name, SinkError), naming(name, SinkError):
                 await sink.can_recover(found.states["sink"].get(name))
         except SinkError as refusal:
             answers.refuse(name, "sink", refusal)
     for name, position in found.states["source"].items():
         wiring.sources[name].source.writer = writer
         try:
-            with naming(name, SourceError):
+            with bound(name, SourceError), naming(name, SourceError):
                 await wiring.sources[name].source.can_seek(position_in(position))
         except SourceError as refusal:
             answers.refuse(name, "source", refusal)
@@ -212,11 +224,7 @@ async def _find(
         was = info.steps[old]
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
-        decoder = Decoder(old, codec, new_old)
-        with without_collector(all_stays=True):
-            for part in parts[old]:
-                await in_slices(_fed(decoder, part, await history.chunks(part)))
-            kept = decoder.end()
+        kept = await _decoded(Decoder(old, codec, new_old), parts[old], history)
         try:
             state = fit(info, settings, old, name, position_in(kept), now)
         except CheckpointError as refusal:
@@ -225,16 +233,29 @@ async def _find(
         answers.found.states[was.role][name] = with_position(kept, state)
         if isinstance(state, Kept):
             answers.found.parts[name] = parts[old]
-        if name in settings.migrate:
-            outcome: Outcome = "from nothing" if state is None else "migrated"
-            answers.steps[name] = StepRecovery(name, was.role, outcome, "by migrate=")
-        else:
-            changed = "" if was.schema is None or now is None else str(compare(Schema.of(was.schema), now))
-            answers.steps[name] = StepRecovery(name, was.role, "changed" if changed else "kept", changed)
+        answers.steps[name] = _taken_up(name, was, now, state, by_migration=name in settings.migrate)
     for old, was in info.steps.items():
         if old not in names:
             answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
     return answers
+
+
+async def _decoded(decoder: Decoder, parts: Iterable[Part], history: History) -> Any:
+    """What a step remembered, of all its parts."""
+    with without_collector(all_stays=True):
+        for part in parts:
+            await in_slices(_fed(decoder, part, await history.chunks(part)))
+        return decoder.end()
+
+
+def _taken_up(
+    name: str, was: StepInfo, now: Schema | None, state: object, *, by_migration: bool
+) -> StepRecovery:
+    """What is told of a step that can go on."""
+    if by_migration:
+        return StepRecovery(name, was.role, "from nothing" if state is None else "migrated", "by migrate=")
+    changed = "" if was.schema is None or now is None else str(compare(Schema.of(was.schema), now))
+    return StepRecovery(name, was.role, "changed" if changed else "kept", changed)
 
 
 def _fed(decoder: Decoder, part: Part, chunks: Iterable[bytes]) -> Iterator[None]:

@@ -33,20 +33,14 @@ from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.outlets import Outlet
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import (
-    AsyncStreamError,
-    SinkError,
-    SourceError,
-    UserFunctionError,
-    describe_error,
-)
+from asyncstream.errors import AsyncStreamError, SinkError, SourceError, UserFunctionError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.following import Followed, Tracer
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
+from asyncstream.runtime.aio.journeys import Followed, Tracer
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run_parts import RunParts
 from asyncstream.runtime.aio.run_tasks import RunTasks
@@ -187,50 +181,14 @@ class Run:
         self._tasks.remember_context()
         enter(self, "a checkpoint")
         if self._state is not None:
-            self._spilling = Spilling(self._state, self.checkpointer)
-            self._spilling.database.on_failure = self.fail
-        if self.checkpointer is not None:
-            self._from = JobSnapshot(*await self.checkpointer.load(self.wiring))
-            if self.checkpointer.resumed_from is not None:
-                self._clock.not_before(self.checkpointer.resumed_from.created_ms)
-        elif self._from is not None:
-            self._clock.not_before(self._from.now_ms)
-        # tail first: an operator may emit as soon as it is open, also while it is restored
-        operators = self.wiring.operators
-        for name, operator in reversed(operators.items()):
-            kind = SinkError if name in self.wiring.sinks else UserFunctionError
-            with self._opened.opening(operator, name, kind):
-                if self._spilling is not None:
-                    self._spilling.take(operator)
-                operator.open(
-                    OperatorContext(
-                        name,
-                        self._clock,
-                        partial(self.wakeups.wake, operator),
-                        self.fail,
-                        partial(self.wiring.is_held, name),
-                        partial(self.wiring.has_room, name),
-                        partial(self.wakeups.wake_with_room, operator),
-                        self._patience,
-                        self.checkpointer is not None,
-                        self.followed,
-                        self.name,
-                        name in self._tracking,
-                        None if self.checkpointer is None else self.checkpointer.call_log(name),
-                        None if self.checkpointer is None else self.checkpointer.ask,
-                    )
-                )
-                if isinstance(operator, Attended):
-                    await operator.start()
+            self._spilling = Spilling(self._state, self.checkpointer, self.fail)
+        await self._find_start()
+        await self._open_operators()
         for name, driver in self.wiring.sources.items():
             with self._opened.opening(driver, name, SourceError):
                 await driver.start()
         self.parts = self.wiring.parts()  # not before: one that has not been opened knows nothing of itself
-        if self._from is not None:
-            for name, position in positions(self._from, self.graph, self.wiring.sources).items():
-                with self._opened.bounded(name, SourceError):
-                    await self.wiring.sources[name].seek(position)
-            await restore(self._from, self.graph, self.wiring)
+        await self._go_on()
         for name, sink in self.wiring.sinks.items():
             self._tasks.spawn(name, sink.run)
         if self._spilling is not None:
@@ -241,6 +199,54 @@ class Run:
         for name, driver in self.wiring.sources.items():
             if self.checkpointer is None and not self.wiring.remembers(name):
                 driver.acknowledge_at_once()
+
+    async def _find_start(self) -> None:
+        """Find what an earlier job has left, and let the clock show no time before that."""
+        if self.checkpointer is not None:
+            self._from = JobSnapshot(*await self.checkpointer.load(self.wiring, self._opened.bounded))
+            if self.checkpointer.resumed_from is not None:
+                self._clock.not_before(self.checkpointer.resumed_from.created_ms)
+        elif self._from is not None:
+            self._clock.not_before(self._from.now_ms)
+
+    async def _open_operators(self) -> None:
+        """Tail first: an operator may emit as soon as it is open, also while it is restored."""
+        for name, operator in reversed(self.wiring.operators.items()):
+            kind = SinkError if name in self.wiring.sinks else UserFunctionError
+            with self._opened.opening(operator, name, kind):
+                if self._spilling is not None:
+                    self._spilling.take(operator)
+                operator.open(self._context_for(name, operator))
+                if isinstance(operator, Attended):
+                    await operator.start()
+
+    def _context_for(self, name: str, operator: Operator) -> OperatorContext:
+        checkpointer = self.checkpointer
+        return OperatorContext(
+            name,
+            clock=self._clock,
+            wake_at=partial(self.wakeups.wake, operator),
+            fail=self.fail,
+            is_held=partial(self.wiring.is_held, name),
+            has_room=partial(self.wiring.has_room, name),
+            wake_with_room=partial(self.wakeups.wake_with_room, operator),
+            patience=self._patience,
+            keeps_checkpoints=checkpointer is not None,
+            journeys=self.followed,
+            pipeline=self.name,
+            tracks=name in self._tracking,
+            call_log=None if checkpointer is None else checkpointer.call_log(name),
+            checkpoint=None if checkpointer is None else checkpointer.ask,
+        )
+
+    async def _go_on(self) -> None:
+        """Have sources and operators go on where an earlier job was."""
+        if self._from is None:
+            return
+        for name, position in positions(self._from, self.graph, self.wiring.sources).items():
+            with self._opened.bounded(name, SourceError):
+                await self.wiring.sources[name].seek(position)
+        await restore(self._from, self.graph, self.wiring)
 
     # ------------------------------------------------------------------ the end of tasks, and failure
 
@@ -358,7 +364,8 @@ class Run:
             return
         self.is_draining = True
         self._unbind_outlets()
-        self._warn_if_slow()
+        if self._warning is None:
+            self._warning = self.loop.call_later(SLOW, self._warn)
         for name, driver in self.wiring.sources.items():
             try:
                 has_ended = driver.take_no_more()  # what it has taken is still read
@@ -378,11 +385,8 @@ class Run:
 
     async def _end_source(self, driver: SourceDriver, task: asyncio.Task[None]) -> None:
         if await self._tasks.cancelled({task}):
-            self.fail(
-                SourceError(
-                    f"step {driver.name!r}: reading ignored its cancellation for {self._patience:g} s"
-                )
-            )
+            ignored = f"reading ignored its cancellation for {self._patience:g} s"
+            self.fail(SourceError(f"step {driver.name!r}: {ignored}"))
         elif self.error is None:
             driver.end()
 
@@ -408,10 +412,6 @@ class Run:
     def _unbind_outlets(self) -> None:
         for outlet in self.wiring.ends(Outlet):
             outlet.unbind(self.error)
-
-    def _warn_if_slow(self) -> None:
-        if self._warning is None:
-            self._warning = self.loop.call_later(SLOW, self._warn)
 
     def _warn(self) -> None:
         log.warning(

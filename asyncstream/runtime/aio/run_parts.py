@@ -94,13 +94,14 @@ class RunParts:
     def bounded(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
         """This block does what belongs to the opening of `step`, in the time that a part gets for that."""
         enter(self._owner, f"step {step!r}")
-        self.current = step
+        before, self.current = self.current, step
         timer = asyncio.get_running_loop().call_later(self._seconds, self._note_overdue, step, kind)
         try:
             with _naming_function(step, "when it was opened"):
                 yield
         finally:
             timer.cancel()
+            self.current = before
 
     def _note_overdue(self, step: str, kind: type[AsyncStreamError]) -> None:
         if self._overdue is not None and not self._overdue.done():

@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncstream.errors import PipelineError, SourceError, describe_error
+from asyncstream.errors import (
+    AsyncStreamError,
+    CheckpointError,
+    PipelineError,
+    SourceError,
+    describe_error,
+)
+from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.slices import in_slices, without_collector
+from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
 
@@ -89,7 +96,8 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
     Give the operators, which are open and have seen nothing, what others remembered.
 
     Raises:
-        CheckpointError: if a step has changed and cannot use what it remembered.
+        CheckpointError: if a step has changed and cannot use what it remembered, or `migrate=` makes of it
+            what is no state of the step.
     """
     # tail first: an operator may emit while it is restored
     for name, operator in reversed(wiring.operators.items()):
@@ -100,8 +108,20 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
                 with without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
             else:
-                operator.restore(state)
+                _restore(name, operator, state)
             operator.resume()
+
+
+def _restore(step: str, operator: Operator, state: Any) -> None:
+    """What is no state of this step may come from `migrate=`, or from a snapshot that was made by hand."""
+    try:
+        operator.restore(state)
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"step {step!r} cannot go on from what it is given: {describe_error(error)}"
+        ) from error
 
 
 def _adapted(name: str, state: Any, snapshot: JobSnapshot, graph: Graph) -> Any:

@@ -10,13 +10,13 @@ never falls behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.slices import in_slices
+from asyncstream.runtime.aio.long_work import in_slices
 from asyncstream.state import RestingRows, StateBackend, Tables
 
 __all__ = ("Spilling",)
@@ -32,14 +32,21 @@ class Spilling:
     Args:
         settings: what the user chose.
         checkpointer: of the run, if it has one.
+        fail: told when the place cannot be used any more.
 
     Raises:
         StateError: if the place that the user chose cannot be used.
         MissingExtra: if what it needs is not installed.
     """
 
-    def __init__(self, settings: StateBackend, checkpointer: Checkpointer | None) -> None:
-        self.database = settings.open()
+    def __init__(
+        self,
+        settings: StateBackend,
+        checkpointer: Checkpointer | None,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._database = settings.open()
+        self._database.on_failure = fail
         self._limit = settings.young_rows
         self._checkpointer = checkpointer
         if checkpointer is not None:
@@ -48,7 +55,7 @@ class Spilling:
 
     def rows(self) -> RestingRows:
         """For one table."""
-        return RestingRows(self.database)
+        return RestingRows(self._database)
 
     def take(self, operator: Operator) -> None:
         """Keep on disk what this operator, which is not open yet, remembers."""
@@ -77,4 +84,4 @@ class Spilling:
         """Give the place up; of the tables only their sizes are known then."""
         for operator in operators.values():
             operator.tables.leave()
-        self.database.close()
+        self._database.close()

@@ -27,7 +27,7 @@ from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.lease import Lease
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.aio.slices import in_slices, without_collector
+from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.state import Cut, OldRows, Tables
 
 __all__ = ("CannotKeep", "TableLog")

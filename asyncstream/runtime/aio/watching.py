@@ -178,10 +178,12 @@ class LoopWatch:
 
 
 def _where(innermost: FrameType) -> str:
-    """The user's function that runs, with its file and line."""
+    """The user's function that runs, with its file and line; else the innermost of all."""
     frame: FrameType | None = innermost
     while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
-        frame = frame.f_back
+        # whoever runs the loop stands below it, and does nothing meanwhile
+        is_below = frame.f_code is _PASS or frame.f_code.co_filename == asyncio.runners.__file__
+        frame = None if is_below else frame.f_back
     shown = frame or innermost
     return f"{shown.f_code.co_qualname} ({Path(shown.f_code.co_filename).name}:{shown.f_lineno})"
 

@@ -20,7 +20,7 @@ from asyncstream.runtime.spark.schemas import data_type
 from asyncstream.runtime.spark.session import need_pyspark, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, stages_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
-from asyncstream.runtime.spark.wire.rows import array_of, elements_of
+from asyncstream.runtime.spark.wire.rows import arrays_of, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, token_of
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.stage_run import StageRun
@@ -68,7 +68,7 @@ def enrich_column(
     from pyspark.sql.functions import arrow_udf
 
     returns = data_type("returns", returns)
-    graph, settings = async_step(fn, False, name, options)
+    graph, settings = async_step(fn, name, options, flat=False)
     for option, choice in (("on_error", settings.on_error), ("on_timeout", settings.on_timeout)):
         if choice in ("skip", "route"):
             raise PipelineError(f"{option}={choice!r}: every row of a column needs a value; use enrich")
@@ -116,7 +116,7 @@ def run_column(
 
     def columns(leaving: list[Leaving], _: int) -> Iterator[pa.Array]:
         for item in leaving:
-            yield array_of(list(item.values), kind, name)
+            yield from arrays_of(list(item.values), kind, name)
 
     with telling_the_cause():
         try:

@@ -4,7 +4,7 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,43 +28,62 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
         PipelineError: naming the step and the reason.
     """
     for step in graph:
-        if isinstance(step, OperatorStep) and step.spec.needs_loop is not None:
-            raise PipelineError(
-                f"step {step.name!r} {step.spec.needs_loop}, which takes an event loop that lasts as long as "
-                "the job; a task on Spark has none: run this embedded, or look up in a stream (as_table)"
-            )
-        if isinstance(step, OperatorStep) and step.is_keyed:
-            _check_keys(step)
-        if isinstance(step, OperatorStep) and step.spec.event_time is not None:
-            _check_is_told(step.name, step.spec.event_time.strategy)
-    for stage in stages_of(graph, streaming=streaming)[1:]:
+        if isinstance(step, OperatorStep):
+            _check_step(step)
+    stages = stages_of(graph, streaming=streaming)
+    for stage in stages[1:]:
         for step in stage.steps:
-            if step.spec.needs_origins:
-                raise PipelineError(
-                    f"step {step.name!r}: effect=True goes by the rows of a task, and this is behind a step "
-                    "that brings keys together; put it before, or say what tells its elements from each "
-                    'other: effect="id", or a function of the element'
-                )
-    if not streaming:
-        return  # a bounded job has one watermark, at its end
-    stages = stages_of(graph, streaming=True)
-    if not any(stage.kind is StageKind.KEYED for stage in stages):
-        return  # no step looks at event time
-    for number, stage in enumerate(stages):
-        for step in stage.steps:
-            spec = step.spec
-            if spec.event_time is not None:
-                _check_event_time(step.name, spec.event_time.strategy, first=number == 0)
-            elif spec.clock is ClockUse.WAITS and not processing_time:
-                raise not_asked_to(step.name)
-            elif spec.has_own_watermark and any(
-                stage.kind is StageKind.KEYED for stage in stages[number + 1 :]
-            ):
-                raise PipelineError(
-                    f"step {step.name!r}: policy windows in event time follow a watermark of their own, and "
-                    "a stream on Spark has one for all; no keyed step can follow them"
-                )
-    steps = [step for stage in stages for step in stage.steps]
+            _check_origins(step)
+    if any(stage.kind is StageKind.KEYED for stage in stages):  # of a stream: something looks at event time
+        for number, stage in enumerate(stages):
+            is_keyed_behind = any(behind.kind is StageKind.KEYED for behind in stages[number + 1 :])
+            for step in stage.steps:
+                _check_time(step, number == 0, is_keyed_behind, processing_time)
+        _check_delays(graph, [step for stage in stages for step in stage.steps])
+
+
+def _check_step(step: OperatorStep) -> None:
+    if step.spec.needs_loop is not None:
+        raise PipelineError(
+            f"step {step.name!r} {step.spec.needs_loop}, which takes an event loop that lasts as long as "
+            "the job; a task on Spark has none: run this embedded, or look up in a stream (as_table)"
+        )
+    if step.is_keyed:
+        _check_keys(step)
+    if step.spec.event_time is not None:
+        _check_is_told(step.name, step.spec.event_time.strategy)
+
+
+def _check_origins(step: OperatorStep) -> None:
+    if step.spec.needs_origins:
+        raise PipelineError(
+            f"step {step.name!r}: effect=True goes by the rows of a task, and this is behind a step "
+            "that brings keys together; put it before, or say what tells its elements from each "
+            'other: effect="id", or a function of the element'
+        )
+
+
+def _check_time(step: OperatorStep, is_first: bool, is_keyed_behind: bool, processing_time: bool) -> None:
+    """
+    Of a step in a stream.
+
+    Args:
+        is_first: it is in the first stage.
+        is_keyed_behind: a later stage is keyed.
+    """
+    spec = step.spec
+    if spec.event_time is not None:
+        _check_event_time(step.name, spec.event_time.strategy, first=is_first)
+    elif spec.clock is ClockUse.WAITS and not processing_time:
+        raise not_asked_to(step.name)
+    elif spec.has_own_watermark and is_keyed_behind:
+        raise PipelineError(
+            f"step {step.name!r}: policy windows in event time follow a watermark of their own, and "
+            "a stream on Spark has one for all; no keyed step can follow them"
+        )
+
+
+def _check_delays(graph: Graph, steps: Sequence[OperatorStep]) -> None:
     for timed in timed_inputs(graph):
         given = {step.name: step.spec.event_time for step in steps if step.name in timed.steps}
         delays = {delay_ms(how.strategy): name for name, how in given.items() if how is not None}

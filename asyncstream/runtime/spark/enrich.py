@@ -120,7 +120,7 @@ def _plan(
     options: AsyncWaitOptions,
     tags: list[str],
 ) -> SparkPlan:
-    graph, _ = async_step(fn, flat, name, options)
+    graph, _ = async_step(fn, name, options, flat=flat)
     outputs = {"results": struct_type("schema", schema)}
     for tag in tags:
         graph.add(SinkStep(tag, ListSink([]), (Input(Output(name, tag)),)))
@@ -130,7 +130,7 @@ def _plan(
 
 
 def async_step(
-    fn: Function, flat: bool, name: str, options: AsyncWaitOptions
+    fn: Function, name: str, options: AsyncWaitOptions, *, flat: bool
 ) -> tuple[Graph, AsyncWaitSettings]:
     """A graph of one async step between the source "rows" and the sink "results"."""
     known = AsyncWaitOptions.__annotations__

@@ -1,46 +1,35 @@
 """
-A pipeline as operations on Spark DataFrames: the outputs of a `SparkPlan` are DataFrames.
+A pipeline on Spark, as the user holds it: the outputs of a `SparkPlan` are DataFrames.
 
-Nothing of what operators mean is decided here: where they are cut apart is `stages`, what a task does is
-`worker.tasks`, and what Spark's state holds is `worker.keyed`. This module says in which order Spark runs
-them, brings keys together between them, and hands Spark the watermark.
+Nothing of what operators mean is decided here. `stages` cuts them apart, `stage_frames` has Spark run the
+stages, `worker.tasks` is what a task does, and `worker.keyed` what Spark's state holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
-from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, PipelineError, describe_error
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, as_text
-from asyncstream.runtime.spark.clocks import before, delay_ms, timed_inputs
+from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
+from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
 from asyncstream.runtime.spark.observe import counts_of, observed
-from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
-from asyncstream.runtime.spark.session import need_pyspark, partitions_of, shuffle_partitions, tasks_at_once
+from asyncstream.runtime.spark.session import need_pyspark, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
-from asyncstream.runtime.spark.stages import Stage, StageKind, stages_of
+from asyncstream.runtime.spark.stage_frames import StageFrames
+from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.runtime.spark.state_transfer import divided, save, transfer_from, united
 from asyncstream.runtime.spark.stopped import next_watermark_ms, states_of
 from asyncstream.runtime.spark.wire.batches import States
-from asyncstream.runtime.spark.wire.columns import picks_of
-from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
-from asyncstream.runtime.spark.wire.folding import foldings_of
 from asyncstream.runtime.spark.wire.values import classes_in
-from asyncstream.runtime.spark.worker.keyed import KeyGroup
-from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.outputs import OutputTask, write_rows
 from asyncstream.runtime.spark.worker.shipped import Shipped
-from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.validation import count, refuse, text
 
 if TYPE_CHECKING:
@@ -92,59 +81,60 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._title = title
         self._streaming = _check_inputs(graph, inputs)
         self._stages = stages_of(graph, streaming=self._streaming)
-        self._inputs = inputs
         self._outputs = {
             name: OutputTask(name, self._route_to(name), schema)
             for name, schema in _check_outputs(graph, outputs).items()
         }
         refuse_unknown(graph, streaming=self._streaming, processing_time=settings.processing_time)
-        keyed = any(stage.kind is StageKind.KEYED for stage in self._stages)
-        provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass", NOT_ENOUGH)
-        if keyed and (provider or NOT_ENOUGH).endswith(NOT_ENOUGH):
-            raise PipelineError(
-                "windows and process functions on a stream need Spark's RocksDB state store: "
-                f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
-            )
-        # Spark has no use for a watermark in a bounded job, nor for one that no state reads
-        self._timed = timed_inputs(graph)
-        check_policy(spark.conf, [timed.steps for timed in self._timed if keyed])
-        clocks = frozenset(step for timed in self._timed for step in timed.steps) if keyed else frozenset()
-        self._has_event_time = any(self._follows(clocks))
+        self._has_state = any(stage.kind is StageKind.KEYED for stage in self._stages)
+        if self._has_state:
+            _check_session(spark, graph)
+        key_groups, partitions = settings.resolved(shuffle_partitions(spark))
+        self._terms = self._common_terms(key_groups)
+        start = settings.start_from
+        self._frames = StageFrames(
+            spark=spark,
+            graph=graph,
+            title=title,
+            stages=self._stages,
+            terms=self._terms,
+            inputs=inputs,
+            outputs=self._outputs,
+            direct=self._direct_output(),
+            partitions=partitions,
+            transfer=None if start is None else transfer_from(start, graph, self._stages, key_groups),
+        )
+        self._last = self._frames.last()
+        if settings.observe is not None:
+            routes = {name: output.route for name, output in self._outputs.items()}
+            self._last = self._last.observe(settings.observe, *observed(self._terms.counts, routes))
+        self._is_kept = False
+
+    def _common_terms(self, key_groups: int) -> Terms:
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
-        counts = () if settings.observe is None else counts_of(steps)
-        key_groups, self._partitions = settings.resolved(shuffle_partitions(spark))
-        self._terms = Terms(
+        # Spark has no use for a watermark in a bounded job, nor for one that no state reads
+        clocks = [timed.steps for timed in timed_inputs(self._graph)] if self._has_state else []
+        return Terms(
             key_groups,
             frozenset(wanted),
-            self._streaming,
-            settings.processing_time,
-            counts,
-            clocks,
-            tuple(_unnamed(graph)),
-            classes_in(self._stages) if keyed else {},
-            replays(steps, streaming=self._streaming),
-            held_bytes=settings.held_bytes,
+            streaming=self._streaming,
+            processing_time=self._settings.processing_time,
+            counts=() if self._settings.observe is None else counts_of(steps),
+            clocks=frozenset().union(*clocks),
+            unnamed=tuple(_unnamed(self._graph)),
+            classes=classes_in(self._stages) if self._has_state else {},
+            replays=replays(steps, streaming=self._streaming),
+            held_bytes=self._settings.held_bytes,
         )
-        self._token = token_of(self._stages)
-        self._identity = uuid4().hex  # a plan made anew is another job
-        self._tracking = graph.tracking()
-        self._transfer = (
-            None
-            if settings.start_from is None
-            else transfer_from(settings.start_from, graph, self._stages, key_groups)
-        )
-        self._at_once = self._tasks_at_once(steps)
-        only = next(iter(self._outputs.values())) if len(self._outputs) == 1 else None
-        # a stage writes rows itself where that saves a trip through Python
+
+    def _direct_output(self) -> OutputTask | None:
+        """The only output, where it saves a trip through Python that the last stage writes its rows."""
+        if len(self._outputs) > 1 or self._settings.observe is not None:
+            return None
         is_keyed = self._stages[-1].kind is StageKind.KEYED
-        self._direct = only if not is_keyed and settings.observe is None else None
-        self._last = self._run_stages()
-        if settings.observe is not None:
-            routes = {name: output.route for name, output in self._outputs.items()}
-            self._last = self._last.observe(settings.observe, *observed(counts, routes))
-        self._is_kept = False
+        return None if is_keyed else next(iter(self._outputs.values()), None)
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._outputs:
@@ -246,12 +236,13 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         new.need_nothing()
         reached_ms = before(old.watermark_ms())
         states = united(self._graph, self._left_in(location), reached_ms)
-        taking_up = copy(self)
-        taking_up._inputs = {}
-        taking_up._transfer = divided(self._graph, self._stages, states, self._terms.key_groups)
-        taking_up._terms = replace(self._terms, stands_still=True)
-        taken_up = taking_up._run_stages()
-        if self._direct is None:
+        taken_up = replace(
+            self._frames,
+            inputs={},
+            transfer=divided(self._graph, self._stages, states, self._terms.key_groups),
+            terms=replace(self._terms, stands_still=True),
+        ).last()
+        if self._frames.direct is None:
             routes = ", ".join(str(output.route) for output in self._outputs.values())
             taken_up = taken_up.where(f"route IN ({routes})")
         go_on(taken_up, old, new)
@@ -285,7 +276,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
 
     def _need_state(self, command: str) -> None:
-        if not any(stage.kind is StageKind.KEYED for stage in self._stages):
+        if not self._has_state:
             raise PipelineError(f"{command}: only a stream of keyed steps has state to divide")
 
     def _left_in(self, location: str) -> list[States]:
@@ -308,7 +299,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 processing_time=self._settings.processing_time,
                 at_once={
                     step.name: tasks
-                    for stage, tasks in zip(self._stages, self._at_once, strict=True)
+                    for stage, tasks in zip(self._stages, self._frames.at_once, strict=True)
                     for step in stage.steps
                 },
             )
@@ -320,136 +311,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     def _route_to(self, sink: str) -> int:
         return next(r.number for stage in self._stages for r in stage.exits if r.reader == sink)
 
-    def _follows(self, clocks: frozenset[str]) -> Iterator[bool]:
-        """Whether each of these steps tells of a watermark that Spark can have."""
-        for step in self._stages[0].steps:
-            given = step.spec.event_time if step.name in clocks else None
-            yield given is not None and delay_ms(given.strategy) is not None
-
-    def _run_stages(self) -> DataFrame:
-        frame = self._first()
-        for number, stage in enumerate(self._stages[1:], start=1):
-            if stage.kind is StageKind.KEYED:
-                frame = self._with_state(frame, stage, number)
-                continue
-            if stage.kind is StageKind.SHUFFLED:
-                frame = frame.repartition(self._partitions, "group")
-                if not self._streaming:
-                    order = (
-                        ("watermark", "origin", "sequence") if self._terms.replays else ("origin", "sequence")
-                    )
-                    frame = frame.sortWithinPartitions(*order)
-            token = self._token_of(number)
-            frame = self._map(frame, StageTask(token, stage, self._terms, number, pipeline=self._title))
-        return frame
-
-    def _first(self) -> DataFrame:
-        frames = []
-        transfer = self._transfer
-        for timed in self._timed:
-            together = [self._from_source(name) for name in self._inputs if name in timed.inputs]
-            if transfer is not None:
-                known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
-                task = self._first_task(number=-1, source=(), transfer=transfer, known_ms=known_ms)
-                together.append(self._map(one_row(self._spark, streaming=self._streaming), task))
-                transfer = transfer.without_states()
-            frame = reduce(_united, together)
-            if self._has_event_time:
-                # The delay is in the column already. Selecting the others leaves Spark with the watermark,
-                # but with no column by which to drop late rows before the operators see them.
-                if timed.steps:
-                    frame = frame.withWatermark("event_time", "0 seconds")
-                frame = frame.select(*COLUMNS)
-            frames.append(frame)
-        return reduce(_united, frames)
-
-    def _from_source(self, name: str) -> DataFrame:
-        stage, source = self._stages[0], Output(name)
-        routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
-        number = list(self._inputs).index(name)
-        frame, columns = self._inputs[name], None
-        names = frame.schema.names
-        is_field = any({".", "`"} & set(column) for column in names)
-        is_unsure = len(set(map(str.lower, names))) < len(names)
-        if len(set(names)) == len(names) and (is_field or is_unsure):
-            # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
-            columns = tuple(names)
-            frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
-        asked = (self._identity, name) if name in self._tracking else None
-        entered = tuple(sorted(routes))
-        picks = None
-        if not asked and not self._terms.replays:
-            picks = picks_of(stage, entered, self._terms.wanted, foldings_of(self._graph, self._stages))
-        task = self._first_task(number=number, source=entered, columns=columns, picks=picks, asked=asked)
-        return self._map(frame, task)
-
-    def _first_task(self, **more: Any) -> StageTask:
-        # a state transfer is number -1, so that its envelopes come before all others
-        return StageTask(
-            self._token_of(0),
-            self._stages[0],
-            self._terms,
-            event_time=self._has_event_time,
-            pipeline=self._title,
-            **more,
-        )
-
-    def _token_of(self, stage: int) -> str:
-        return f"{self._token}/{stage}"
-
-    def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
-        schema = envelope_type(event_time=task.event_time)
-        if self._direct is not None and task.stage is self._stages[-1]:
-            task = replace(task, output=self._direct)
-            schema = self._direct.schema
-        at_once = self._at_once[self._stages.index(task.stage)]
-        task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
-        if task.transfer is not None:  # used once, and perhaps large
-            return frame.mapInArrow(lambda batches: run_stage(task, batches), schema)
-        shipped = Shipped(task)
-        return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
-
-    def _tasks_at_once(self, steps: Iterable[OperatorStep]) -> list[int | None]:
-        """How many tasks of each stage run at once, by its number; None: that is not known."""
-        most = tasks_at_once(self._spark)
-        if most is None or not any(step.spec.calls is not None for step in steps):
-            return [None] * len(self._stages)
-        parts = [None if self._streaming else partitions_of(frame) for frame in self._inputs.values()]
-        first = most
-        if self._transfer is None and None not in parts:
-            first = min(most, sum(part or 0 for part in parts))
-        return [max(first, 1), *[min(most, self._partitions)] * (len(self._stages) - 1)]
-
-    def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
-        return frame.groupBy("group").transformWithState(
-            KeyGroup(stage, self._terms, number, self._outputs_of(stage)),
-            envelope_type(),
-            "append",
-            self._time_mode(),
-        )
-
-    def _outputs_of(self, stage: Stage) -> tuple[OutputTask, ...]:
-        """Those that the stage emits for."""
-        exits = {route.number for route in stage.exits}
-        return tuple(output for output in self._outputs.values() if output.route in exits)
-
-    def _time_mode(self) -> str:
-        if self._settings.processing_time:
-            return "ProcessingTime"
-        return "EventTime" if self._has_event_time else "None"
-
     def _rows(self, left: DataFrame, name: str) -> DataFrame:
         """Of what leaves the last stage, the rows of an output."""
-        if self._direct is not None:
+        if self._frames.direct is not None:
             return left
         output = self._outputs[name]
         mine = left.where(f"route = {output.route}").select("route", "payload")
         shipped = Shipped(output)
         return mine.mapInArrow(lambda batches: write_rows(shipped.value, batches), output.schema)
-
-
-def _united(one: DataFrame, other: DataFrame) -> DataFrame:
-    return one.union(other)
 
 
 def _unnamed(graph: Graph) -> Iterator[str]:
@@ -477,6 +346,17 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
     if len(kinds) > 1:
         raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
     return bool(kinds.pop())
+
+
+def _check_session(spark: SparkSession, graph: Graph) -> None:
+    """Whether the session can keep state of a stream, and hands it the watermark that the steps mean."""
+    provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass", NOT_ENOUGH)
+    if (provider or NOT_ENOUGH).endswith(NOT_ENOUGH):
+        raise PipelineError(
+            "windows and process functions on a stream need Spark's RocksDB state store: "
+            f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
+        )
+    check_policy(spark.conf, [timed.steps for timed in timed_inputs(graph)])
 
 
 def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:

@@ -202,10 +202,10 @@ def partitions_of(frame: DataFrame) -> int | None:
 def _version(java: str) -> int | None:
     """The major version of a Java, or None if it does not tell."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        told = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    found = re.search(rb'version "(\d+)', told.stderr + told.stdout)
     return int(found[1]) if found else None
 
 
@@ -215,6 +215,6 @@ def _launcher(java: Path) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / "bin" / "java"
     script.parent.mkdir()
-    script.write_text(LAUNCHER.format(java=java))
+    script.write_bytes(os.fsencode(LAUNCHER.format(java=java)))
     script.chmod(0o700)
     return home

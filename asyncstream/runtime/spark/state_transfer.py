@@ -262,7 +262,15 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
         for name, (step, _) in states.items()
     }
     number = history.newest + 1
-    info = CheckpointInfo(number, title, SystemClock().now_ms(), values.name, True, 0, steps)
+    info = CheckpointInfo(
+        id=number,
+        pipeline=title,
+        created_ms=SystemClock().now_ms(),
+        codec=values.name,
+        finished=True,
+        size=0,
+        steps=steps,
+    )
     holder = Holder.here(info.created_ms)
     enter(holder, lambda: True)
     try:

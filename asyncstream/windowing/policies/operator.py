@@ -283,7 +283,7 @@ class PolicyWindowOperator(Operator):
                 try:
                     stream = self._stream_of(value)
                 except BaseException as error:
-                    raise self.blame(value, error) from error
+                    self.fail_on(value, error)
                 generator.track(stream, stamp, now)
         watermark = generator.watermark_ms
         if min(stamps) >= watermark:
@@ -315,7 +315,7 @@ class PolicyWindowOperator(Operator):
                     check_key(key)
                 keys.append(key)
             except BaseException as error:
-                raise self.blame(value, error) from error
+                self.fail_on(value, error)
         return keys
 
     def _manager(self, key: Hashable) -> WindowManager:
@@ -388,7 +388,7 @@ class PolicyWindowOperator(Operator):
                 if self._kinds.first_deferred([result]) is not None:
                     raise not_a_value([result], "await in an async_map behind the windows")
             except BaseException as error:
-                raise self.blame(result, error) from error
+                self.fail_on(result, error)
         # only the rest that a finite stream leaves below a count slide can end before the watermark passed on
         self.out.process(result, max(end_ms, self._promised_ms + 1) if self.settings.event_time else end_ms)
 

@@ -33,12 +33,11 @@ class PolicySpec(Spec):
     key_by: KeyBy | None = None
     stream_of: Callable[[Any], str] | None = None
 
+    operator = PolicyWindowOperator
+    counters = COUNTED
+
     def build(self) -> PolicyWindowOperator:
         return PolicyWindowOperator(self.settings, self.function, self.key_by, self.stream_of)
-
-    @property
-    def operator(self) -> type[PolicyWindowOperator]:
-        return PolicyWindowOperator
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:
@@ -47,10 +46,6 @@ class PolicySpec(Spec):
     @property
     def schema(self) -> Schema:
         return policy_schema(self.settings)
-
-    @property
-    def counters(self) -> tuple[str, ...]:
-        return COUNTED
 
     @property
     def clock(self) -> ClockUse:

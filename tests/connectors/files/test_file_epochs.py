@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -113,7 +114,7 @@ async def test_file_that_has_become_shorter_is_refused(path: Path, kind: str) ->
     with pytest.raises(SinkError, match="at the checkpoint"):
         await MAKE[kind](path).recover(position)
     remove(path)
-    with pytest.raises(SinkError):
+    with pytest.raises(SinkError, match=r"it is not there\. Put back the file .* restore='none'"):
         await MAKE[kind](path).recover(position)
 
 
@@ -272,6 +273,25 @@ async def test_job_with_another_store_is_refused_until_the_first_has_ended(path:
     await first.close()
     await second.recover(None)
     await second.close()
+
+
+@KINDS
+def test_copy_of_a_store_from_before_is_refused_with_the_way_back(path: Path, kind: str) -> None:
+    def run(rows: int, store: Path) -> None:
+        pipeline = Pipeline("copied")
+        source = pipeline.source([ROW] * rows, name="in")
+        source.to(MAKE[kind](path), name="out")
+        pipeline.run_blocking(checkpoints=store)
+
+    store, copy = path.with_name("store"), path.with_name("copy")
+    run(1, store)
+    shutil.copytree(store, copy)
+    run(2, store)
+    run(3, store)
+    written = content(path)
+    with pytest.raises(SinkBroken, match=r"from before it, as a copy or a backup is; go back in .* restore="):
+        run(4, copy)
+    assert content(path) == written
 
 
 @KINDS

@@ -347,6 +347,21 @@ def test_directory_is_read_in_the_order_of_names_and_on_when_files_come(tmp_path
     asyncio.run(main())
 
 
+def test_links_in_a_folder_to_what_is_read_there_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for name, number in (("in/b", 1), ("in/day=2/c", 2), ("elsewhere", 3)):
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.table({"n": [number]}), path)
+    (folder / "a.parquet").symlink_to("b.parquet")
+    (folder / "day=9").symlink_to("day=2")
+    (folder / "loop").symlink_to(".")
+    (folder / "d.parquet").symlink_to(tmp_path / "elsewhere.parquet")
+    (tmp_path / "by-link").symlink_to("in")
+    rows = asyncio.run(read_on(ParquetSource(tmp_path / "by-link")))
+    assert rows == [{"n": 1}, {"n": 2, "day": 2}, {"n": 3}]
+
+
 def test_folder_is_not_read_on_where_files_were_added_before_the_position(tmp_path: Path) -> None:
     for name in "bcd":
         parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / f"{name}.parquet")

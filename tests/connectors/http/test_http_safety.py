@@ -301,6 +301,28 @@ def test_secrets_are_in_no_error(way: str, attempts: int, caplog: pytest.LogCapt
         assert not any(secret in text for text in told)
 
 
+async def repeats_the_request(request: web.Request) -> web.StreamResponse:
+    said = f"{request.headers['X-Key']} is not to ask for {request.rel_url}"
+    return web.Response(status=422, body=gzip.compress(said.encode()), headers={"Content-Encoding": "gzip"})
+
+
+def test_what_a_service_says_of_a_request_can_be_asked_for_and_is_in_no_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    error = failure(repeats_the_request, url="/{}?key=SECRET", headers={"X-Key": "passw0rd"})
+    assert error.body == b"passw0rd is not to ask for /x?key=SECRET"
+    letter = to_dead_letter(FailedCall("x", error, 1, None, 0, 0))
+    told = [str(error), repr(error), str(letter), caplog.text, "".join(traceback.format_exception(error))]
+    assert not any(secret in text for text in told for secret in SECRETS)
+
+
+def test_what_is_kept_of_a_body_is_bounded() -> None:
+    error = failure(serving(b"<" * 100_000, Content_Type="text/html"))
+    assert error.status == 200
+    assert error.body == b"<" * 4096
+
+
 def test_wrong_url_is_not_quoted() -> None:
     async def main() -> None:
         async with HttpLookup(lambda value: f"http://user:passw0rd@[/?key=SECRET{value}") as lookup:

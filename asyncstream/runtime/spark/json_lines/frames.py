@@ -59,8 +59,16 @@ def read_json_lines(
         PipelineError: if an argument is not as described.
         MissingExtra: if PySpark is not installed.
     """
-    limits = (None, None, None)
-    return _read(spark, False, path, schema, time, on_malformed, max_line_bytes, partitions, limits)
+    return _read(
+        spark,
+        path,
+        schema,
+        streaming=False,
+        time=time,
+        on_malformed=on_malformed,
+        max_line_bytes=max_line_bytes,
+        partitions=partitions,
+    )
 
 
 def stream_json_lines(
@@ -107,8 +115,19 @@ def stream_json_lines(
         PipelineError: if an argument is not as described.
         MissingExtra: if PySpark is not installed.
     """
-    limits = (max_rows_per_trigger, max_bytes_per_trigger, max_files_per_trigger)
-    return _read(spark, True, path, schema, time, on_malformed, max_line_bytes, partitions, limits)
+    return _read(
+        spark,
+        path,
+        schema,
+        streaming=True,
+        time=time,
+        on_malformed=on_malformed,
+        max_line_bytes=max_line_bytes,
+        partitions=partitions,
+        max_rows_per_trigger=max_rows_per_trigger,
+        max_bytes_per_trigger=max_bytes_per_trigger,
+        max_files_per_trigger=max_files_per_trigger,
+    )
 
 
 def write_json_lines(
@@ -151,14 +170,15 @@ def write_json_lines(
 
 def _read(
     spark: SparkSession,
-    streaming: bool,
     path: AnyPath,
     schema: StructType,
+    *,
+    streaming: bool,
     time: str | None,
     on_malformed: OnMalformed,
     max_line_bytes: int,
     partitions: int | None,
-    limits: tuple[int | None, int | None, int | None],
+    **limits: int | None,
 ) -> DataFrame:
     need_pyspark()
     check_columns(schema)
@@ -166,7 +186,7 @@ def _read(
     if partitions is None:
         partitions = shuffle_partitions(spark)
     folder = os.path.abspath(folder_path(path))
-    settings = ReadSettings(folder, time, on_malformed, max_line_bytes, partitions, *limits)
+    settings = ReadSettings(folder, time, on_malformed, max_line_bytes, partitions, **limits)
     if on_malformed == "reject":
         if REJECTED in schema.fieldNames():
             raise refuse("schema", f"no column {REJECTED!r}, which holds rejected lines", schema.fieldNames())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.folders import by_their_own_names
 from asyncstream.runtime.spark.json_lines.lines import LineReader, Place, Span, is_compressed
 from asyncstream.runtime.spark.json_lines.order import EventTimes, Stretch, Upcoming, merge
 from asyncstream.runtime.spark.json_lines.settings import Limits, ReadSettings
@@ -192,7 +193,7 @@ class _Folder:
         return os.path.join(self._root, name) if name else self._root
 
     def files(self) -> Mapping[str, os.stat_result]:
-        """By their paths below the folder; hidden ones are left out."""
+        """By their paths below the folder; hidden ones are left out, and links to the others."""
         try:
             if self._pattern is not None:
                 names: Any = glob(self._pattern, root_dir=self._root, recursive=True)
@@ -200,10 +201,10 @@ class _Folder:
                 names = [name for name in os.listdir(self._root) if _is_json_lines(name)]
             else:
                 names = [""]
-            found = {name: self._stat(name) for name in sorted(names)}
+            found = {name: stat for name in sorted(names) if (stat := self._stat(name)) is not None}
         except OSError as error:
             raise SourceError(f"cannot read {self._root}: {describe_error(error)}") from error
-        return {name: stat for name, stat in found.items() if stat is not None}
+        return {name: found[name] for name in by_their_own_names(found, self._root)}
 
     def _stat(self, name: str) -> os.stat_result | None:
         """What is known about a file, or None if it is not one."""

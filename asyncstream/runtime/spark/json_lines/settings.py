@@ -4,7 +4,6 @@ What a source of JSON lines is told, from the call that makes the DataFrame to t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from glob import has_magic
@@ -12,7 +11,7 @@ from typing import Final, Literal
 
 import orjson
 
-from asyncstream.validation import choice, count, refuse, text
+from asyncstream.validation import choice, count, file_path, refuse, text
 
 __all__ = ("FORMAT", "OPTION", "Limits", "ReadSettings", "folder_path")
 
@@ -72,9 +71,7 @@ class ReadSettings:
 
 def folder_path(path: object, *, pattern: bool = True) -> str:
     """`path` as text: of something on a file system, local or mounted."""
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise refuse("path", "the path of a folder", path)
-    found = str(os.fspath(path))
+    found = file_path("path", path, "a folder")
     scheme, colon, _ = found.partition(":/")
     if colon and len(scheme) > 1 and scheme.isalnum():  # of one letter it is a drive
         raise refuse("path", "a path that driver and workers see alike, local or mounted", found)

@@ -99,13 +99,13 @@ class Folded(NamedTuple):
         starts: of the slices.
         places: of the keys among those of the rows.
         counts: of rows.
-        held: the accumulators of each aggregate.
+        accumulators: in a column for each aggregate.
     """
 
     starts: Numbers
     places: Numbers
     counts: Numbers
-    held: list[np.ndarray[Any, Any]]
+    accumulators: list[np.ndarray[Any, Any]]
 
     def some(self, which: Numbers, keys: np.ndarray[Any, Any]) -> Partials:
         """
@@ -114,9 +114,11 @@ class Folded(NamedTuple):
         Args:
             keys: of the rows.
         """
-        held = [column[which].tolist() for column in self.held]
         return Partials(
-            self.starts[which].tolist(), keys[self.places[which]].tolist(), self.counts[which].tolist(), held
+            starts=self.starts[which].tolist(),
+            keys=keys[self.places[which]].tolist(),
+            counts=self.counts[which].tolist(),
+            accumulators=[column[which].tolist() for column in self.accumulators],
         )
 
 
@@ -145,13 +147,13 @@ def folded(folding: Folding, batch: pa.RecordBatch, stamps: Numbers, keys: Keys)
         key_of, slice_of = np.divmod(both.dictionary.to_numpy(), len(starts))
         if len(key_of) * SEVERAL > batch.num_rows:
             return None
-    held = []
+    columns = []
     for part in folding.parts:
-        accumulators = _accumulators(part, batch, cells, len(key_of))
-        if accumulators is None:
+        column = _accumulators(part, batch, cells, len(key_of))
+        if column is None:
             return None
-        held.append(accumulators)
-    return Folded(begins[slice_of], key_of, np.bincount(cells, minlength=len(key_of)), held)
+        columns.append(column)
+    return Folded(begins[slice_of], key_of, np.bincount(cells, minlength=len(key_of)), columns)
 
 
 def _starts(slicing: Slicing, stamps: Numbers) -> list[int] | None:

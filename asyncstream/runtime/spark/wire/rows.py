@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from functools import lru_cache
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from asyncstream.codec import ForeignError
 from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ("BATCH_BYTES", "ROWS", "RowWriter", "array_of", "elements_of", "values_of")
+__all__ = ("BATCH_BYTES", "ROWS", "RowWriter", "arrays_of", "elements_of", "values_of")
+
+Arrow = TypeVar("Arrow", "pa.RecordBatch", "pa.Array")
 
 ROWS = 10_000
 """Rows of one Arrow batch, at most."""
@@ -186,23 +188,32 @@ class RowWriter:
         raise InternalError(f"column {field.name!r}: no element is to blame")
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of a size that can be held."""
-    half = batch.num_rows // 2
-    if not half or batch.nbytes <= BATCH_BYTES:
-        yield batch
+def _cut(rows: Arrow) -> Iterator[Arrow]:
+    """The rows in parts of a size that can be held."""
+    half = len(rows) // 2
+    if not half or rows.nbytes <= BATCH_BYTES:
+        yield rows
     else:
-        yield from _cut(batch.slice(0, half))
-        yield from _cut(batch.slice(half))
+        yield from _cut(rows.slice(0, half))
+        yield from _cut(rows.slice(half))
 
 
-def array_of(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
+def arrays_of(values: list[Any], kind: pa.DataType, name: str) -> Iterator[pa.Array]:
     """
-    The values as they are.
+    The values as they are, in parts of a size that can be held.
 
     Raises:
         UserFunctionError: blaming step `name`, if one of them is not of that type.
     """
+    import pyarrow as pa
+
+    array = _fitting(values, kind, name)
+    # one of more than 2 GB comes in chunks
+    for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else (array,):
+        yield from _cut(chunk)
+
+
+def _fitting(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | pa.ChunkedArray:
     try:
         return _array(values, kind)
     except Exception as error:
@@ -216,7 +227,7 @@ def array_of(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     raise failed
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """`pa.array`, which would cut fractions off for whole numbers, and the time of day for a date."""
     import pyarrow as pa
 

@@ -67,7 +67,9 @@ class _Turn(NamedTuple):
     What a key group has to do in a micro-batch.
 
     Attributes:
-        envelopes: what has come, in its order.
+        early: envelopes that were emitted in the micro-batches before, in their order: they come ahead of
+            this one's watermark.
+        present: those that come behind it.
         kept: the head of its state.
         watermark_ms: where event time comes to.
         transferred: what its operators remember of another run, which they begin with, and the event time
@@ -76,7 +78,8 @@ class _Turn(NamedTuple):
     """
 
     group: int
-    envelopes: list[Row]
+    early: list[Row]
+    present: list[Row]
     kept: Head
     watermark_ms: int
     transferred: tuple[States, int] | None
@@ -170,7 +173,8 @@ class KeyGroup:
         if envelopes and envelopes[0].route == self._transfer_route:
             [((states, start_ms), _)] = loads_each(envelopes.pop(0).payload)
             transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
-        turn = _Turn(group, envelopes, kept, watermark_ms, transferred, times)
+        early = [row for row in envelopes if row.watermark != NOW]
+        turn = _Turn(group, early, envelopes[len(early) :], kept, watermark_ms, transferred, times)
         position = Position(*kept.position)
         held, file = take_back(position, self._log), None
         if held is None:
@@ -211,86 +215,49 @@ class KeyGroup:
             position: where the log has come to.
             held: the tables of the group at this position; None: they are read.
         """
-        kept, watermark_ms, transferred = turn.kept, turn.watermark_ms, turn.transferred
         clock: Clock = SystemClock()
         if self._terms.processing_time:
             clock = ManualClock(turn.times.getCurrentProcessingTimeInMs())
         self._wakes.clear()
-        early = [row for row in turn.envelopes if row.watermark != NOW]
+        kept_ms = turn.kept.watermark_ms
         # W(N - 1), as far as it matters: the emitter of something at or below it knew it
-        known_ms = max([kept.watermark_ms, *(row.watermark for row in early)])
-        parts = StageOperators(
-            self._stage,
-            self._terms,
-            None,
-            turn.group,
-            known_ms if transferred is None else kept.watermark_ms,
-        )
+        known_ms = max([kept_ms, *(row.watermark for row in turn.early)])
+        at_exits_ms = known_ms if turn.transferred is None else kept_ms
+        parts = StageOperators(self._stage, self._terms, None, turn.group, at_exits_ms)
         operators = parts.operators
         try:
             for _ in parts.open(partial(self._context, clock)):
                 pass
-            if transferred is None:
+            if turn.transferred is None:
                 # in this order: pending timers wait for W(N), also those that were due when they were set
                 parts.advance_watermark(known_ms)
-                for name, state in kept.operators.items():
-                    operators[name].restore(state)
-                self._go_on(operators, kept, position, held)
+                self._restore(operators, turn.kept, position, held)
             else:
-                states, start_ms = transferred
+                states, start_ms = turn.transferred
                 take_up(operators, [states])
-                if not early:  # else the watermarks of what was under way lead there
+                if not turn.early:  # else the watermarks of what was under way lead there
                     parts.restore_watermark(start_ms)
                     known_ms = max(known_ms, start_ms)
             counted = tally(self._terms.counts, operators)
-            for row in early:
-                if transferred is not None:  # calls that were under way come with the watermarks between them
-                    parts.advance_watermark(row.watermark)
-                self._process(parts, row)
-            if watermark_ms > known_ms:  # the same once more is no watermark for those timers to fire at
-                parts.advance_watermark(watermark_ms)
-            for exit_ in parts.exits:
-                exit_.watermark = NOW
-            if not self._terms.stands_still:
-                self._wake(operators, clock.now_ms())
-            for row in turn.envelopes[len(early) :]:
-                self._process(parts, row)
-            timer_ms = self._next_timer(operators, watermark_ms, clock.now_ms())
-            cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
-            states = {name: operator.snapshot() for name, operator in operators.items() if name not in cuts}
-            with self._blaming(operators):
-                entry = entry_of(cuts)  # before what it is of is merged
-            for name in cuts:
-                operators[name].tables.merge()
-            with self._blaming(operators):
-                position = self._log.write(entry, operators, position)
-                head = Head(
-                    states,
-                    watermark_ms,
-                    timer_ms,
-                    self._terms.key_groups,
-                    GROUPING,
-                    self._steps,
-                    self._terms.unnamed,
-                    {name: cut.about for name, cut in cuts.items()},
-                    tuple(position),
-                )
-                self._state.update((dumps(tuple(head)),))
-            tables = {name: operators[name].tables for name in cuts}
+            self._process(parts, turn, known_ms, clock)
+            timer_ms = self._next_timer(operators, turn.watermark_ms, clock.now_ms())
+            position, tables = self._write(operators, position, turn.watermark_ms, timer_ms)
             counts = grown(self._terms.counts, operators, counted)
         finally:
             for operator in operators.values():
                 operator.close()
         return _Done(parts, tables, position, timer_ms, counts)
 
-    def _go_on(
+    def _restore(
         self,
         operators: Mapping[str, Operator],
         kept: Head,
         position: Position,
         held: Mapping[str, Tables] | None,
     ) -> None:
-        """Have operators go on with their tables: those that the worker has held, or what the log says."""
+        """Have operators go on, with those tables that the worker has held, or with what the log says."""
+        for name, state in kept.operators.items():
+            operators[name].restore(state)
         if held is not None:
             for name, tables in held.items():
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
@@ -298,6 +265,48 @@ class KeyGroup:
             with staying():
                 for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
                     restore(operators[name], tables_of)
+
+    def _process(self, parts: StageOperators, turn: _Turn, known_ms: int, clock: Clock) -> None:
+        """What has come before this micro-batch's watermark, then that, then what has come behind it."""
+        for row in turn.early:
+            if turn.transferred is not None:
+                # calls that were under way come with the watermarks between them
+                parts.advance_watermark(row.watermark)
+            _process_envelope(parts, row)
+        if turn.watermark_ms > known_ms:  # the same once more is no watermark for those timers to fire at
+            parts.advance_watermark(turn.watermark_ms)
+        for exit_ in parts.exits:
+            exit_.watermark = NOW
+        if not self._terms.stands_still:
+            self._wake(parts.operators, clock.now_ms())
+        for row in turn.present:
+            _process_envelope(parts, row)
+
+    def _write(
+        self, operators: Mapping[str, Operator], position: Position, watermark_ms: int, timer_ms: int | None
+    ) -> tuple[Position, dict[str, Tables]]:
+        """Write what has changed to Spark's state; gives where the log is then, and the tables, by step."""
+        cuts = {name: operator.tables.cut() for name, operator in operators.items() if operator.tables}
+        states = {name: operator.snapshot() for name, operator in operators.items() if name not in cuts}
+        with self._blaming(operators):
+            entry = entry_of(cuts)  # before what it is of is merged
+        for name in cuts:
+            operators[name].tables.merge()
+        with self._blaming(operators):
+            position = self._log.write(entry, operators, position)
+            head = Head(
+                operators=states,
+                watermark_ms=watermark_ms,
+                timer_ms=timer_ms,
+                key_groups=self._terms.key_groups,
+                grouping=GROUPING,
+                steps=self._steps,
+                unnamed=self._terms.unnamed,
+                abouts={name: cut.about for name, cut in cuts.items()},
+                position=tuple(position),
+            )
+            self._state.update((dumps(tuple(head)),))
+        return position, {name: operators[name].tables for name in cuts}
 
     @contextmanager
     def _blaming(self, operators: Mapping[str, Operator]) -> Iterator[None]:
@@ -315,10 +324,6 @@ class KeyGroup:
             if wake_ms <= now_ms:
                 del self._wakes[name]
                 operators[name].advance_clock(now_ms)
-
-    def _process(self, parts: StageOperators, row: Row) -> None:
-        for entered in entering(row.route, row.payload):
-            parts.process(row.route, entered.values, entered.timestamps)
 
     def _next_timer(self, operators: Mapping[str, Operator], watermark_ms: int, now_ms: int) -> int | None:
         """What to register with Spark."""
@@ -360,7 +365,12 @@ class KeyGroup:
                 raise not_asked_to(name)
             self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
 
-        return OperatorContext(name, clock, wake_at)
+        return OperatorContext(name, clock=clock, wake_at=wake_at)
+
+
+def _process_envelope(parts: StageOperators, row: Row) -> None:
+    for entered in entering(row.route, row.payload):
+        parts.process(row.route, entered.values, entered.timestamps)
 
 
 def _processor(shipped: Shipped[tuple[Stage, Terms, int, tuple[OutputTask, ...]]]) -> KeyGroup:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import repeat
-from traceback import format_exception
+from traceback import format_exception, format_tb
 from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -64,6 +64,7 @@ class Terms:
 
     key_groups: int
     wanted: frozenset[int]
+    _: KW_ONLY
     streaming: bool
     processing_time: bool = False
     counts: tuple[ObservedCount, ...] = ()
@@ -116,7 +117,7 @@ class Exit(Operator):
                 held[0].append(value)
                 held[1].append(timestamp)
         except BaseException as error:  # of the user's key
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
 
     def advance_watermark(self, timestamp: int) -> None:
         self.watermark = timestamp
@@ -173,7 +174,7 @@ class MarkingExit(Exit):
                 held[1].append(timestamp)
                 held[2].append(self.watermark)
         except BaseException as error:  # of the user's key
-            raise self.blame(value, error) from error
+            self.fail_on(value, error)
 
     def advance_watermark(self, timestamp: int) -> None:
         if not self.watermark < timestamp < MAX_TIMESTAMP:
@@ -362,6 +363,10 @@ def telling_the_cause() -> Iterator[None]:
         if error.__cause__ is not None:
             error.add_note(encodable("".join(format_exception(error.__cause__)).rstrip()))
             _hide_frames()
+        raise
+    except SystemExit as error:  # whose notes name both
+        error.add_note(encodable("".join(format_tb(error.__traceback__)).rstrip()))
+        _hide_frames()
         raise
 
 

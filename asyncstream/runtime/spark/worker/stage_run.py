@@ -37,8 +37,8 @@ class StageRun:
 
     Args:
         watermark: the one that holds for what comes first.
-        enough: elements at the exits for which it is worth packing them; the next stage begins when all of
-            this one has ended, so they are not waited for.
+        worth_packing: so many elements at the exits are; nobody waits for them, since the next stage begins
+            when all of this one has ended.
         closing: the input of this task is all that there is: event time comes to its end.
         sources: the routes on which elements come; None: all that end here.
         pipeline: its name.
@@ -52,7 +52,7 @@ class StageRun:
         spread: int,
         watermark: int,
         closing: bool,
-        enough: int = 0,
+        worth_packing: int = 0,
         sources: Collection[int] | None = None,
         pipeline: str = "",
     ) -> None:
@@ -66,7 +66,7 @@ class StageRun:
         self._sources = sources
         self._begun = False
         self._has_passed = False
-        self._enough = enough
+        self._worth_packing = worth_packing
         self._clock = SystemClock()
         self._opened: list[Operator] = []
         self._transferred: list[States] = []
@@ -99,7 +99,7 @@ class StageRun:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
         tracks = name in self._tracking
         fail = partial(self._fail, name)
-        return OperatorContext(name, self._clock, fail=fail, pipeline=self._pipeline, tracks=tracks)
+        return OperatorContext(name, clock=self._clock, fail=fail, pipeline=self._pipeline, tracks=tracks)
 
     def _fail(self, step: str, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -110,12 +110,12 @@ class StageRun:
             self._error = error
         self._changed.set()
 
-    async def feed(self, items: Iterable[Entering], enough: bool = False) -> tuple[list[Leaving], int]:
+    async def feed(self, items: Iterable[Entering], *, pack_few: bool = False) -> tuple[list[Leaving], int]:
         """
         Accept elements. Gives what has left the stage by then, and how far event time has come.
 
         Args:
-            enough: it is worth packing what has left, even if it is but a few elements.
+            pack_few: give what has left, even if it is less than is worth packing.
         """
         for routes, values, timestamps, watermark, transferred in items:
             if transferred is not None:
@@ -143,8 +143,8 @@ class StageRun:
                     self._parts.process(route, values[start:end], timestamps and timestamps[start:end])
         await asyncio.sleep(0)  # calls that were just accepted may start before the next batch is read
         await self._until(self._gate.is_open)
-        ready = enough or sum(exit_.count for exit_ in self._parts.exits) >= self._enough
-        return self._parts.take() if ready else [], self._parts.event_time_ms()
+        is_ready = pack_few or sum(exit_.count for exit_ in self._parts.exits) >= self._worth_packing
+        return self._parts.take() if is_ready else [], self._parts.event_time_ms()
 
     async def pass_by(self, elements: Picked) -> int:
         """These need none of the steps; gives how far event time has come."""

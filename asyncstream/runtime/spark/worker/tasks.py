@@ -15,12 +15,12 @@ from asyncstream.guards.rate_limit import share_rates
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
-from asyncstream.runtime.spark.wire.columns import Picks, picked
+from asyncstream.runtime.spark.wire.columns import Picked, Picks, picked
 from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpacked
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.runtime.spark.worker.connection import acknowledge
-from asyncstream.runtime.spark.worker.loop import loop_thread, settle
+from asyncstream.runtime.spark.worker.loop import LoopThread, loop_thread, settle
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
 from asyncstream.runtime.spark.worker.outputs import OutputRows, OutputTask, in_columns, row_writers
@@ -107,7 +107,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         task.terms,
         spread=partition % task.terms.key_groups,
         watermark=MIN_TIMESTAMP if task.source is None or task.transfer is not None else NOW,
-        enough=0 if task.output is not None else _enough(task.terms),
+        worth_packing=0 if task.output is not None else _worth_packing(task.terms),
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
         sources=None if task.transfer is not None else task.source,
         pipeline=task.pipeline,
@@ -115,42 +115,83 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     with telling_the_cause():
         try:
             loop.call(run.open())
-            if task.transfer is not None:
-                yield from writer.write(task.transfer.leaving(), 0)
-            entered = 0
-            for batch in batches if task.picks is None else _together(task, batches):
-                by_column = None if task.picks is None else picked(task.picks, batch, task.terms.key_groups)
-                if by_column is not None:
-                    yield from writer.write(*loop.call(run.feed((), enough=True)))
-                    event_time_ms = loop.call(run.pass_by(by_column))
-                    yield from writer.write(by_column.leaving, event_time_ms)
-                    continue
-                for block in _blocks(task, batch):
-                    items, others = reader.entering(block)
-                    if others:
-                        yield from writer.hand_on(block, others)
-                    if items is not None:
-                        entered += block.nbytes
-                        enough = entered >= PACKED_BYTES
-                        leaving, event_time_ms = loop.call(run.feed(items, enough))
-                        entered = 0 if leaving else entered
-                        yield from writer.write(leaving, event_time_ms)
-                yield from writer.rest()
-            for batch in reader.held_for_others():
-                yield from writer.hand_on(batch, list(range(batch.num_rows)))
-            for items in reader.held():
-                yield from writer.write(*loop.call(run.feed(items, enough=True)))
-            leaving, event_time_ms = loop.call(run.finish())
-            if task.known_ms > MIN_TIMESTAMP:
-                event_time_ms = max(event_time_ms, task.known_ms + 1)
-            yield from writer.write(leaving, event_time_ms, run.counts())
-            yield from writer.rest()
+            yield from _Crossing(task, loop, run, reader, writer).all_of(batches)
         finally:
             loop.call(run.close())
 
 
-def _enough(terms: Terms) -> int:
-    """Elements that are worth packing."""
+class _Crossing:
+    """
+    One task's elements on their way through a stage, from Arrow batches to Arrow batches.
+
+    Args:
+        reader: makes elements of what comes in.
+        writer: makes Arrow batches of what leaves.
+    """
+
+    def __init__(
+        self,
+        task: StageTask,
+        loop: LoopThread,
+        run: StageRun,
+        reader: _Reader,
+        writer: OutputRows | _Envelopes,
+    ) -> None:
+        self._task = task
+        self._call = loop.call
+        self._run = run
+        self._reader = reader
+        self._writer = writer
+        self._taken_in = 0  # bytes, since something has come out
+
+    def all_of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What leaves while these batches come in, and when there are no more."""
+        task, writer = self._task, self._writer
+        if task.transfer is not None:
+            yield from writer.write(task.transfer.leaving(), 0)
+        for batch in batches if task.picks is None else _together(task, batches):
+            by_column = None if task.picks is None else picked(task.picks, batch, task.terms.key_groups)
+            if by_column is not None:
+                yield from self._pass_by(by_column)
+                continue
+            for block in _blocks(task, batch):
+                yield from self._take_in(block)
+            yield from writer.rest()
+        yield from self._rest()
+
+    def _pass_by(self, by_column: Picked) -> Iterator[pa.RecordBatch]:
+        """Have rows go on in their columns, behind what came before them."""
+        yield from self._writer.write(*self._call(self._run.feed((), pack_few=True)))
+        event_time_ms = self._call(self._run.pass_by(by_column))
+        yield from self._writer.write(by_column.leaving, event_time_ms)
+
+    def _take_in(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        items, others = self._reader.entering(block)
+        if others:
+            yield from self._writer.hand_on(block, others)
+        if items is not None:
+            self._taken_in += block.nbytes
+            pack_few = self._taken_in >= PACKED_BYTES
+            leaving, event_time_ms = self._call(self._run.feed(items, pack_few=pack_few))
+            self._taken_in = 0 if leaving else self._taken_in
+            yield from self._writer.write(leaving, event_time_ms)
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        """What waited for the end of the input, and what the stage emits then."""
+        task, writer = self._task, self._writer
+        for batch in self._reader.held_for_others():
+            yield from writer.hand_on(batch, list(range(batch.num_rows)))
+        for items in self._reader.held():
+            yield from writer.write(*self._call(self._run.feed(items, pack_few=True)))
+        leaving, event_time_ms = self._call(self._run.finish())
+        if task.known_ms > MIN_TIMESTAMP:
+            event_time_ms = max(event_time_ms, task.known_ms + 1)
+        yield from writer.write(leaving, event_time_ms, self._run.counts())
+        yield from writer.rest()
+
+
+def _worth_packing(terms: Terms) -> int:
+    """How many elements are."""
     if terms.replays:  # marks the first elements with the watermark that follows them
         return PACKED
     return min(max(BLOCK, TOGETHER * terms.key_groups), PACKED)

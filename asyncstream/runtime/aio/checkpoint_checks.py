@@ -1,5 +1,5 @@
 """
-Whether checkpoints can be taken of a graph: what is asked before anything runs.
+Whether checkpoints can be taken of a graph, as asked before anything runs.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from asyncstream.runtime.aio import slices
-from asyncstream.runtime.aio.slices import (
+from asyncstream.runtime.aio import long_work
+from asyncstream.runtime.aio.long_work import (
     FEW,
     FROZEN_AT_START,
     URGENT_SLICES,
@@ -51,7 +51,7 @@ def test_what_may_be_garbage_is_new() -> None:
 def test_what_stays_is_old_though_as_much_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector's own count says that nothing has been made; the time that it took tells."""
     before = [[number] for number in range(MANY)]
-    monkeypatch.setattr(slices, "perf_counter", count().__next__)
+    monkeypatch.setattr(long_work, "perf_counter", count().__next__)
     with without_collector(all_stays=True):
         made = [[before.pop()] for _ in range(MANY)]
     assert len(gc.get_objects(generation=0)) < MANY // 10
@@ -75,7 +75,7 @@ def test_what_is_frozen_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> No
         return 1_000_000
 
     monkeypatch.setattr(gc, "get_freeze_count", count_all)
-    monkeypatch.setattr(slices, "perf_counter", lambda: 0.0)  # a busy machine takes its time
+    monkeypatch.setattr(long_work, "perf_counter", lambda: 0.0)  # a busy machine takes its time
     kept: list[list[list[int]]] = []
 
     def make(many: int) -> None:

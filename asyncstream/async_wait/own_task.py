@@ -1,6 +1,6 @@
 """
-Calls in a task and a context of their own: all of a function that leaves traces on those of others, or that
-of an element that is followed, in the context of who submitted it, and recorded in its trace.
+Calls in a task of their own: all calls of a function that leaves traces on the next ones, and the call of an
+element that is followed, which runs in the context of who submitted it and is recorded in its trace.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What users may give as the source or the sink of a stream, made into one.
+What users may give as the source or the sink of a stream (an iterable, a list, a function), made into one.
 """
 
 from __future__ import annotations

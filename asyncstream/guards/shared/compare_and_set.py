@@ -1,5 +1,5 @@
 """
-Records in a store that can put a value in the place of another, and no more: compare and set.
+Records in a store that can compare and set, and no more: put a value in the place of one that is expected.
 
 A process reads a record, computes what it is to be, and sets it only if it is still what was looked at;
 else it reads again. One of those that try at the same moment succeeds, so there is always progress; how many

@@ -1,7 +1,7 @@
 """
-Calls to a server that are brought to their end though who asked for them was cancelled.
+What becomes of work under way when who asked for it is cancelled: some goes on, the rest ends for good.
 
-A request that has left cannot be called back: a caller that stops to wait for the answer cannot know what the
+A request that has left cannot be called back: a caller that no longer waits for it cannot know what the
 server has done. So what is under way goes on in a task of its own, to be looked at later.
 """
 

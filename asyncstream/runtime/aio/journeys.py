@@ -1,5 +1,5 @@
 """
-Decides which elements of a run are followed: some for their latency, and those that a tracer wants.
+The journeys of a run: which elements are followed, some for their latency, and those that a tracer wants.
 """
 
 from __future__ import annotations

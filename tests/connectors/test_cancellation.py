@@ -1,4 +1,4 @@
-"""Calls to a server that nobody waits for."""
+"""Work that nobody waits for any more: done now and then, or stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from asyncstream.connectors.carrying import now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.errors import SourceError
 from asyncstream.testing.loop import run_virtual
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from asyncstream.runtime.aio import looking
+from asyncstream.runtime.aio import standing_still
 
 
 def test_a_loop_that_is_slow_moves_what_is_looked_at_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "LOOP_SECONDS", 0.01)
+    monkeypatch.setattr(standing_still, "LOOP_SECONDS", 0.01)
     things, going_on = {1: 1}, threading.Event()
     looks: list[int] = []
 
@@ -29,7 +29,7 @@ def test_a_loop_that_is_slow_moves_what_is_looked_at_from_elsewhere(monkeypatch:
         found: list[int] = []
 
         def look_from_elsewhere() -> None:
-            found.append(looking.standing_still(run, look))
+            found.append(standing_still.standing_still(run, look))
             going_on.set()
 
         thread = threading.Thread(target=look_from_elsewhere)

@@ -1,6 +1,5 @@
 """
-Looking at a job from whatever thread: done in the job's event loop, between two of its callbacks, where the
-whole pipeline stands still.
+Looks at a job, from any thread, while it stands still: in its event loop, between two callbacks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""
+The error for a method that a stream does not have: where the method is, or what it is called here.
+
+Nothing is missed as often as a `key_by` before windows, or an `aggregate` behind them; and who comes from
+another framework tries the words of that one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ("WORDS", "no_attribute")
+
+_ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
+_ENDS: Final = ".to(...) of a sink, a list or a function"
+
+WORDS: Final = {
+    word: advice
+    for words, advice in (
+        ("keyBy group_by groupBy groupByKey groupby key_on", ".key_by(...)"),
+        ("mapValues map_values apply", ".map(...)"),
+        ("flatMap flatten flat_map_values", ".flat_map(...)"),
+        ("merge concat", ".union(...)"),
+        ("split", ".branch(...)"),
+        ("assign_timestamps_and_watermarks assignTimestampsAndWatermarks", ".event_time(...)"),
+        ("stateful_map stateful transform flat_map_with_state", ".key_by(...).process(...)"),
+        ("sum count fold aggregate_by", _ROLLING),
+        ("min max", ".min_by(...) and .max_by(...), or .window(...).aggregate(...)"),
+        ("getSideOutput get_side_output", ".side(...) of what .process(...) gives"),
+        ("interval_join intervalJoin", ".join(...).within(...)"),
+        ("left_join leftJoin", '.join(..., how="left")'),
+        ("toTable to_table", ".as_table(...)"),
+        ("windowed_by windowedBy tumbling tumbling_window hopping hopping_window", ".window(...)"),
+        ("sliding sliding_window session session_window time_window", ".window(...)"),
+        ("sink sink_to sinkTo add_sink addSink output foreach for_each subscribe", _ENDS),
+        ("print show", ".to(print)"),
+        ("peek inspect", ".map(...) of a function that returns its element"),
+        ("name uid", "name= of the method that adds the step"),
+        ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
+    )
+    for word in words.split()
+}
+"""What streams elsewhere have, and what it is called here."""
+
+
+def no_attribute(of: object, name: str) -> AttributeError:
+    """
+    The error for an attribute that `of` has not, to be raised by the caller.
+
+    Args:
+        of: a stream, or what stands between two streams, such as windows without a function.
+        name: of the attribute.
+    """
+    # they import the module of streams, which imports this one
+    from asyncstream.pipeline.joined import Join
+    from asyncstream.pipeline.keyed import KeyedStream, WindowedStream
+    from asyncstream.pipeline.stream import Stream
+
+    advice = ""
+    if not name.startswith("_"):
+        if isinstance(of, WindowedStream):
+            if hasattr(KeyedStream, name) or name in WORDS:
+                advice = "say first what to compute of the windows: .aggregate(...), .reduce(...), .collect()"
+        elif isinstance(of, Join):
+            if hasattr(Stream, name):
+                advice = "say first which elements belong together: .within(before, after) or .window(...)"
+        elif hasattr(KeyedStream, name):
+            advice = "put .key_by(...) before it"
+            if name == "window":
+                advice += ", or .window_all(...) in its place for windows of all elements together"
+        elif hasattr(WindowedStream, name):
+            is_keyed = isinstance(of, KeyedStream)
+            advice = f"put {'' if is_keyed else '.key_by(...) and '}.window(...) before it"
+        elif name in WORDS:
+            advice = f"here it is {WORDS[name]}"
+    text = f"{type(of).__name__!r} object has no attribute {name!r}"
+    return AttributeError(f"{text}; {advice}" if advice else text, name=name, obj=of)

@@ -1,0 +1,200 @@
+"""
+The stages of a plan as operations on Spark DataFrames: the order in which Spark runs them, the shuffles that
+bring keys together between them, and the watermark that Spark is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.plan import Graph, Output
+from asyncstream.runtime.spark.clocks import delay_ms, timed_inputs
+from asyncstream.runtime.spark.one_row import one_row
+from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
+from asyncstream.runtime.spark.stages import Stage, StageKind
+from asyncstream.runtime.spark.state_transfer import StateTransfer
+from asyncstream.runtime.spark.wire.columns import picks_of
+from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
+from asyncstream.runtime.spark.wire.folding import foldings_of
+from asyncstream.runtime.spark.worker.keyed import KeyGroup
+from asyncstream.runtime.spark.worker.loop import token_of
+from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.outputs import OutputTask
+from asyncstream.runtime.spark.worker.shipped import Shipped
+from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ("StageFrames",)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageFrames:
+    """
+    What the stages of one plan read, and what they are run with.
+
+    Attributes:
+        title: the pipeline's name.
+        stages: all of them, in their order.
+        terms: what they have in common.
+        inputs: what the source steps read, by step name.
+        outputs: what leaves for these goes as their rows; by the name of the sink step.
+        direct: the output whose rows the last stage writes itself; None: it writes envelopes.
+        partitions: into how many keys are shuffled in a bounded job.
+        transfer: what the steps begin with; None: with nothing.
+        identity: tells this plan from one made anew, which is another job.
+    """
+
+    spark: SparkSession
+    graph: Graph
+    title: str
+    stages: Sequence[Stage]
+    terms: Terms
+    inputs: Mapping[str, DataFrame]
+    outputs: Mapping[str, OutputTask]
+    direct: OutputTask | None
+    partitions: int
+    transfer: StateTransfer | None
+    identity: str = field(default_factory=lambda: uuid4().hex)
+
+    def last(self) -> DataFrame:
+        """What leaves the last stage: envelopes, or the rows of the direct output."""
+        frame = self._first()
+        for number, stage in enumerate(self.stages[1:], start=1):
+            if stage.kind is StageKind.KEYED:
+                frame = self._with_state(frame, stage, number)
+                continue
+            if stage.kind is StageKind.SHUFFLED:
+                frame = frame.repartition(self.partitions, "group")
+                if not self.terms.streaming:
+                    ahead = ["watermark"] if self.terms.replays else []
+                    frame = frame.sortWithinPartitions(*ahead, "origin", "sequence")
+            token = self._token_of(number)
+            frame = self._map(frame, StageTask(token, stage, self.terms, number, pipeline=self.title))
+        return frame
+
+    @cached_property
+    def at_once(self) -> list[int | None]:
+        """How many tasks of each stage run at once, by its number; None: that is not known."""
+        most = tasks_at_once(self.spark)
+        if most is None or not any(
+            step.spec.calls is not None for stage in self.stages for step in stage.steps
+        ):
+            return [None] * len(self.stages)
+        parts = [None if self.terms.streaming else partitions_of(frame) for frame in self.inputs.values()]
+        first = most
+        if self.transfer is None and None not in parts:
+            first = min(most, sum(part or 0 for part in parts))
+        return [max(first, 1), *[min(most, self.partitions)] * (len(self.stages) - 1)]
+
+    # ------------------------------------------------------------------ the first stage
+
+    def _first(self) -> DataFrame:
+        frames = []
+        transfer = self.transfer
+        for timed in timed_inputs(self.graph):
+            together = [self._from_source(name) for name in self.inputs if name in timed.inputs]
+            if transfer is not None:
+                known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
+                task = self._first_task(number=-1, source=(), transfer=transfer, known_ms=known_ms)
+                together.append(self._map(one_row(self.spark, streaming=self.terms.streaming), task))
+                transfer = transfer.without_states()
+            frame = reduce(_united, together)
+            if self._has_event_time:
+                # The delay is in the column already. Selecting the others leaves Spark with the watermark,
+                # but with no column by which to drop late rows before the operators see them.
+                if timed.steps:
+                    frame = frame.withWatermark("event_time", "0 seconds")
+                frame = frame.select(*COLUMNS)
+            frames.append(frame)
+        return reduce(_united, frames)
+
+    def _from_source(self, name: str) -> DataFrame:
+        stage, source = self.stages[0], Output(name)
+        routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
+        number = list(self.inputs).index(name)
+        frame, columns = self.inputs[name], None
+        names = frame.schema.names
+        is_field = any({".", "`"} & set(column) for column in names)
+        is_unsure = len(set(map(str.lower, names))) < len(names)
+        if len(set(names)) == len(names) and (is_field or is_unsure):
+            # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
+            columns = tuple(names)
+            frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
+        asked = (self.identity, name) if name in self._tracking else None
+        entered = tuple(sorted(routes))
+        picks = None
+        if not asked and not self.terms.replays:
+            picks = picks_of(stage, entered, self.terms.wanted, foldings_of(self.graph, self.stages))
+        task = self._first_task(number=number, source=entered, columns=columns, picks=picks, asked=asked)
+        return self._map(frame, task)
+
+    def _first_task(self, **more: Any) -> StageTask:
+        # a state transfer is number -1, so that its envelopes come before all others
+        return StageTask(
+            self._token_of(0),
+            self.stages[0],
+            self.terms,
+            event_time=self._has_event_time,
+            pipeline=self.title,
+            **more,
+        )
+
+    # ------------------------------------------------------------------ any stage
+
+    def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
+        schema = envelope_type(event_time=task.event_time)
+        if self.direct is not None and task.stage is self.stages[-1]:
+            task = replace(task, output=self.direct)
+            schema = self.direct.schema
+        at_once = self.at_once[self.stages.index(task.stage)]
+        task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
+        if task.transfer is not None:  # used once, and perhaps large
+            return frame.mapInArrow(lambda batches: run_stage(task, batches), schema)
+        shipped = Shipped(task)
+        return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
+
+    def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
+        return frame.groupBy("group").transformWithState(
+            KeyGroup(stage, self.terms, number, self._outputs_of(stage)),
+            envelope_type(),
+            "append",
+            self._time_mode(),
+        )
+
+    def _time_mode(self) -> str:
+        if self.terms.processing_time:
+            return "ProcessingTime"
+        return "EventTime" if self._has_event_time else "None"
+
+    def _outputs_of(self, stage: Stage) -> tuple[OutputTask, ...]:
+        """Those that the stage emits for."""
+        exits = {route.number for route in stage.exits}
+        return tuple(output for output in self.outputs.values() if output.route in exits)
+
+    def _token_of(self, stage: int) -> str:
+        return f"{self._token}/{stage}"
+
+    @cached_property
+    def _token(self) -> str:
+        return token_of(self.stages)
+
+    @cached_property
+    def _tracking(self) -> set[str]:
+        return self.graph.tracking()
+
+    @cached_property
+    def _has_event_time(self) -> bool:
+        """Whether a step tells of a watermark that Spark can have, by which keyed steps go."""
+        clocks = (step.spec.event_time for step in self.stages[0].steps if step.name in self.terms.clocks)
+        return any(clock is not None and delay_ms(clock.strategy) is not None for clock in clocks)
+
+
+def _united(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.union(other)
