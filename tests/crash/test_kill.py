@@ -20,6 +20,7 @@ import pytest
 
 from tests.crash.app import POINTS, TABLES
 from tests.crash.kills import PATIENCE, Forked, killed_within
+from tests.stamps import newest_ns
 
 KILLS = 32
 """For each of the two variants."""
@@ -68,8 +69,7 @@ class Runs:
             time.sleep(0.01)  # of real processes
 
     def _newest_ns(self) -> int:
-        stored = [*self.folder.glob("kept.sqlite*"), *self.folder.glob("checkpoints/*.checkpoint")]
-        return max((path.stat().st_mtime_ns for path in stored if path.exists()), default=0)
+        return newest_ns([*self.folder.glob("kept.sqlite*"), *self.folder.glob("checkpoints/*.checkpoint")])
 
     def finish(self) -> None:
         (self.folder / "may end").touch()

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.disk_app import KEYS, NAMES, ROUNDS, events
+from tests.stamps import newest_ns
 
 KILLS = 5
 PATIENCE = 100.0
@@ -59,8 +60,7 @@ class Runs:
             time.sleep(0.01)  # of a real process
 
     def _newest_ns(self) -> int:
-        stored = self.folder.glob("checkpoints/*.checkpoint")
-        return max((path.stat().st_mtime_ns for path in stored if path.exists()), default=0)
+        return newest_ns(self.folder.glob("checkpoints/*.checkpoint"))
 
     def finish(self, state: Path | None) -> None:
         process = self.start(state)

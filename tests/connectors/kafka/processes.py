@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.connectors.kafka import app
+from tests.stamps import newest_ns
 
 __all__ = ("Process",)
 
@@ -56,7 +57,7 @@ class Process:
                 await asyncio.sleep(0.01)
 
     def _newest_ns(self) -> int:
-        return max((path.stat().st_mtime_ns for path in self._kept.glob("*.checkpoint")), default=0)
+        return newest_ns(self._kept.glob("*.checkpoint"))
 
     def kill(self) -> None:
         if not self._has_ended:
