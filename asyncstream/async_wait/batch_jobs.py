@@ -364,10 +364,8 @@ class BatchJobs(Holding):
 
 def _listed(answers: Iterable[Any]) -> list[Any]:
     """
-    What `fetch` gave, in its order.
-
-    Raises:
-        TypeError: if it has none, or stands for something else, as the keys of a mapping do.
+    What `fetch` gave, in its order; raises `TypeError` if it has none, or stands for something else, as the
+    keys of a mapping do.
     """
     if isinstance(answers, str | bytes | bytearray | Mapping | Set):
         raise TypeError(

@@ -30,12 +30,7 @@ class Copies:
         self._told = False
 
     def of(self, value: Any) -> Any:
-        """
-        A copy of an element.
-
-        Raises:
-            TypeError: if it cannot be copied, and that is an error.
-        """
+        """A copy of an element; raises `TypeError` if it cannot be copied, and that is an error."""
         try:
             return detached(value)
         except Exception as error:

@@ -41,10 +41,8 @@ async def end_tasks(
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """
-    Await `work` in a task of its own, and leave it alone if it will not end.
-
-    Raises:
-        TimeoutError: if it took longer than `seconds`, whether it heeded its cancellation then or not.
+    Await `work` in a task of its own, and leave it alone if it will not end; raises `TimeoutError` if it took
+    longer than `seconds`, whether it heeded its cancellation then or not.
     """
     task = asyncio.create_task(work)
     try:

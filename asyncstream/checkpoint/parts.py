@@ -50,12 +50,7 @@ Encoded: TypeAlias = list[tuple[_Path, bytes]]
 
 
 def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
-    """
-    A step's state as bytes.
-
-    Raises:
-        CheckpointError: if the codec refuses a value; names the step.
-    """
+    """A step's state as bytes; raises `CheckpointError` if the codec refuses a value, naming the step."""
     encoded: Encoded = []
     try:
         for path, value in _chunks(state):
@@ -85,10 +80,8 @@ def _without_long_lists(state: Any, path: _Path, long: list[tuple[_Path, list[An
 
 def decode_state(step: str, encoded: Iterable[tuple[_Path, bytes]], codec: Codec) -> Any:
     """
-    A step's state from what `encode_state` gave.
-
-    Raises:
-        CheckpointError: if a value cannot be read any more; names the step.
+    A step's state from what `encode_state` gave; raises `CheckpointError` if a value cannot be read any more,
+    naming the step.
     """
     state: Any = None
     try:
@@ -190,12 +183,7 @@ def digest_in(name: str) -> str:
 
 
 def check_part(name: str, data: bytes) -> None:
-    """
-    See whether these are the bytes of the part.
-
-    Raises:
-        DamagedCheckpoint: if not.
-    """
+    """See whether these are the bytes of the part; raises `DamagedCheckpoint` if not."""
     if _digest(data) != digest_in(name):
         raise DamagedCheckpoint(f"its part {name} is not what was written")
 

@@ -107,10 +107,8 @@ def _hashable(key: Any) -> Any:
 
 def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
     """
-    A step's snapshot as bytes, of tables or of anything else.
-
-    Raises:
-        CheckpointError: if the codec refuses a value; names the step.
+    A step's snapshot as bytes, of tables or of anything else; raises `CheckpointError` if the codec refuses a
+    value, naming the step.
     """
     if not is_snapshot(state):
         return encode_state(step, state, codec)
@@ -144,10 +142,7 @@ class Decoder:
 
     def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
         """
-        Take the next chunk.
-
-        Raises:
-            CheckpointError: if a value cannot be read any more; names the step.
+        Take the next chunk; raises `CheckpointError` if a value cannot be read any more, naming the step.
         """
         if not self._plain or self._plain[0][0] != ABOUT or path[:1] == ABOUT:
             self._plain.append((path, chunk))
@@ -236,10 +231,7 @@ class Compaction:
 
     def feed(self, chunks: Iterable[bytes]) -> Iterator[None]:
         """
-        Take the chunks of the next part, in slices.
-
-        Raises:
-            CodecError: if a value cannot be read any more.
+        Take the chunks of the next part, in slices; raises `CodecError` if a value cannot be read any more.
         """
         for chunk in chunks:
             _apply(self._table, chunk, self._codec, ({},))

@@ -115,12 +115,7 @@ def _enrich(options: argparse.Namespace) -> int:
 
 
 def enrichment(options: argparse.Namespace) -> Pipeline:
-    """
-    The pipeline that the options describe.
-
-    Raises:
-        PipelineError: if they cannot be.
-    """
+    """The pipeline that the options describe; raises `PipelineError` if they cannot be."""
     in_format = format_of(options.input, options.in_format, "--in-format")
     out_format = format_of(options.out, options.out_format, "--out-format")
     _check_input(Path(options.input), in_format)

@@ -27,12 +27,7 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def key_of(options: argparse.Namespace) -> bytes | None:
-    """
-    The key that was given.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
+    """The key that was given; raises `CheckpointError` if it cannot be read."""
     if options.key_file is None:
         return None
     try:
@@ -63,12 +58,7 @@ def imported(name: str, hint: str = "") -> ModuleType:
 
 
 def store_of(path: str) -> CheckpointStore:
-    """
-    The store at a path.
-
-    Raises:
-        CheckpointError: if there is nothing.
-    """
+    """The store at a path; raises `CheckpointError` if there is nothing."""
     if not Path(path).exists():
         raise CheckpointError(f"there is nothing at {path}")
     return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)

@@ -70,12 +70,7 @@ class Classes:
                 raise refuse("types", "classes of different names", kind)
 
     def path(self, kind: type) -> str:
-        """
-        The name by which `find` finds this class.
-
-        Raises:
-            Refused: if it does not.
-        """
+        """The name by which `find` finds this class; raises `Refused` if it does not."""
         path = _path(kind)
         try:
             found = self.find(path)

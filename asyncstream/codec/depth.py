@@ -25,12 +25,7 @@ _MANY: Final = 2000
 
 
 def check_depth(value: Any) -> None:
-    """
-    Refuse what is nested deeper than orjson bears.
-
-    Raises:
-        TypeError: if `value` is, or holds itself.
-    """
+    """Refuse what is nested deeper than orjson bears; raises `TypeError` if `value` is, or holds itself."""
     kind = type(value)
     if kind in _SCALARS or (kind is dict and _SCALARS.issuperset(map(type, value.values()))):
         return  # as most are

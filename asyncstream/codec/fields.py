@@ -69,10 +69,7 @@ def fields_of(kind: Any) -> tuple[Field, ...]:
 
 def default_of(field: Field, path: str) -> Any:
     """
-    What a field holds that was not there when its object was kept.
-
-    Raises:
-        CodecError: if it has no default.
+    What a field holds that was not there when its object was kept; raises `CodecError` if it has no default.
     """
     if field.default is not None:
         return field.default()

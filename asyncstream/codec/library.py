@@ -132,10 +132,8 @@ def is_pandas(kind: type) -> bool:
 
 def pandas_parts(value: Any) -> list[Any]:
     """
-    A scalar of pandas taken apart, as `Kind.parts` does it.
-
-    Raises:
-        Refused: if it would be another one, for its time zone is not found by its name.
+    A scalar of pandas taken apart, as `Kind.parts` does it; raises `Refused` if it would be another one, for
+    its time zone is not found by its name.
     """
     pandas: Any = sys.modules["pandas"]
     if value is pandas.NaT or value is pandas.NA:

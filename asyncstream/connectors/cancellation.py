@@ -25,10 +25,7 @@ _PATIENCE = 5.0
 async def carried_through(call: Coroutine[Any, Any, T]) -> T:
     """
     Do `call`. If the caller is cancelled, it may still come to its end, for some seconds; then it is
-    cancelled, too.
-
-    Raises:
-        CancelledError: if the caller was cancelled, however the call has ended.
+    cancelled, too. Raises `CancelledError` if the caller was cancelled, however the call has ended.
     """
     task = asyncio.ensure_future(call)
     try:

@@ -194,12 +194,7 @@ class InboxFile:
         return [place in is_new for place in range(len(elements))]
 
     def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
-        """
-        Elements with their numbers, in order.
-
-        Raises:
-            CodecError: if one cannot be read any more.
-        """
+        """Elements with their numbers, in order; raises `CodecError` if one cannot be read any more."""
         query = "SELECT number, value FROM accepted WHERE number > ? AND number <= ? ORDER BY number LIMIT ?"
         with self._naming_errors("read"):
             found = self._database.execute(query, (after, until, limit)).fetchall()
@@ -319,12 +314,7 @@ class InboxState(NamedTuple):
 
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:
-    """
-    See whether a job could go on behind `position`. Changes nothing.
-
-    Raises:
-        SourceError: if not.
-    """
+    """See whether a job could go on behind `position`. Changes nothing. Raises `SourceError` if not."""
     state = None
     if os.path.exists(inbox.path):
         try:

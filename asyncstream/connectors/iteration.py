@@ -51,10 +51,8 @@ class Reader(ABC, Generic[T]):
 
     async def read(self) -> list[T]:
         """
-        The next elements; none at the end.
-
-        Raises:
-            IterationFailed: if the iterable failed, once all before that were read.
+        The next elements; none at the end. Raises `IterationFailed` if the iterable failed, once all before
+        that were read.
         """
         await self._fill()
         values, self.taken = self.taken, []
@@ -95,10 +93,8 @@ class Reader(ABC, Generic[T]):
     @abstractmethod
     async def close(self) -> None:
         """
-        End what runs; close a generator, unless it was suspended.
-
-        Raises:
-            IterationFailed: if the iterable failed over it.
+        End what runs; close a generator, unless it was suspended. Raises `IterationFailed` if the iterable
+        failed over it.
         """
 
 

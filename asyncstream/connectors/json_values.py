@@ -33,12 +33,7 @@ def has_long_number(data: bytes) -> bool:
 
 
 def loads(data: bytes | str) -> Any:
-    """
-    The value of some JSON.
-
-    Raises:
-        orjson.JSONDecodeError: if it is none.
-    """
+    """The value of some JSON; raises `orjson.JSONDecodeError` if it is none."""
     value = orjson.loads(data)
     if not has_long_number(data.encode() if isinstance(data, str) else bytes(data)):
         return value

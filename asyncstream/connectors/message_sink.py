@@ -52,10 +52,8 @@ class MessageSink(Sink[Any], Generic[M]):
 
     def _id_of(self, value: Any) -> str | None:
         """
-        What tells an element from others; None: the sink has no ids.
-
-        Raises:
-            ValueError: for an element without: all of these would pass for one.
+        What tells an element from others; None: the sink has no ids. Raises `ValueError` for an element
+        without: all of these would pass for one.
         """
         if self._id is None:
             return None

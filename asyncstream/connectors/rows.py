@@ -126,10 +126,8 @@ class JsonWriter:
 
     def write(self, value: Any) -> bytes:
         """
-        The JSON of a value.
-
-        Raises:
-            TypeError: if a part of it is of a kind that cannot be written, or it is nested too deeply.
+        The JSON of a value; raises `TypeError` if a part of it is of a kind that cannot be written, or it is
+        nested too deeply.
         """
         check_depth(value)
         try:

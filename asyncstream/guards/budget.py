@@ -294,10 +294,7 @@ class Budget(Exchanging):
     async def _ask(self, waiting: list[tuple[asyncio.Future[int], Cost]]) -> BudgetAnswer:
         """
         Tell the store what has ended, and ask for calls that wait. What was not answered is asked again as it
-        was: whether it has been done is not known before.
-
-        Raises:
-            RecordsAway: if the store does not answer.
+        was: whether it has been done is not known before. Raises `RecordsAway` if the store does not answer.
         """
         if self._asked is None:
             self._asked = self._request([cost for _, cost in waiting]), waiting

@@ -337,11 +337,8 @@ class PerElementSpec(Spec):
 
 def several(results: Any) -> list[Any]:
     """
-    The results of a flat map as a list.
-
-    Raises:
-        TypeError: if they are not an iterable of results. Text, bytes and mappings are iterable too, but
-            a function that returns one does not mean its letters or keys.
+    The results of a flat map as a list; raises `TypeError` if they are not an iterable of results. Text,
+    bytes and mappings are iterable too, but a function that returns one does not mean its letters or keys.
     """
     if isinstance(results, list):
         return results

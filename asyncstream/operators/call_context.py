@@ -177,10 +177,8 @@ def on_behalf_of_none() -> Iterator[None]:
 
 def identified(identity: Callable[[Any], Any], pipeline: str, value: Any) -> Origin:
     """
-    The origin of an element of a pipeline, made of what the user says tells it from others.
-
-    Raises:
-        TypeError: if that is not made of texts, numbers and bytes, which are the same in every process.
+    The origin of an element of a pipeline, made of what the user says tells it from others; raises
+    `TypeError` if that is not made of texts, numbers and bytes, which are the same in every process.
     """
     found = identity(value)
     parts = found if type(found) is tuple else (found,)

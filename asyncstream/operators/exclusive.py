@@ -20,10 +20,8 @@ _users: dict[int, ref[Operator]] = {}
 
 def take(operator: Operator, function: object) -> None:
     """
-    Have `function` serve `operator` alone, until that gives it back.
-
-    Raises:
-        PipelineError: if it serves another one.
+    Have `function` serve `operator` alone, until that gives it back; raises `PipelineError` if it serves
+    another one.
     """
     user = _users.get(id(function))
     if user is not None and user() not in (operator, None):

@@ -41,12 +41,7 @@ COUNTED: Final = ("failed", "skipped")
 
 
 def on_error_choice(value: OnError) -> OnError:
-    """
-    `value`, checked.
-
-    Raises:
-        PipelineError: if it is none of the three.
-    """
+    """`value`, checked; raises `PipelineError` if it is none of the three."""
     return choice("on_error", value, ("fail", "skip", "route"))
 
 

@@ -151,10 +151,8 @@ class Database(Stored):
 
 def _claimed(directory: Path) -> BinaryIO:
     """
-    The directory, emptied, and locked for as long as the file is open that this gives.
-
-    Raises:
-        StateError: if another has it, or it holds what is no state.
+    The directory, emptied, and locked for as long as the file is open that this gives; raises `StateError` if
+    another has it, or it holds what is no state.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

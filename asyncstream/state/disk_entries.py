@@ -59,12 +59,7 @@ def with_row(stored: Stored, held: Any, entry: Entry, place: int) -> tuple[Any, 
 
 
 def pickled(stored: Stored, held: Any) -> bytes:
-    """
-    An entry as it is stored.
-
-    Raises:
-        StateError: if pickle refuses it.
-    """
+    """An entry as it is stored; raises `StateError` if pickle refuses it."""
     try:
         return stored.dumps(held)
     except Exception as error:  # of any class in there
@@ -77,10 +72,8 @@ def pickled(stored: Stored, held: Any) -> bytes:
 
 def _check_key(key: Any, stored: Stored) -> None:
     """
-    Refuse a key that would not be found again.
-
-    Raises:
-        StateError: if it does not equal a copy of it, such as NaN, or an object of a class without `__eq__`.
+    Refuse a key that would not be found again; raises `StateError` if it does not equal a copy of it, such as
+    NaN, or an object of a class without `__eq__`.
     """
     if type(key) is tuple and all(type(part) in _PLAIN for part in key):
         return

@@ -96,10 +96,8 @@ class TimerQueue:
 
     def register(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """
-        Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there.
-
-        Raises:
-            ValueError: if the key would not be found again, see `state.keys`.
+        Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there. Raises
+        `ValueError` if the key would not be found again, see `state.keys`.
         """
         table = self._table
         bucket = table.young.get(timestamp)

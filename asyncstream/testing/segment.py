@@ -237,10 +237,8 @@ class Segment:
 
     def states(self, codec: Codec) -> Iterator[State]:
         """
-        What the operators remember, as a checkpoint would hold it.
-
-        Raises:
-            CheckpointError: if that cannot be kept; names the step.
+        What the operators remember, as a checkpoint would hold it; raises `CheckpointError` if that cannot be
+        kept, naming the step.
         """
         for name, operator in self.operators.items():
             if name in self._schemas and self._schemas[name] is None:

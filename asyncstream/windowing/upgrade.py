@@ -82,10 +82,8 @@ class Contents:
 
 def in_tables(state: Any) -> Snapshot:
     """
-    A snapshot of any version in the form of today: in version 0.2 all of them were of `WindowOperator`.
-
-    Raises:
-        CheckpointError: if it is none.
+    A snapshot of any version in the form of today: in version 0.2 all of them were of `WindowOperator`;
+    raises `CheckpointError` if it is none.
     """
     if not isinstance(state, Mapping):
         raise CheckpointError(
@@ -111,12 +109,7 @@ def in_tables(state: Any) -> Snapshot:
 
 
 def kind_of(state: Snapshot) -> Kept:
-    """
-    Which kind of operator took a snapshot.
-
-    Raises:
-        CheckpointError: if that cannot be told.
-    """
+    """Which kind of operator took a snapshot; raises `CheckpointError` if that cannot be told."""
     for name, kind in _TOLD_BY.items():
         if name in state["cells"]:
             return kind
@@ -262,10 +255,8 @@ def as_sessions(found: Contents) -> Snapshot:
 
 def as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
     """
-    A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices.
-
-    Raises:
-        CheckpointError: if there are other windows.
+    A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices; raises
+    `CheckpointError` if there are other windows.
     """
     slicing, aggregate = slicing_of(plan.assigner), plan.folding
     for window in {pane.window for pane in found.panes}:

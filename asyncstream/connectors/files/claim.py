@@ -149,12 +149,7 @@ class Claim:
             os.fsync(file.fileno())
 
     def check_record(self) -> None:
-        """
-        See whether the record is still that of this sink.
-
-        Raises:
-            SinkBroken: if not.
-        """
+        """See whether the record is still that of this sink; raises `SinkBroken` if not."""
         found = self.read()
         if self._record is None or (found is not None and found.is_of(self._record)):
             return
@@ -166,10 +161,8 @@ class Claim:
 
     def check_ours(self, file: BinaryIO) -> None:
         """
-        See whether `file`, which this sink has open, is still the one of that name, and its own.
-
-        Raises:
-            SinkBroken: if not.
+        See whether `file`, which this sink has open, is still the one of that name, and its own; raises
+        `SinkBroken` if not.
         """
         self.check_record()
         try:
@@ -255,10 +248,8 @@ def claim_of(path: str) -> Claim:
 
 async def fenced(claim: Claim, writer: Writer) -> None:
     """
-    `TransactionalSink.fence` for a sink with such a claim.
-
-    Raises:
-        SinkError: if the record cannot be written, or another process takes the file over at this moment.
+    `TransactionalSink.fence` for a sink with such a claim; raises `SinkError` if the record cannot be
+    written, or another process takes the file over at this moment.
     """
     try:
         await carried_through(aside(lambda: claim.fence(writer)))

@@ -51,12 +51,7 @@ class CsvLines:
         return self._given is not None or self._found is not None
 
     def find(self, value: Any, header: Sequence[str] = ()) -> None:
-        """
-        Take the columns of a header, or else of an element.
-
-        Raises:
-            TypeError: if there is neither.
-        """
+        """Take the columns of a header, or else of an element; raises `TypeError` if there is neither."""
         columns = list(header)
         if not columns:
             record = record_of(value)

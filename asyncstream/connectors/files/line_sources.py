@@ -107,10 +107,8 @@ class LineSource(FileSource[T]):
     @abstractmethod
     def _next(self, lines: Lines, begin: Place) -> T | object:
         """
-        The next element; `NOTHING` for an empty line at `begin`; `END` at the end of the file.
-
-        Raises:
-            Malformed: for lines that are no element. The next one begins after them.
+        The next element; `NOTHING` for an empty line at `begin`; `END` at the end of the file. Raises
+        `Malformed` for lines that are no element. The next one begins after them.
         """
 
     def _ahead(self, lines: Lines, most: int) -> list[T]:

@@ -217,12 +217,7 @@ class PartsSink(TransactionalSink[Any]):
         await self._work.do(partial(self._guarded, partial(self._plan, position)))
 
     def _plan(self, position: dict[str, Any] | None) -> int:
-        """
-        How many of the parts stay; changes nothing.
-
-        Raises:
-            SinkError: if it cannot go on from there.
-        """
+        """How many of the parts stay; changes nothing. Raises `SinkError` if it cannot go on from there."""
         record = self._claim.left_to(self.writer)
         self._check_folder()
         parts = self._found()

@@ -90,10 +90,8 @@ class RowReader(Generic[T]):
 
     def read(self) -> SourceBatch[T] | None:
         """
-        The next elements; None at the end of the table.
-
-        Raises:
-            SourceError: for a row that is none, once all before it are given.
+        The next elements; None at the end of the table. Raises `SourceError` for a row that is none, once all
+        before it are given.
         """
         while not self._waiting:
             batch = next(self._batches, None)

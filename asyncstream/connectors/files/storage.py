@@ -104,12 +104,7 @@ class Storage(ABC):
 
 
 def storage_of(path: str) -> Storage:
-    """
-    Where the path leads.
-
-    Raises:
-        MissingExtra: if that is an object store, and fsspec is not installed.
-    """
+    """Where the path leads; raises `MissingExtra` if that is an object store, and fsspec is not installed."""
     return _Remote(path) if is_remote(path) else _Disk()
 
 

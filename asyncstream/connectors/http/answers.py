@@ -128,12 +128,7 @@ class _Inflate:
 
 
 def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
-    """
-    The JSON value of `body`; None if that is empty.
-
-    Raises:
-        Undecodable: if it is none.
-    """
+    """The JSON value of `body`; None if that is empty. Raises `Undecodable` if it is none."""
     if not body:
         return None
     try:

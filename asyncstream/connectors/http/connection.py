@@ -297,12 +297,7 @@ class ConnectedSource(Source[T]):
     async def _answer(
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
-        """
-        The answer to a GET, to be released.
-
-        Raises:
-            HttpError: for any other than a 2xx.
-        """
+        """The answer to a GET, to be released; raises `HttpError` for any other than a 2xx."""
         timeout = duration_seconds("timeout", self._connection.timeout)
         async with asyncio.timeout(timeout):
             response = await session.get(url, headers=self._headers(headers), allow_redirects=False)
@@ -327,12 +322,7 @@ class ConnectedSource(Source[T]):
                 await session.close()
 
     def _malformed(self, data: str | bytes, error: Exception) -> RejectedMessage:
-        """
-        A message that cannot be decoded.
-
-        Raises:
-            SourceError: if that is not to be put aside.
-        """
+        """A message that cannot be decoded; raises `SourceError` if that is not to be put aside."""
         reason = (
             f"not JSON: {error.msg}" if isinstance(error, orjson.JSONDecodeError) else describe_error(error)
         )
@@ -347,12 +337,7 @@ def _origin(url: URL) -> tuple[bool, str | None, int | None]:
 
 
 def decoder(decode: Decode) -> Callable[[Any], Any]:
-    """
-    What makes an element of what came.
-
-    Raises:
-        PipelineError: if that is none.
-    """
+    """What makes an element of what came; raises `PipelineError` if that is none."""
     if callable(decode):
         return function("decode", decode)
     known: dict[str, Callable[[Any], Any]] = {"json": loads, "text": _text}

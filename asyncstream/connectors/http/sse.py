@@ -67,12 +67,7 @@ class EventParser:
         self.retry_ms: int | None = None
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
-        """
-        The events that end in this piece.
-
-        Raises:
-            ValueError: if one is too large, or is not UTF-8.
-        """
+        """The events that end in this piece; raises `ValueError` if one is too large, or is not UTF-8."""
         text = self._rest + piece
         if self._is_first and len(text) >= 3:
             text, self._is_first = text.removeprefix(b"\xef\xbb\xbf"), False

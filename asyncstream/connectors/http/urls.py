@@ -29,10 +29,7 @@ class UnsafeUrl(ValueError):
 
 def template(text: str) -> Callable[[Any], URL]:
     """
-    A function that fills the fields of `text` from an element.
-
-    Raises:
-        PipelineError: if it is no template.
+    A function that fills the fields of `text` from an element; raises `PipelineError` if it is no template.
     """
     try:
         pieces = list(Formatter().parse(text))

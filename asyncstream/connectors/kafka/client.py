@@ -20,10 +20,8 @@ __all__ = ("addresses", "check_options", "check_topics", "telling")
 
 def addresses(value: str | Sequence[str]) -> list[str]:
     """
-    The addresses of brokers, of a text with commas or a list.
-
-    Raises:
-        PipelineError: if it is something else, or empty.
+    The addresses of brokers, of a text with commas or a list; raises `PipelineError` if it is something else,
+    or empty.
     """
     given = value.split(",") if isinstance(value, str) else value
     found = list(given) if isinstance(given, Iterable) else []
@@ -109,10 +107,8 @@ def check_topics(
     cluster: ClusterMetadata, topics: Sequence[str], kind: type[SourceError] | type[SinkError], where: str
 ) -> None:
     """
-    See whether the topics are there; the client would wait for them, or make them.
-
-    Raises:
-        SourceError, SinkError: if not, by `kind`.
+    See whether the topics are there; the client would wait for them, or make them. Raises `SourceError` or
+    `SinkError` if not, by `kind`.
     """
     there = cluster.topics()
     for topic in topics:

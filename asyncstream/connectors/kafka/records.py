@@ -60,10 +60,7 @@ class RejectedRecord:
 
 def headers_of(found: Any) -> list[tuple[str, bytes | None]]:
     """
-    Headers as the client takes them, of pairs or a mapping.
-
-    Raises:
-        TypeError: if they are something else.
+    Headers as the client takes them, of pairs or a mapping; raises `TypeError` if they are something else.
     """
     pairs: Iterable[Any] = found.items() if hasattr(found, "items") else found
     headers = []

@@ -420,12 +420,7 @@ def _prepared_in(position: dict[str, Any] | None) -> list[_Prepared]:
 
 
 def _settle(sent: list[asyncio.Future[Any]]) -> None:
-    """
-    Forget what the brokers have.
-
-    Raises:
-        KafkaError: if they refused something.
-    """
+    """Forget what the brokers have; raises `KafkaError` if they refused something."""
     for future in sent:
         if future.done():
             future.result()

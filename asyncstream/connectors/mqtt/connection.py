@@ -182,10 +182,7 @@ class Connection:
             answer.set_result(failure)
 
     async def open(self) -> None:
-        """
-        Raises:
-            MqttError: if there is no connection to be had.
-        """
+        """Raises `MqttError` if there is no connection to be had."""
         from paho.mqtt.client import Client, MQTTv5
         from paho.mqtt.enums import CallbackAPIVersion
         from paho.mqtt.packettypes import PacketTypes
@@ -256,12 +253,7 @@ class Connection:
         await self._answered(mid)
 
     async def wait(self, seconds: float) -> None:
-        """
-        Until a message has come, or for so long.
-
-        Raises:
-            MqttError: if none comes any more.
-        """
+        """Until a message has come, or for so long; raises `MqttError` if none comes any more."""
         if not self.arrived and self._broken:
             raise MqttError(self._broken)
         self._changed.clear()

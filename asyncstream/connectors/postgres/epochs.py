@@ -117,10 +117,8 @@ class Epochs:
         self, connection: Connection, position: int | None, writer: Writer | None, locked: bool = False
     ) -> Standing:
         """
-        See whether the table can go to a position; changes nothing.
-
-        Raises:
-            SinkError: if it cannot, or another job writes to it.
+        See whether the table can go to a position; changes nothing. Raises `SinkError` if it cannot, or
+        another job writes to it.
         """
         if not await columns_of(connection, self._table.identifier):
             raise no_table(self._what)
@@ -208,9 +206,7 @@ class Epochs:
     async def prepare(self, connection: Connection) -> int:
         """
         End the epoch that is being written; part of a transaction, with which all that was staged is safe.
-
-        Raises:
-            SinkBroken: if the table is another job's by now.
+        Raises `SinkBroken` if the table is another job's by now.
         """
         await connection.execute("SET LOCAL synchronous_commit TO DEFAULT")
         await self._ours(connection, "last = %s", self.position)
@@ -219,10 +215,8 @@ class Epochs:
 
     async def commit(self, connection: Connection, position: int) -> None:
         """
-        Move the staged rows up to `position` into the table; part of a transaction.
-
-        Raises:
-            SinkBroken: if the table is another job's by now.
+        Move the staged rows up to `position` into the table; part of a transaction. Raises `SinkBroken` if
+        the table is another job's by now.
         """
         since = await self._ours(connection, "moved = greatest(moved, %s)", position)
         rows, name = await self._move(connection, since, position), self._table.name

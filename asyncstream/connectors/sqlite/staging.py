@@ -69,10 +69,8 @@ class Staging:
 
     def check(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
         """
-        See whether the table can go to a position, None being the beginning; changes nothing.
-
-        Raises:
-            SinkError: if it cannot, or another process writes to it.
+        See whether the table can go to a position, None being the beginning; changes nothing. Raises
+        `SinkError` if it cannot, or another process writes to it.
         """
         is_void = self._is_void(connection, position or 0)
         self._standing(connection).check(position, is_void, writer, self._what)
@@ -155,12 +153,7 @@ class Staging:
     # ------------------------------------------------------------------ epochs
 
     def check_ours(self, connection: sqlite3.Connection) -> None:
-        """
-        See, within a transaction, whether the table is still this job's.
-
-        Raises:
-            SinkBroken: if not.
-        """
+        """See, within a transaction, whether the table is still this job's; raises `SinkBroken` if not."""
         if self._lease is None:
             return
         query = f"SELECT lease, fence FROM {_SINKS} WHERE name = ?"

@@ -139,10 +139,8 @@ def exchange(
     record: dict[str, Any], moment: Moment, request: CircuitRequest
 ) -> tuple[dict[str, Any], CircuitAnswer]:
     """
-    Tell how calls went, and be told whether others may begin.
-
-    Raises:
-        PipelineError: if others share the breaker and have other settings for it.
+    Tell how calls went, and be told whether others may begin; raises `PipelineError` if others share the
+    breaker and have other settings for it.
     """
     now, ahead = moment
     rule = request.rule

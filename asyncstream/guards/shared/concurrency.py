@@ -224,10 +224,8 @@ class SharedConcurrency(Exchanging):
 
     async def _exchange(self) -> None:
         """
-        Show that this process lives, and be told how many places it has.
-
-        Raises:
-            RecordsAway: if the store does not answer.
+        Show that this process lives, and be told how many places it has; raises `RecordsAway` if the store
+        does not answer.
         """
         assert self._holder is not None
         gives_back = self._gives_back()

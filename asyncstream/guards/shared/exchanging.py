@@ -62,10 +62,8 @@ class Exchanging(ABC):
     @abstractmethod
     async def _exchange(self) -> None:
         """
-        Exchange once, and say when it makes sense to do so again (`_again`).
-
-        Raises:
-            RecordsAway: if the store does not answer.
+        Exchange once, and say when it makes sense to do so again (`_again`); raises `RecordsAway` if the
+        store does not answer.
         """
 
     @abstractmethod

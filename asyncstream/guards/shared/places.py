@@ -107,10 +107,8 @@ def exchange(
     record: dict[str, Any], moment: Moment, request: PlacesRequest
 ) -> tuple[dict[str, Any], PlacesAnswer]:
     """
-    Show oneself, and be told how many calls may run.
-
-    Raises:
-        PipelineError: if others share the limit and have another rule for it.
+    Show oneself, and be told how many calls may run; raises `PipelineError` if others share the limit and
+    have another rule for it.
     """
     now, ahead = moment
     holders = {
@@ -170,10 +168,8 @@ class _Limit(NamedTuple):
 
 def _limit(record: dict[str, Any], others: dict[str, Any], moment: Moment, request: PlacesRequest) -> _Limit:
     """
-    The limit, moved by what a holder tells.
-
-    Raises:
-        PipelineError: if others share the limit and have another rule for it.
+    The limit, moved by what a holder tells; raises `PipelineError` if others share the limit and have another
+    rule for it.
     """
     now, ahead = moment
     rule = request.rule

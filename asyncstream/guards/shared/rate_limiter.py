@@ -203,10 +203,8 @@ class SharedRateLimiter(Exchanging):
 
     async def _exchange(self) -> None:
         """
-        Tell the store what has been used, and be lent what the calls that wait need, if any does.
-
-        Raises:
-            RecordsAway: if it does not answer.
+        Tell the store what has been used, and be lent what the calls that wait need, if any does; raises
+        `RecordsAway` if it does not answer.
         """
         lease = self._lease if self._lease.is_reported else _Lease()
         waiting = [amount for place, amount in self._queue if not place.done()]

@@ -86,10 +86,7 @@ def exchange(
     record: dict[str, Any], moment: Moment, request: RateRequest
 ) -> tuple[dict[str, Any], RateAnswer]:
     """
-    Report, and be lent more.
-
-    Raises:
-        PipelineError: if others share the limit and have another rate for it.
+    Report, and be lent more; raises `PipelineError` if others share the limit and have another rate for it.
     """
     now, ahead = moment
     rate, per = request.rate, request.per

@@ -196,10 +196,7 @@ class ServedRecords(Compared):
 
 def address_of(url: str) -> tuple[str, str, int]:
     """
-    The secret, the host and the port in the URL of a server.
-
-    Raises:
-        PipelineError: if they are not there.
+    The secret, the host and the port in the URL of a server; raises `PipelineError` if they are not there.
     """
     try:
         parts = urlsplit(url)

@@ -13,10 +13,8 @@ __all__ = ("check_settings",)
 
 def check_settings(settings: Checkpoints, graph: Graph) -> None:
     """
-    See whether checkpoints can be taken of this graph, and the settings are about its steps.
-
-    Raises:
-        PipelineError: if not.
+    See whether checkpoints can be taken of this graph, and the settings are about its steps; raises
+    `PipelineError` if not.
     """
     for new in settings.renamed.values():
         if new not in graph:
@@ -29,10 +27,8 @@ def check_settings(settings: Checkpoints, graph: Graph) -> None:
 
 def _check_names(graph: Graph) -> None:
     """
-    Refuse to keep the state of steps that have no name to find it by.
-
-    Raises:
-        PipelineError: if there are such.
+    Refuse to keep the state of steps that have no name to find it by; raises `PipelineError` if there are
+    such.
     """
     unnamed = graph.unnamed_with_state()
     if unnamed:

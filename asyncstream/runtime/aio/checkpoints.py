@@ -222,10 +222,8 @@ class Checkpointer:
 
     async def take(self) -> CheckpointInfo:
         """
-        Take one now; requests that come before it is begun share it.
-
-        Raises:
-            CheckpointError: if it failed, or the job takes no more.
+        Take one now; requests that come before it is begun share it. Raises `CheckpointError` if it failed,
+        or the job takes no more.
         """
         return await asyncio.shield(self._request())
 

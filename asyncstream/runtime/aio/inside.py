@@ -24,12 +24,7 @@ def enter(job: object, part: str) -> None:
 
 
 def refuse_inside(job: object, method: str) -> None:
-    """
-    Refuse a wait for the end of `job`, if it is called from inside.
-
-    Raises:
-        PipelineError: if it is.
-    """
+    """Refuse a wait for the end of `job`, if it is called from inside; raises `PipelineError` if it is."""
     part = _inside.get().get(job)
     if part is not None:
         raise PipelineError(

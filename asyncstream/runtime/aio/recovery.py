@@ -135,10 +135,8 @@ def _no_bound(step: str, kind: type[SinkError] | type[SourceError]) -> AbstractC
 
 async def fence(wiring: RunWiring, writer: Writer, bound: Bound) -> None:
     """
-    Keep the jobs that `writer` follows out of all sinks that take part in checkpoints.
-
-    Raises:
-        SinkError: if a sink cannot do that.
+    Keep the jobs that `writer` follows out of all sinks that take part in checkpoints; raises `SinkError` if
+    a sink cannot do that.
     """
     for name, _, sink in transactional_sinks(wiring):
         sink.writer = writer

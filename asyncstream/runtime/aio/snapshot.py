@@ -45,10 +45,8 @@ class JobSnapshot:
 
 def take(graph: Graph, wiring: RunWiring, now_ms: int) -> JobSnapshot:
     """
-    What these parts remember now; shares nothing with them.
-
-    Raises:
-        PipelineError: if a step remembers what no copy can be made of.
+    What these parts remember now; shares nothing with them. Raises `PipelineError` if a step remembers what
+    no copy can be made of.
     """
     return JobSnapshot(
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},

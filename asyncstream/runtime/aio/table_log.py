@@ -117,9 +117,7 @@ class TableLog:
     async def spill(self, steps: Collection[str]) -> None:
         """
         Make old what these steps have touched, for it has become much; it is part of the next checkpoint.
-
-        Raises:
-            CheckpointError: if it cannot be kept in one.
+        Raises `CheckpointError` if it cannot be kept in one.
         """
         async with self.cutting:
             await self.settle()
@@ -209,10 +207,8 @@ class TableLog:
 
     def encode(self) -> None:
         """
-        Append what was cut to the chains; may run in a thread.
-
-        Raises:
-            CannotKeep: if the codec refuses a value; names the step.
+        Append what was cut to the chains; may run in a thread. Raises `CannotKeep` if the codec refuses a
+        value, naming the step.
         """
         while self.cuts:
             step, cut = self.cuts[0]

@@ -45,12 +45,7 @@ class Tenure:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """
-        Take the lease; wait for it if the settings say so.
-
-        Raises:
-            LeaseHeld: if another job has it.
-        """
+        """Take the lease; wait for it if the settings say so. Raises `LeaseHeld` if another job has it."""
         loop = asyncio.get_running_loop()
         holder = self._holder = Holder.here(time_ms())
         enter(holder, lambda: not loop.is_closed())

@@ -21,12 +21,7 @@ POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> None:
-    """
-    Refuse what Spark cannot do.
-
-    Raises:
-        PipelineError: naming the step and the reason.
-    """
+    """Refuse what Spark cannot do; raises `PipelineError` naming the step and the reason."""
     for step in graph:
         if isinstance(step, OperatorStep):
             _check_step(step)

@@ -54,10 +54,7 @@ class Notes:
         self._files = self._root.getFileSystem(self._conf)
 
     def need_nothing(self) -> None:
-        """
-        Raises:
-            CheckpointError: if there is something.
-        """
+        """Raises `CheckpointError` if there is something."""
         if self._files.exists(self._root):
             raise CheckpointError(
                 f"there is something at {self.location} already: give a new checkpoint a place of its own"
@@ -65,10 +62,7 @@ class Notes:
 
     def last(self) -> int:
         """
-        The number of the last micro-batch.
-
-        Raises:
-            CheckpointError: if there is none, or it has not ended.
+        The number of the last micro-batch; raises `CheckpointError` if there is none, or it has not ended.
         """
         begun, ended = self._numbers("offsets"), self._numbers("commits")
         if not ended:
@@ -93,10 +87,8 @@ class Notes:
 
     def read(self, name: str) -> list[str]:
         """
-        The lines of a note behind the format: what it says of the micro-batch, in JSON, then of each source.
-
-        Raises:
-            CheckpointError: if it has another format.
+        The lines of a note behind the format: what it says of the micro-batch, in JSON, then of each source;
+        raises `CheckpointError` if it has another format.
         """
         stream = self._files.open(self._path(name))
         try:

@@ -17,12 +17,7 @@ __all__ = ("data_type", "struct_type")
 
 
 def struct_type(argument: str, given: StructType | str) -> StructType:
-    """
-    The columns.
-
-    Raises:
-        PipelineError: if these are none.
-    """
+    """The columns; raises `PipelineError` if these are none."""
     from pyspark.sql.types import StructType
 
     kind = _parsed(argument, given) if isinstance(given, str) else given
@@ -32,12 +27,7 @@ def struct_type(argument: str, given: StructType | str) -> StructType:
 
 
 def data_type(argument: str, given: DataType | str) -> DataType:
-    """
-    The type of one column.
-
-    Raises:
-        PipelineError: if it is none.
-    """
+    """The type of one column; raises `PipelineError` if it is none."""
     need_pyspark()
     from pyspark.sql.types import DataType
 

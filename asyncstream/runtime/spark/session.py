@@ -66,10 +66,7 @@ LOCAL_SETTINGS = {
 
 
 def need_pyspark() -> None:
-    """
-    Raises:
-        MissingExtra: if PySpark is not installed.
-    """
+    """Raises `MissingExtra` if PySpark is not installed."""
     try:
         import pyspark  # noqa: F401
     except ImportError:

@@ -66,10 +66,7 @@ def with_rejected(schema: StructType) -> StructType:
 
 def check_columns(schema: object) -> StructType:
     """
-    `schema`, which must consist of columns that JSON has values for.
-
-    Raises:
-        PipelineError: if it does not.
+    `schema`, which must consist of columns that JSON has values for; raises `PipelineError` if it does not.
     """
     from pyspark.sql.types import StructType
 

@@ -62,10 +62,8 @@ class Span(NamedTuple):
 
     def check(self, place: Place) -> None:
         """
-        Compare where the lines should end with where they did.
-
-        Raises:
-            SourceError: if they are not what they were when they were planned.
+        Compare where the lines should end with where they did; raises `SourceError` if they are not what they
+        were when they were planned.
         """
         if self.checksum is not None and place[:2] != (self.end, self.checksum):
             raise SourceError(
@@ -120,10 +118,8 @@ class LineReader:
 
     def read(self, size: int) -> Chunk | None:
         """
-        The next lines, or None at the end: `size` bytes, and what the last line has beyond them.
-
-        Raises:
-            SourceError: if the file cannot be read.
+        The next lines, or None at the end: `size` bytes, and what the last line has beyond them; raises
+        `SourceError` if the file cannot be read.
         """
         begin = self.place
         room = self.stop - begin.offset
@@ -146,12 +142,7 @@ class LineReader:
         return Chunk(lines, begin.offset, self.place.offset)
 
     def verify(self) -> None:
-        """
-        Read what is before the place, once more.
-
-        Raises:
-            SourceError: if it is not what it was.
-        """
+        """Read what is before the place, once more; raises `SourceError` if it is not what it was."""
         offset, checksum, _ = self.place
         self.place = Place()
         with self._opened() as file:

@@ -59,9 +59,7 @@ class MicroBatches:
     def latest(self, start: Offset, limits: Limits = NO_LIMITS) -> Offset:
         """
         The offset at which a micro-batch from `start` on ends; `start` itself if there is nothing to read.
-
-        Raises:
-            SourceError: if a file cannot be read, or has been changed where it was read already.
+        Raises `SourceError` if a file cannot be read, or has been changed where it was read already.
         """
         there = self._folder.files()
         files = []

@@ -52,10 +52,8 @@ class RowReader:
 
     def in_order(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
         """
-        The rows of a stretch in the order of event time; those of the same time in the order of files.
-
-        Raises:
-            SourceError: if a line is malformed, or the files are not what they were.
+        The rows of a stretch in the order of event time; those of the same time in the order of files. Raises
+        `SourceError` if a line is malformed, or the files are not what they were.
         """
         yield from self._batches(self._sorted(self._rows(list(self._parts(stretch)))))
 

@@ -62,12 +62,7 @@ class BatchFolder:
         self._existing = existing
 
     def write(self, query: str, number: int, partition: int, batches: Iterable[pa.RecordBatch]) -> Written:
-        """
-        Write the rows of a task aside.
-
-        Raises:
-            SinkError: if they cannot be written.
-        """
+        """Write the rows of a task aside; raises `SinkError` if they cannot be written."""
         path = self._aside(query, number, f"{partition:05}-{uuid4().hex[:8]}")
         rows = 0
         try:
@@ -89,10 +84,8 @@ class BatchFolder:
 
     def commit(self, written: Sequence[Written]) -> None:
         """
-        Make what the tasks have written the file of their micro-batch, in place of the one it had before.
-
-        Raises:
-            SinkError: if that fails, or if others have written to the folder.
+        Make what the tasks have written the file of their micro-batch, in place of the one it had before;
+        raises `SinkError` if that fails, or if others have written to the folder.
         """
         if not written:
             return

@@ -98,10 +98,8 @@ class Pulled:
 
     async def values(self, start: Offset, end: Offset) -> Splits:
         """
-        The elements of a micro-batch; they are read again if it is not the last one that was.
-
-        Raises:
-            SourceError: if they do not come again.
+        The elements of a micro-batch; they are read again if it is not the last one that was. Raises
+        `SourceError` if they do not come again.
         """
         if self._last is not None and self._last[:2] == (start, end):
             return self._last[2]

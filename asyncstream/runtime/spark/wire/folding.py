@@ -69,10 +69,8 @@ def foldings_of(graph: Graph, stages: Iterable[Stage]) -> dict[int, Folding]:
 
 def keys_of(batch: pa.RecordBatch, fields: Fields) -> Keys:
     """
-    The keys of rows, by these fields.
-
-    Raises:
-        Exception: if Arrow cannot tell equal values in one of these columns.
+    The keys of rows, by these fields; raises `Exception` if Arrow cannot tell equal values in one of these
+    columns.
     """
     import numpy as np
     import pyarrow as pa

@@ -74,12 +74,7 @@ class GroupFile:
         self.tables: dict[str, Tables] = {}
 
     def read(self) -> None:
-        """
-        Have `tables` of what is in the file.
-
-        Raises:
-            Exception: if it cannot be used.
-        """
+        """Have `tables` of what is in the file; raises `Exception` if it cannot be used."""
         hashes, self._stored.tables, about = self._stored.loads(self._stored.about() or b"")
         if hashes != _HASHES:
             raise ValueError("it is of a process that hashes otherwise")

@@ -92,10 +92,7 @@ class Head(NamedTuple):
     position: tuple[Any, ...] = ()
 
     def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
-        """
-        Raises:
-            CheckpointError: if what was remembered is not for these steps.
-        """
+        """Raises `CheckpointError` if what was remembered is not for these steps."""
         missing = [name for name in (*self.operators, *self.abouts) if name not in steps]
         if missing:
             raise CheckpointError(
@@ -118,10 +115,7 @@ class Head(NamedTuple):
             )
 
     def check(self, key_groups: int) -> None:
-        """
-        Raises:
-            PipelineError: if keys are divided otherwise by now.
-        """
+        """Raises `PipelineError` if keys are divided otherwise by now."""
         if self.key_groups != key_groups:
             raise PipelineError(
                 f"this stream's checkpoint has {self.key_groups} key groups, and the plan {key_groups}: what "
