@@ -72,6 +72,9 @@ class Budget(Exchanging):
         away: whether the store is away.
     """
 
+    _kind = "budget"
+    _meanwhile = "calls wait for it"
+    _log = log
     scope: SharedLimit | None  # type: ignore[assignment]  # without one nothing is asked of a store
 
     def __init__(
@@ -91,7 +94,6 @@ class Budget(Exchanging):
         self.scope = scope
         self._clock = checked_clock(clock) or SystemClock()
         self.waited = 0
-        self.away = False
         self._spent: Cost = {}
         self._limits: Cost = dict(self._own)
         self._record: dict[str, Any] = {}
@@ -115,9 +117,6 @@ class Budget(Exchanging):
             raise PipelineError("a Budget goes to other processes only with scope=, by which they share it")
         per = None if self._per_ms is None else self._per_ms / 1000
         return {"per": per, "scope": self.scope, "clock": self._clock, **self._own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what users ask
 
@@ -147,10 +146,6 @@ class Budget(Exchanging):
         if self._loop is not None:
             with suppress(RuntimeError):  # it is closed, and may have been since any look at it
                 self._loop.call_soon_threadsafe(self._serve)
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     def is_spent(self) -> bool:
         """Whether calls wait for it, and none runs that might cost less than expected."""
@@ -204,25 +199,19 @@ class Budget(Exchanging):
         """Have `keep` called each time that it is spent."""
         self._keeps.append(keep)
 
-    async def open(self) -> None:
-        """Nothing is opened before the first call."""
-
     async def close(self) -> None:
         """Tell the store what has ended, and let go of it."""
-        self._records = records = await self._stop()
         self._keeps.clear()
-        if records is None:
-            return
-        try:
-            while self._asked is not None or self._settled or self._raised:
-                await self._ask([])
-        except RecordsAway as error:
-            log.warning(
-                "%r is away; what calls have cost is counted as it was expected: %s", self.scope, error
-            )
-        finally:
-            self._records = None
-            await records.close()
+        await super().close()
+
+    async def _take_leave(self) -> None:
+        while self._asked is not None or self._settled or self._raised:
+            await self._ask([])
+
+    def _leave_untold(self, error: RecordsAway) -> None:
+        self._log.warning(
+            "%r is away; what calls have cost is counted as it was expected: %s", self.scope, error
+        )
 
     # ------------------------------------------------------------------ exchanges
 
@@ -302,22 +291,15 @@ class Budget(Exchanging):
         if self.scope is None:
             self._record, answer = exchange(self._record, request)
         else:
-            answer = await self._store().update(
-                f"budget:{self.scope.name}", lambda record, moment: exchange(record, request)
-            )
+            answer = await self._update(lambda record, moment: exchange(record, request))
         self._asked, self.away = None, False
         self._note(answer)
         self._let_in(waiting, answer)
         return answer
 
-    def _note_away(self, error: RecordsAway) -> None:
-        if not self.away:
-            self.away = True
-            log.warning("%r is away; calls wait for it: %s", self.scope, error)
-
     def _fail(self, error: Exception) -> None:
         self._asked = None
-        self._queue.fail(error)
+        super()._fail(error)
 
 
 def _amount(unit: str, limit: object) -> float:

@@ -21,7 +21,6 @@ the record decides again.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from asyncio import get_running_loop
 from collections.abc import Callable
@@ -45,8 +44,6 @@ from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("SharedBreaker",)
-
-log = logging.getLogger("asyncstream.limits")
 
 TELL: Final = 0.25
 """Seconds between two exchanges while calls end; a tenth of the window if that is shorter."""
@@ -87,6 +84,9 @@ class SharedBreaker(Breaker, Exchanging):
         away: whether the store is away.
     """
 
+    _kind = "circuit"
+    _meanwhile = "each process goes by its own count of failures"
+
     def __init__(
         self,
         *,
@@ -116,7 +116,6 @@ class SharedBreaker(Breaker, Exchanging):
         seconds = duration_seconds("window", window)
         ratio = None if failure_ratio is None else float(failure_ratio)
         self.rule = CircuitRule(ratio, seconds, min_calls, failures, self._open_for, probes)
-        self.away = False
         self.is_closed = False  # the first call asks
         self._tell_every = max(min(TELL, seconds / SLICES), SOONEST)
         self._process = secrets.token_hex(8)
@@ -133,9 +132,6 @@ class SharedBreaker(Breaker, Exchanging):
 
     def __getstate__(self) -> dict[str, Any]:
         return self._options
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
 
     def try_enter(self) -> bool:
         if self.is_closed:
@@ -178,30 +174,17 @@ class SharedBreaker(Breaker, Exchanging):
         elif period == self.period and self._is_open:
             self._end_probe("abandoned")
 
-    async def open(self) -> None:
-        """Nothing is opened before the first call."""
-
-    async def close(self) -> None:
+    async def _take_leave(self) -> None:
         """Tell what has not been told, and give a probe back."""
-        records = await self._stop()
-        if records is None:
-            return
         if self._probe == "running":
             self._probe = "abandoned"
         try:
             if not self.away and (self._block.calls or self._probe is not None):
-                await records.update(self._name, partial(exchange, request=self._request(wants=False)))
-        except RecordsAway:
-            pass  # the probe runs out
+                await self._update(partial(exchange, request=self._request(wants=False)))
         finally:
             self._probe = None
-            await records.close()
 
     # ------------------------------------------------------------------ the process's part
-
-    @property
-    def _name(self) -> str:
-        return f"circuit:{self.scope.name}"
 
     def _is_too_much(self, now: float) -> bool:
         is_tripped = super()._is_too_much(now)
@@ -267,7 +250,7 @@ class SharedBreaker(Breaker, Exchanging):
         is_tripped = self._is_tripped
         request = self._request(wants=self._is_asked())
         try:
-            answer = await self._store().update(self._name, partial(exchange, request=request))
+            answer = await self._update(partial(exchange, request=request))
         except RecordsAway:
             self._is_tripped = self._is_tripped or is_tripped
             raise
@@ -335,9 +318,7 @@ class SharedBreaker(Breaker, Exchanging):
 
     def _note_away(self, error: RecordsAway) -> None:
         """Go by what was last known, and what is counted here."""
-        if not self.away:
-            self.away = True
-            log.warning("%r is away; each process goes by its own count of failures: %s", self.scope, error)
+        Exchanging._note_away(self, error)
         now = get_running_loop().time()
         probe, self._probe = self._probe, None
         tripped, self._is_tripped = self._is_tripped, False
@@ -356,5 +337,5 @@ class SharedBreaker(Breaker, Exchanging):
         super()._set_timer()
 
     def _fail(self, error: Exception) -> None:
-        self._queue.fail(error)
+        Exchanging._fail(self, error)
         self._hasty.fail(error)

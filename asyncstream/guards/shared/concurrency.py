@@ -14,14 +14,13 @@ count again with the next exchange.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from asyncio import get_running_loop
 from functools import partial
 from typing import Any, Final
 
 from asyncstream.guards.guard import loop_time
-from asyncstream.guards.shared import RecordsAway, SharedLimit
+from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
 from asyncstream.guards.waiting import Waiting
@@ -29,8 +28,6 @@ from asyncstream.lease import Holder, enter, leave
 from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
 
 __all__ = ("SharedConcurrency", "first_limit")
-
-log = logging.getLogger("asyncstream.limits")
 
 POLL: Final = 0.03
 """Seconds between two looks for a place, while there is none."""
@@ -58,6 +55,9 @@ class SharedConcurrency(Exchanging):
         away: whether the store is away.
     """
 
+    _kind = "places"
+    _meanwhile = "calls wait when the lease has run out"
+
     def __init__(
         self,
         most: int,
@@ -80,7 +80,6 @@ class SharedConcurrency(Exchanging):
         self.in_flight = 0
         self.waited = 0
         self.cuts = 0
-        self.away = False
         self._limit = begin
         self._detach()
 
@@ -100,9 +99,6 @@ class SharedConcurrency(Exchanging):
     def __getstate__(self) -> dict[str, Any]:
         return {"most": self.rule.most, "scope": self.scope, **self._options}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
     @property
     def limit(self) -> int:
         """How many calls of all may run at once, as far as is known here."""
@@ -114,10 +110,6 @@ class SharedConcurrency(Exchanging):
             return False
         self._count()
         return True
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     async def acquire(self) -> None:
         """Wait until a call may start."""
@@ -165,33 +157,23 @@ class SharedConcurrency(Exchanging):
         if now - began > self._latency:
             self.overloaded(began, now)
 
-    async def open(self) -> None:
-        """Nothing is opened before the first call waits."""
-
     async def close(self) -> None:
         """Give back what is leased."""
-        records = await self._stop()
-        holder, self._holder = self._holder, None
-        self._places, self._until = 0, 0.0
-        if holder is None:
-            return
         try:
-            if records is not None:
-                running = self.in_flight
-                request = PlacesRequest(self.scope.name, self.rule, holder, running, running, running)
-                await records.update(self._name, partial(exchange, request=request))
-        except RecordsAway:
-            pass  # it runs out
+            await super().close()
         finally:
-            leave(holder)
-            if records is not None:
-                await records.close()
+            holder, self._holder = self._holder, None
+            if holder is not None:
+                leave(holder)
+
+    async def _take_leave(self) -> None:
+        self._places, self._until = 0, 0.0
+        if self._holder is not None:
+            running = self.in_flight
+            request = PlacesRequest(self.scope.name, self.rule, self._holder, running, running, running)
+            await self._update(partial(exchange, request=request))
 
     # ------------------------------------------------------------------ the process's part
-
-    @property
-    def _name(self) -> str:
-        return f"places:{self.scope.name}"
 
     def _has_place(self) -> bool:
         return self.in_flight < self._places and loop_time() < self._until
@@ -241,7 +223,7 @@ class SharedConcurrency(Exchanging):
         request = PlacesRequest(
             self.scope.name, self.rule, self._holder, self.in_flight, held, wanted, answers, overloads
         )
-        answer: PlacesAnswer = await self._store().update(self._name, partial(exchange, request=request))
+        answer: PlacesAnswer = await self._update(partial(exchange, request=request))
         self._places, self._until = answer.places, answer.until
         self._is_scarce, self._limit = answer.scarce, answer.limit
         self.cuts += answer.cuts
@@ -249,14 +231,6 @@ class SharedConcurrency(Exchanging):
         self._heartbeat = now + HEARTBEAT
         # who has been given what it wants asks for more when it wants more
         self._again = now if self._places >= wanted and not gives_back else now + POLL
-
-    def _note_away(self, error: RecordsAway) -> None:
-        if not self.away:
-            self.away = True
-            log.warning("%r is away; calls wait when the lease has run out: %s", self.scope, error)
-
-    def _fail(self, error: Exception) -> None:
-        self._queue.fail(error)
 
 
 def first_limit(least: int, most: int, start: int | None) -> int:

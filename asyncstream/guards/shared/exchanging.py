@@ -10,16 +10,20 @@ While the store is away the loop tries again, each time a little later.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from asyncio import get_running_loop
-from typing import Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from asyncstream.aside import wait_at_most
 from asyncstream.guards.guard import EARLY, Background
-from asyncstream.guards.shared.records import Records, RecordsAway
+from asyncstream.guards.shared.records import Change, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
+from asyncstream.guards.waiting import Waiting
 
 __all__ = ("Exchanging", "store_away")
+
+T = TypeVar("T")
 
 RETRY: Final = 0.1
 """Seconds between two tries to reach a store that is away; doubled each time."""
@@ -32,18 +36,54 @@ class Exchanging(ABC):
     """
     Base of what several processes share by a record.
 
+    Calls that wait stand in `_queue`.
+
     Attributes:
         scope: with whom it is shared.
         away: whether the store is away.
     """
 
+    _kind: ClassVar[str]
+    """Of record: the first part of its name."""
+
+    _log: ClassVar = logging.getLogger("asyncstream.limits")
+
+    _meanwhile: ClassVar[str]
+    """What becomes of calls while the store is away, for the log."""
+
     scope: SharedLimit
-    away: bool
+    away = False
+    _queue: Waiting[Any, Any]
+    _records: Records | None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return self._queue.number()
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call waits."""
+
+    async def close(self) -> None:
+        """Tell the store what it has to know in the end, and let go of it."""
+        await self._background.stop()
+        self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
+        try:
+            if self._records is not None:
+                await self._take_leave()
+        except RecordsAway as error:
+            self._leave_untold(error)
+        finally:
+            records, self._records = self._records, None
+            if records is not None:
+                await records.close()
 
     def _detach(self) -> None:
         """Begin with no event loop, and no store."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._records: Records | None = None
+        self._records = None
         self._background = Background()
         self._exchanging = False
         self._wake: asyncio.Event | None = None
@@ -67,21 +107,31 @@ class Exchanging(ABC):
         """
 
     @abstractmethod
+    async def _take_leave(self) -> None:
+        """The last exchange; raises `RecordsAway` if the store does not answer."""
+
+    def _leave_untold(self, error: RecordsAway) -> None:
+        """The store did not answer to that: what is leased runs out."""
+
     def _note_away(self, error: RecordsAway) -> None:
         """The store does not answer."""
+        if not self.away:
+            self.away = True
+            self._log.warning("%r is away; %s: %s", self.scope, self._meanwhile, error)
 
-    @abstractmethod
     def _fail(self, error: Exception) -> None:
         """Give all that wait an error: what others agree on is something else, say, a mistake in the plan."""
+        self._queue.fail(error)
 
     def _rest(self) -> None:
         """The loop has ended: there is nothing to say, or it failed or was cancelled."""
         self._again = 0.0
 
-    def _store(self) -> Records:
+    async def _update(self, change: Change[T]) -> T:
+        """Change the record; raises `RecordsAway` if the store does not answer."""
         if self._records is None:
             self._records = self.scope.records()
-        return self._records
+        return await self._records.update(f"{self._kind}:{self.scope.name}", change)
 
     def _serve(self) -> None:
         """See to it that exchanges are made."""
@@ -90,13 +140,6 @@ class Exchanging(ABC):
         if not self._exchanging:
             self._exchanging = True
             self._background.start(self._exchanges())
-
-    async def _stop(self) -> Records | None:
-        """End the exchanges; gives the store, for a last one, if there has been any."""
-        await self._background.stop()
-        self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
-        records, self._records = self._records, None
-        return records
 
     async def _exchanges(self) -> None:
         """Exchange with the store while there is something to tell or to ask."""

@@ -18,7 +18,6 @@ is about a new one. Until that succeeds calls wait.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from asyncio import get_running_loop
 from functools import partial
@@ -26,15 +25,13 @@ from typing import Any, Final
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import loop_time
-from asyncstream.guards.shared import RecordsAway, SharedLimit
+from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.guards.waiting import Waiting
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
 __all__ = ("SharedRateLimiter",)
-
-log = logging.getLogger("asyncstream.limits")
 
 SETTLE: Final = 0.2
 """The part of a lease that is left when it is given back."""
@@ -79,6 +76,9 @@ class SharedRateLimiter(Exchanging):
         away: whether the store is away.
     """
 
+    _kind = "rate"
+    _meanwhile = "calls wait for it when what was leased is used"
+
     def __init__(self, rate: int, *, per: Duration = 1.0, scope: SharedLimit) -> None:
         self.rate = count("rate", rate)
         self.per = duration_seconds("per", per)
@@ -86,7 +86,6 @@ class SharedRateLimiter(Exchanging):
             raise refuse("scope", "a SharedLimit", scope)
         self.scope = scope
         self.waited = 0
-        self.away = False
         self._detach()
 
     def _detach(self) -> None:
@@ -97,9 +96,6 @@ class SharedRateLimiter(Exchanging):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rate": self.rate, "per": self.per, "scope": self.scope}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["rate"], per=state["per"], scope=state["scope"])  # type: ignore[misc]
 
     def try_acquire(self, amount: float = 1, now: float | None = None) -> bool:
         """
@@ -119,10 +115,6 @@ class SharedRateLimiter(Exchanging):
         lease.left -= amount
         self._use(lease, amount, now)
         return True
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     async def acquire(self, amount: float = 1) -> None:
         """Wait until a call of this weight may start."""
@@ -151,31 +143,16 @@ class SharedRateLimiter(Exchanging):
                 self._use(lease, amount, now)
                 return
 
-    async def open(self) -> None:
-        """Nothing is opened before the first call waits."""
-
-    async def close(self) -> None:
+    async def _take_leave(self) -> None:
         """Give back what is leased and not used."""
-        records = await self._stop()
-        if records is None:
-            return
         lease, self._lease = self._lease, _Lease()
-        try:
-            if lease.is_reported and lease.until > loop_time():
-                request = RateRequest(
-                    self.scope.name, self.rate, self.per, lease.id, 0.0, tuple(lease.used), 0.0, 0.0
-                )
-                await records.update(self._name, partial(exchange, request=request))
-        except RecordsAway:
-            pass  # it runs out
-        finally:
-            await records.close()
+        if lease.is_reported and lease.until > loop_time():
+            request = RateRequest(
+                self.scope.name, self.rate, self.per, lease.id, 0.0, tuple(lease.used), 0.0, 0.0
+            )
+            await self._update(partial(exchange, request=request))
 
     # ------------------------------------------------------------------ the process's part
-
-    @property
-    def _name(self) -> str:
-        return f"rate:{self.scope.name}"
 
     def _use(self, lease: _Lease, amount: float, now: float) -> None:
         self._recent += amount
@@ -224,9 +201,8 @@ class SharedRateLimiter(Exchanging):
             waiting[0] if waiting else 0.0,
             wanted,
         )
-        records = self._store()
         try:
-            answer: RateAnswer = await records.update(self._name, partial(exchange, request=request))
+            answer: RateAnswer = await self._update(partial(exchange, request=request))
         except BaseException:
             self._lease.is_reported = False
             self._lease.used.clear()
@@ -239,13 +215,3 @@ class SharedRateLimiter(Exchanging):
         lease.until = answer.until
         self._lease = lease
         self.away, self._again = False, answer.again
-
-    def _note_away(self, error: RecordsAway) -> None:
-        if not self.away:
-            self.away = True
-            log.warning(
-                "%r is away, and calls wait for it when what was leased is used: %s", self.scope, error
-            )
-
-    def _fail(self, error: Exception) -> None:
-        self._queue.fail(error)
