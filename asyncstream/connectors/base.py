@@ -57,13 +57,7 @@ class SourceBatch(NamedTuple, Generic[T]):
 
 
 def fault_of(batch: Any, rejects: bool) -> str | None:
-    """
-    What is wrong with what a `read` brought, or None.
-
-    Args:
-        batch: is not None.
-        rejects: whether the source may reject.
-    """
+    """What is wrong with what a `read` brought, or None; `rejects`: the source may reject."""
     if not isinstance(batch, SourceBatch):
         return f"read() gave {safe_repr(batch)} instead of a SourceBatch, or None at the end of input"
     values: Any = batch.values

@@ -56,9 +56,6 @@ class Fetching(Generic[T]):
     """
     A request for more, at most one at a time, that outlives a `read` that is cancelled: the next one gets
     what it brings.
-
-    Args:
-        fetch: asks for more; waits while there is none.
     """
 
     def __init__(self, fetch: Callable[[], Coroutine[Any, Any, T]]) -> None:

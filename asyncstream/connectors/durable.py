@@ -62,10 +62,6 @@ class _Pending:
 class DurableSubmissions(Submissions[T]):
     """
     A source whose elements come from `job.submit`, and are kept in an inbox until a checkpoint covers them.
-
-    Args:
-        inbox: where.
-        limit: how many accepted elements may wait to be read; then `submit` waits.
     """
 
     inbox: Inbox

@@ -98,13 +98,7 @@ class Inbox:
 
 
 class Submitted(NamedTuple):
-    """
-    One element on its way into the inbox.
-
-    Attributes:
-        data: the element, as bytes.
-        id: what tells it from others; None: nothing does.
-    """
+    """One element on its way into the inbox, as bytes; by its `id` it is told from others, if it has one."""
 
     data: bytes
     id: str | None
@@ -116,10 +110,6 @@ class InboxFile:
 
     Attributes:
         state: how far it is, as of the last call.
-
-    Args:
-        inbox: what the user chose.
-        writer: the run of the job that uses it; None: a source that is used without one.
     """
 
     state: InboxState

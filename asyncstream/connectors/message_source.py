@@ -30,11 +30,6 @@ class MessageSource(Source[T], Generic[T, M]):
 
     A message that is no element goes to `rejected`; or it fails the source, once all before it were
     delivered. A `read` that is cancelled has taken nothing: what its request brings is there for the next.
-
-    Args:
-        on_malformed: "fail" or "reject".
-        ends: end when there are no more messages, rather than wait for more.
-        batch: how many messages one read brings at most.
     """
 
     _what: str

@@ -51,11 +51,8 @@ class RejectedMessage:
 
 def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:
     """
-    The function that `decode` stands for; what is no `Decode` is a `PipelineError`.
-
-    Args:
-        decode: what the user chose.
-        name: of the argument, for messages.
+    The function that `decode`, an argument called `name`, stands for; what is no `Decode` is a
+    `PipelineError`.
     """
     if decode == "json":
         return loads
@@ -70,12 +67,8 @@ def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:
 
 def encoder(encode: object, default: Default | None = None, name: str = "encode") -> Callable[[Any], bytes]:
     """
-    The function that `encode` stands for; what is no `Encode` is a `PipelineError`.
-
-    Args:
-        encode: what the user chose.
-        default: for JSON, makes of a value of the user's own type one that can be written.
-        name: of the argument, for messages.
+    The function that `encode`, an argument called `name`, stands for; what is no `Encode` is a
+    `PipelineError`. For JSON, `default` makes of a value of the user's own type one that can be written.
     """
     if encode == "json":
         return JsonWriter(default).write

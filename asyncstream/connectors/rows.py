@@ -289,16 +289,7 @@ class RowWriter:
         return rows if all(self._native.issuperset(map(type, cells)) for cells in columns) else None
 
     def rows(self, values: Sequence[Any], target: str) -> Sequence[Sequence[Any]]:
-        """
-        A row of each.
-
-        Args:
-            values: the results.
-            target: where they are written, for messages.
-
-        Raises:
-            SinkError: if one cannot be written.
-        """
+        """A row of each result; raises `SinkError`, which names the `target`, if one cannot be written."""
         simple = self.simple_rows(values)
         return [self._named(value, target) for value in values] if simple is None else simple
 

@@ -345,8 +345,7 @@ class GlobSource(SplitSource[T]):
         make: gives the source of one file, by its path.
         watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
             the source ends with the last file.
-        parallel: as for `SplitSource`.
-        rejects: as for `SplitSource`.
+        parallel, rejects: as for `SplitSource`.
     """
 
     def __init__(

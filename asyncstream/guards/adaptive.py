@@ -191,12 +191,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
 
     Args:
         fn: the async function that it wraps.
-        least: as of `AdaptiveLimit`.
-        most: as of `AdaptiveLimit`.
-        start: as of `AdaptiveLimit`.
-        method: as of `AdaptiveLimit`.
-        latency: as of `AdaptiveLimit`.
-        decrease: as of `AdaptiveLimit`.
+        least, most, start, method, latency, decrease: as of `AdaptiveLimit`.
         limit: one shared with others, instead of one made of the rest of the arguments, which are those
             of `AdaptiveLimit`.
         scope: with whom the limit, and what is found out about it, is shared, in other processes and on other

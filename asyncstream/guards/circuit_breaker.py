@@ -36,13 +36,7 @@ class CircuitBreaker(Guard[In, Out]):
 
     Args:
         fn: the async function that it wraps.
-        failure_ratio: as of `Breaker`.
-        window: as of `Breaker`.
-        min_calls: as of `Breaker`.
-        failures: as of `Breaker`.
-        open_for: as of `Breaker`.
-        probes: as of `Breaker`.
-        on: as of `Breaker`.
+        failure_ratio, window, min_calls, failures, open_for, probes, on: as of `Breaker`.
         when_open: "wait": calls wait until the service is well again, and the stream pauses behind them;
             "refuse": they fail at once.
         scope: with whom the breaker is shared, in other processes and on other hosts, as `SharedBreaker`.

@@ -223,8 +223,7 @@ class RateLimit(Guard[In, Out]):
     Args:
         fn: the async function that it wraps.
         rate: as of `RateLimiter`, for a rate of this guard alone.
-        per: as of `RateLimiter`.
-        burst: as of `RateLimiter`.
+        per, burst: as of `RateLimiter`.
         scope: with whom the rate is shared, in other processes and on other hosts, as `SharedRateLimiter`;
             then without `burst`.
         limiter: a rate shared with others, instead.

@@ -258,9 +258,7 @@ class Pipeline:
         A job in a thread of its own, for programs without an event loop: `with ... as job:`.
 
         Args:
-            checkpoints: as for `start`.
-            snapshot: as for `start`.
-            state: as for `start`.
+            checkpoints, snapshot, state: as for `start`.
             uvloop: as for `run_blocking`.
 
         Raises:
@@ -281,8 +279,7 @@ class Pipeline:
         Run until every source has come to its end and everything is written.
 
         Args:
-            clock: as for `start`.
-            checkpoints: as for `start`.
+            clock, checkpoints: as for `start`.
             restart: go on from the last checkpoint when a source, a sink or a function fails.
             state: as for `start`.
 

@@ -357,8 +357,7 @@ class InPlace(AggregateFunction[Any, Any]):
         parts: the aggregates by name; one alone has the name None, and snapshots hold its accumulator alone.
         order_free: whether all of them are.
         add_each: adds one element to each accumulator of a row, and gives the row.
-        gather: as of `Fused`.
-        results: as of `Fused`.
+        gather, results: as of `Fused`.
     """
 
     add_each: Callable[[Sequence[list[Any]], Any], Any]

@@ -70,12 +70,7 @@ class Record:
 
 
 class Claim:
-    """
-    The record of one file.
-
-    Args:
-        path: the file.
-    """
+    """The record of one file."""
 
     def __init__(self, path: str) -> None:
         self._path = path

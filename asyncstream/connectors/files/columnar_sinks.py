@@ -21,13 +21,7 @@ __all__ = ("ArrowIpcSink", "ParquetSink")
 
 
 class _Columns:
-    """
-    Collects elements as Arrow tables.
-
-    Args:
-        partition_by: columns that are in the names of folders.
-        tables: collects the others.
-    """
+    """Collects elements as Arrow tables; columns of `partition_by` are in the names of folders."""
 
     def __init__(self, partition_by: Sequence[str], tables: Tables) -> None:
         self._partition_by = partition_by
@@ -171,14 +165,10 @@ class ArrowIpcSink(_ColumnarSink):
     checkpoints to a folder of files.
 
     Args:
-        path: as for `ParquetSink`.
-        columns: as for `ParquetSink`.
-        schema: as for `ParquetSink`.
+        path, columns, schema: as for `ParquetSink`.
         row_group: how many rows are collected and written together, as a record batch.
         compression: of pyarrow: "lz4", "zstd" or "none".
-        default: as for `ParquetSink`.
-        existing: as for `ParquetSink`.
-        partition_by: as for `ParquetSink`.
+        default, existing, partition_by: as for `ParquetSink`.
 
     Raises:
         MissingExtra: if pyarrow is not installed.

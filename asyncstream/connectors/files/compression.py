@@ -76,13 +76,7 @@ def _decompressor(compression: str) -> Any:
 
 
 class Compressing:
-    """
-    Writes to a file what is written to it, compressed.
-
-    Args:
-        file: where to.
-        compression: "gzip" or "zstd".
-    """
+    """Writes to a file what is written to it, compressed."""
 
     def __init__(self, file: BinaryIO, compression: str) -> None:
         self._file = file
@@ -104,12 +98,8 @@ class Compressing:
 
 class Decompressing(io.RawIOBase):
     """
-    What a compressed file holds, as a file.
-
-    Args:
-        file: at its beginning.
-        compression: "gzip" or "zstd".
-        complete: a piece without its end is damage; otherwise it is still being written.
+    What a compressed file holds, as a file. If it is `complete`, a piece without its end is damage; otherwise
+    it is still being written.
     """
 
     def __init__(self, file: BinaryIO, compression: str, *, complete: bool = True) -> None:

@@ -17,14 +17,7 @@ _CRLF: Final = "\r\n"  # only a line end of the dialect is quoted inside a field
 
 
 class CsvLines:
-    """
-    Makes lines of elements.
-
-    Args:
-        columns: to write; an element must have all of them. None: they are found.
-        delimiter: what stands between two fields.
-        default: makes of a value of the user's own type one that can be written.
-    """
+    """Makes lines of elements, which must have all columns that are given; otherwise columns are found."""
 
     def __init__(self, columns: Sequence[str] | None, delimiter: str, default: Default | None) -> None:
         self.delimiter = delimiter_of(delimiter)

@@ -28,12 +28,7 @@ class Encoding(Protocol):
 
 
 class JsonLines:
-    """
-    One JSON value per line.
-
-    Args:
-        default: makes of a value of the user's own type one that can be written.
-    """
+    """One JSON value per line."""
 
     def __init__(self, default: Default | None) -> None:
         self.line = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write

@@ -27,13 +27,7 @@ _ENDINGS: Final = {None: "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class _Lines:
-    """
-    Collects elements as lines.
-
-    Args:
-        partition_by: columns that are in the names of folders.
-        encoding: makes lines of elements.
-    """
+    """Collects elements as lines; columns of `partition_by` are in the names of folders."""
 
     def __init__(self, partition_by: Sequence[str], encoding: Encoding) -> None:
         self._partition_by = partition_by
@@ -149,11 +143,7 @@ class CsvFolderSink(_LineFolderSink):
         columns: the keys to write, in order, as for `CsvSink`. None: those of the files that are gone on
             with, or of the first element.
         delimiter: what stands between two fields; one character.
-        default: as for `JsonLinesFolderSink`.
-        existing: as for `JsonLinesFolderSink`.
-        partition_by: as for `JsonLinesFolderSink`.
-        row_group: as for `JsonLinesFolderSink`.
-        compression: as for `JsonLinesFolderSink`.
+        default, existing, partition_by, row_group, compression: as for `JsonLinesFolderSink`.
     """
 
     def __init__(

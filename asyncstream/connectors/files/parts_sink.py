@@ -55,12 +55,7 @@ _ERRORS: Final = (ValueError, TypeError, LookupError, NotImplementedError)
 
 
 class Collected(Protocol):
-    """
-    Elements that are collected until they are written.
-
-    Attributes:
-        rows: how many there are.
-    """
+    """Elements that are collected until they are written; `rows` of them."""
 
     @property
     def rows(self) -> int: ...
@@ -93,15 +88,8 @@ class _Part:
 
 class PartsSink(TransactionalSink[Any]):
     """
-    What such sinks have in common; they differ in what is in a file.
-
-    Args:
-        path: the file or folder.
-        existing: "refuse" or "overwrite".
-        partition_by: columns whose values say which folder a row goes to.
-        row_group: how many rows are collected before they are written.
-        ending: of the names of parts.
-        is_file: a job without checkpoints writes one file.
+    What such sinks have in common; they differ in what is in a file. If `is_file`, a job without checkpoints
+    writes one; otherwise always a folder.
     """
 
     one_by_one = True

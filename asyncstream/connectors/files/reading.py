@@ -30,13 +30,8 @@ U = TypeVar("U")
 
 class FileSource(Source[T]):
     """
-    A source of one file, or of a folder's.
-
-    Args:
-        path: on a disk, or in an object store: "s3://bucket/name".
-
-    Raises:
-        MissingExtra: if it is in an object store, and fsspec is not installed.
+    A source of one file, or of a folder's, on a disk or in an object store: "s3://bucket/name". Raises
+    `MissingExtra` if that needs fsspec, and it is not installed.
     """
 
     _errors: tuple[type[Exception], ...] = ()

@@ -162,14 +162,7 @@ class Connection:
 
 
 class ConnectedSource(Source[T]):
-    """
-    A source that asks one URL, again and again.
-
-    Args:
-        url: where to.
-        schemes: that it may have.
-        connection: what was set.
-    """
+    """A source that asks one URL, again and again."""
 
     def __init__(self, url: str, schemes: tuple[str, ...], connection: Connection) -> None:
         try:

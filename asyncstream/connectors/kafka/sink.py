@@ -62,18 +62,8 @@ _ADMIN = frozenset(
 
 class KafkaWriter:
     """
-    What sinks for Kafka have in common: how an element becomes a record, and how a client is made.
-
-    Args:
-        topic: where to write.
-        bootstrap_servers: "host:port", with commas between several; or a list.
-        value: how an element becomes bytes: "json", "bytes", "text", or a function. None is a tombstone.
-        key: gives the key of an element, as bytes or text; records of one key are in one partition, in order.
-        headers: gives the headers of an element, pairs or a mapping of text and bytes.
-        partition: gives the number of the partition; None: as the key says, or any.
-        timestamps: records have the timestamps of their elements, where they have any; else the time of
-            writing.
-        client: options of `aiokafka.AIOKafkaProducer`.
+    What sinks for Kafka have in common: how an element becomes a record, and how a client is made. The
+    arguments are those of `KafkaSink`.
     """
 
     def __init__(
@@ -130,12 +120,7 @@ class KafkaWriter:
         timestamps: Timestamps,
         sent: list[asyncio.Future[Any]],
     ) -> None:
-        """
-        Hand elements to the client.
-
-        Args:
-            sent: gets a future for each that was handed over, done when the broker has it.
-        """
+        """Hand elements to the client; `sent` gets a future for each, done when the broker has it."""
         for value, timestamp in zip(values, timestamps or repeat(None), strict=False):
             sent.append(await self.send(producer, value, timestamp))
             if not len(sent) % _TURN:
@@ -144,12 +129,7 @@ class KafkaWriter:
     async def send(
         self, producer: AIOKafkaProducer, value: Any, timestamp: int | None
     ) -> asyncio.Future[Any]:
-        """
-        Hand one element to the client.
-
-        Returns:
-            A future that is done when the broker has it.
-        """
+        """Hand one element to the client; gives a future that is done when the broker has it."""
         topic, timestamp_ms = self.topic, timestamp if self._timestamps else None
         key: bytes | None = None
         headers: list[tuple[str, bytes | None]] | None = None

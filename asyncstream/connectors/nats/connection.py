@@ -102,12 +102,7 @@ def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
 class Pull:
     """
     Messages of a consumer: the server sends as many as it is asked for, and is asked before they are needed.
-
-    Args:
-        connection: to the server.
-        prefix: of the subjects of JetStream's interface.
-        stream, consumer: their names.
-        batch: how many messages are taken at once at most; twice as many may be here.
+    At most `batch` are taken at once; twice as many may be here.
     """
 
     def __init__(self, connection: Client, prefix: str, stream: str, consumer: str, batch: int) -> None:
@@ -154,12 +149,7 @@ class Pull:
         await self._connection.publish(self._next, json.dumps(request).encode(), self._inbox)
 
     async def take(self, waits: bool) -> list[Msg]:
-        """
-        What there is, at most a batch.
-
-        Args:
-            waits: until there is something; otherwise none may have come.
-        """
+        """What there is, at most a batch; if it `waits`, something, and otherwise perhaps nothing."""
         while True:
             await self._ask(waits)
             if not self._messages:

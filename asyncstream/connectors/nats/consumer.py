@@ -41,12 +41,7 @@ _PART: Final = 500
 
 
 class Numbers:
-    """
-    A set of whole numbers, small where they follow each other.
-
-    Args:
-        ranges: first and last of each, in order.
-    """
+    """A set of whole numbers, small where they follow each other; of ranges, the first and last of each."""
 
     def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
         self._firsts = [first for first, _ in ranges]

@@ -34,12 +34,7 @@ T = TypeVar("T")
 
 
 class NatsSource(MessageSource[T, "Msg"], Generic[T]):
-    """
-    What sources of NATS share: the connection, and how messages become elements.
-
-    Args:
-        url, stream, decode, on_malformed, ends, batch, client: as for `NatsStreamSource`.
-    """
+    """What sources of NATS share: the connection, and how messages become elements."""
 
     def __init__(
         self,

@@ -104,13 +104,8 @@ async def make_batch(
     added: Sequence[str] = (),
 ) -> None:
     """
-    Make the table `BATCH`, with some of the columns of another, their types and checks, and some numbers. It
-    is gone with the connection, and what is in it with the transaction.
-
-    Args:
-        table: the other one.
-        columns: the columns that both have.
-        added: the names of the numbers.
+    Make the table `BATCH`, with some of the columns of another, their types and checks, and the numbers that
+    are `added`. It is gone with the connection, and what is in it with the transaction.
     """
     from psycopg.sql import SQL, Identifier
 

@@ -67,8 +67,6 @@ class Epochs:
     What belongs to one table.
 
     Args:
-        table: where results go.
-        columns: those that are written.
         ignores: rows that break a unique key are left out.
 
     Attributes:

@@ -143,9 +143,7 @@ class PostgresUpsertSink(Sink[Any]):
     be seen before the next checkpoint.
 
     Args:
-        url: as for `PostgresSink`.
-        table: as for `PostgresSink`.
-        columns: as for `PostgresSink`.
+        url, table, columns: as for `PostgresSink`.
         key: the columns of a unique key of the table; among `columns`.
         default: as for `PostgresSink`.
     """

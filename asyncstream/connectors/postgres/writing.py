@@ -37,15 +37,7 @@ T = TypeVar("T")
 
 
 class TableWriter:
-    """
-    What sinks of PostgreSQL share: the connection, the rows, the errors.
-
-    Args:
-        url: the address of the database.
-        table: where results go.
-        columns: the keys to write.
-        default: makes of a value of your own type one that can be written.
-    """
+    """What sinks of PostgreSQL share: the connection, the rows, the errors."""
 
     def __init__(self, url: str, table: str, columns: Sequence[str], default: Default | None) -> None:
         self._url = checked_url(url)

@@ -69,14 +69,7 @@ def id_of(id: bytes | str) -> tuple[int, int]:
 
 
 class Entries:
-    """
-    Makes elements of entries.
-
-    Args:
-        what: the stream, for messages.
-        field: which field holds the element; None: the fields together do, as texts by name.
-        decode: what makes an element of a field's bytes.
-    """
+    """Makes elements of entries: of one `field`, or of all of them, as texts by name."""
 
     def __init__(self, what: str, field: str | None, decode: Decode) -> None:
         self._what = what

@@ -34,12 +34,7 @@ FIRST = b"0-0"
 
 
 class RedisSource(MessageSource[T, Entry], Generic[T]):
-    """
-    What sources of Redis share: how entries become elements.
-
-    Args:
-        url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
-    """
+    """What sources of Redis share: how entries become elements."""
 
     def __init__(
         self,

@@ -43,10 +43,6 @@ class RowOrder(ABC):
     """
     An order of the rows of a table, and a place in it; `open` comes first.
 
-    Args:
-        table: the name of the table.
-        path: that of the database, for messages.
-
     Attributes:
         width: how many of a selected row's cells stand before its columns, to know its place.
     """
@@ -202,13 +198,7 @@ class _Shape:
 
 
 class ByColumn(RowOrder):
-    """
-    In the order of a column, and of the key among rows of one value.
-
-    Args:
-        table, path: as for any order.
-        by: the name of the column.
-    """
+    """In the order of a column, and of the key among rows of one value."""
 
     def __init__(self, table: str, path: str, by: str) -> None:
         super().__init__(table, path)

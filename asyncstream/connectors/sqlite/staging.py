@@ -43,15 +43,7 @@ _UNDO: Final = ("asyncstream_step", "asyncstream_position", "asyncstream_row", "
 
 
 class Staging:
-    """
-    What belongs to one table.
-
-    Args:
-        what: the table and the file, for messages.
-        table: its name.
-        columns: those that are written.
-        insert: "INSERT", or with what is to be done about conflicts.
-    """
+    """What belongs to one table: `what` it is called in messages, and with what to `insert`."""
 
     def __init__(self, what: str, table: str, columns: list[str], insert: str) -> None:
         self._what = what

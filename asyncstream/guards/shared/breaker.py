@@ -72,13 +72,10 @@ class SharedBreaker(Breaker, Exchanging):
 
     Args:
         scope: with whom it is shared.
-        failure_ratio: as of `Breaker`.
-        window: as of `Breaker`.
+        failure_ratio, window, open_for, on: as of `Breaker`.
         min_calls: as of `Breaker`, of all processes together.
         failures: as of `Breaker`: in a row of one process, or of all in the order in which they tell.
-        open_for: as of `Breaker`.
         probes: as of `Breaker`; one at a time.
-        on: as of `Breaker`.
 
     Attributes:
         away: whether the store is away.

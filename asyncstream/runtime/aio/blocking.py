@@ -53,10 +53,7 @@ class Blocking:
     What is in the way, at one moment.
 
     Args:
-        graph: what runs.
-        parts: what runs each step.
         where: where the elements of each part are that has any.
-        now: loop time.
         stuck_after: seconds for which nothing has come when a step is stuck.
     """
 

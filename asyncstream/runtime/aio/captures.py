@@ -28,13 +28,8 @@ Captured: TypeAlias = dict[str, tuple[Role, Frozen[Any]]]
 
 class Captures:
     """
-    Takes and encodes what the steps of one run remember.
-
-    Args:
-        graph: what runs.
-        codec: of values.
-        tables: what of tables is in checkpoints.
-        inline_bytes: what is smaller is in the manifest, not in a part of its own.
+    Takes and encodes what the steps of one run remember; what is smaller than `inline_bytes` is in the
+    manifest, not in a part of its own.
     """
 
     def __init__(self, graph: Graph, codec: Codec, tables: TableLog, inline_bytes: int) -> None:

@@ -91,10 +91,6 @@ class Checkpointer:
     The checkpoints of one run.
 
     Args:
-        settings: what the user chose.
-        graph: what runs.
-        pipeline: its name.
-        clock: processing time.
         failed: told of the error when the job is to fail.
 
     Attributes:

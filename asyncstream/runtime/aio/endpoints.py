@@ -344,10 +344,8 @@ class SinkOperator(Intake):
 
     def join_epochs(self, position: Any, writer: Writer, confirm: Callable[[], Awaitable[None]]) -> None:
         """
-        Before `start`: write in epochs, from `position` on.
-
-        Args:
-            confirm: sees, just before the sink is changed, whether the job may still write; raises if not.
+        Before `start`: write in epochs, from `position` on. `confirm` sees, just before the sink is changed,
+        whether the job may still write; raises if not.
         """
         assert isinstance(self.sink, TransactionalSink)
         self.sink.writer = writer

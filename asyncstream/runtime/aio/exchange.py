@@ -32,12 +32,7 @@ T = TypeVar("T")
 
 
 class Exchange:
-    """
-    The part of a `Job` that the program around it hands elements to and takes them from.
-
-    Args:
-        run: what the job runs.
-    """
+    """The part of a `Job` that the program around it hands elements to and takes them from."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -115,10 +110,7 @@ class Exchange:
         As `submit`, from any thread but the job's own: returns when the element is accepted.
 
         Args:
-            value: as for `submit`.
-            to: as for `submit`.
-            durable: as for `submit`.
-            id: as for `submit`.
+            value, to, durable, id: as for `submit`.
             timeout: how long to wait for room: a `timedelta` or seconds.
 
         Returns:
@@ -152,9 +144,7 @@ class Exchange:
         Submit an element and wait for its answer: the first one with its key to reach a `stream.answers()`.
 
         Args:
-            value: as for `submit`.
-            to: as for `submit`.
-            durable: as for `submit`.
+            value, to, durable: as for `submit`.
             id: as for `submit`. Of an element that was accepted before, by its `id`, only an answer is heard
                 that is still to come.
             timeout: how long to wait, all in all: a `timedelta` or seconds; None: as long as the job runs.

@@ -48,15 +48,7 @@ def check_shown(values: object) -> None:
 def inspect(
     run: Run, state: JobState, *, values: Shown = False, stuck_after: float = STUCK_SECONDS
 ) -> JobStatus:
-    """
-    How a run stands now.
-
-    Args:
-        run: which; it may not have been opened yet, or be over.
-        state: what the job calls it.
-        values: what to show of elements.
-        stuck_after: seconds for which nothing has come when a step is said to be stuck.
-    """
+    """How a run stands now, which may not have been opened yet, or be over; as `Job.status` says."""
     steps: tuple[StepStatus, ...]
     if run.parts:
         steps = tuple(_Inspection(run, values, stuck_after).steps())

@@ -37,9 +37,6 @@ class Followed(Journeys):
     """
     The journeys of one run, from their beginnings.
 
-    Args:
-        pipeline: its name.
-
     Attributes:
         tracer: asked about each element that is submitted, and about those of other sources that are timed.
     """

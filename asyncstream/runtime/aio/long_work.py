@@ -91,12 +91,7 @@ class _Aging:
         self._made = 0
 
     def age(self, made: int) -> None:
-        """
-        Have all that is there old, if that is worth it.
-
-        Args:
-            made: how many objects have just been made.
-        """
+        """Have all that is there old, if that is worth it, for `made` objects have just been made."""
         self._made += made
         if made < FEW or self._made * LITTLE < self.frozen:
             return

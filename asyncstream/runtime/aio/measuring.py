@@ -135,13 +135,7 @@ class _Gathering:
 
 
 def measure(run: Run, state: JobState) -> tuple[Metric, ...]:
-    """
-    Every metric of a run, as it stands.
-
-    Args:
-        run: which.
-        state: what the job calls it.
-    """
+    """Every metric of a run, as it stands, in the state that the job says."""
     status = inspect(run, state)
     found = _Gathering({"pipeline": run.name})
     for known in get_args(JobState):

@@ -26,12 +26,7 @@ _KEY: Final = "asyncstream numbering"
 
 
 class Numbering:
-    """
-    The numbers of one source's elements.
-
-    Args:
-        pipeline, source: their names.
-    """
+    """The numbers of one source's elements."""
 
     def __init__(self, pipeline: str, source: str) -> None:
         self._root = digest(pipeline, source, os.urandom(16), size=8)

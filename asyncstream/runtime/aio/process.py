@@ -113,15 +113,8 @@ async def until_signal(
     job: Job, signals: Signals, *, keeps: bool, grace: float, say: Callable[[str], None]
 ) -> None:
     """
-    Run a job to its end, or stop it at the first signal.
-
-    Args:
-        job: one that runs.
-        signals: those that come.
-        keeps: the job keeps checkpoints: it is stopped with one. Otherwise it is drained, for as long as
-            the grace.
-        grace: seconds.
-        say: told what happens.
+    Run a job to its end, or stop it at the first signal: with a checkpoint if it `keeps` them; otherwise it
+    is drained, for as long as the grace.
     """
     work = asyncio.create_task(job.wait())
     first = asyncio.create_task(signals.first.wait())

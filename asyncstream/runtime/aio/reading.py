@@ -39,9 +39,6 @@ class SourceDriver:
     Pulls a source while there is room downstream.
 
     Args:
-        name: that of the source's step.
-        source: what to read.
-        head: the first operator.
         rejected: where what the source could not read as an element goes.
         left_behind: steps that remember elements of splits that move to other jobs.
 

@@ -28,8 +28,6 @@ class RunParts:
     The parts of one run.
 
     Args:
-        owner: the run, as `inside` knows it.
-        pipeline: its name.
         seconds: what each part gets to open.
         patience: seconds in which it must end when it is cancelled.
 

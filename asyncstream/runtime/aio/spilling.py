@@ -30,8 +30,6 @@ class Spilling:
     What one run keeps on disk.
 
     Args:
-        settings: what the user chose.
-        checkpointer: of the run, if it has one.
         fail: told when the place cannot be used any more.
 
     Raises:

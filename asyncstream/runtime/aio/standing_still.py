@@ -29,11 +29,8 @@ TRIES = 10
 
 def standing_still(run: Run, look: Callable[[], T]) -> T:
     """
-    What `look` gives, which only reads, in a moment in which nothing of the run moves.
-
-    Args:
-        run: what is looked at.
-        look: what to do; called once, or again if it was not come to in time.
+    What `look` gives, which only reads, in a moment in which nothing of the run moves; it is called again if
+    it was not come to in time.
     """
     loop: asyncio.AbstractEventLoop | None = getattr(run, "loop", None)  # none before it is opened
     if loop is None or running_loop() is loop or not loop.is_running():

@@ -16,13 +16,7 @@ __all__ = ("Standing", "StateView")
 
 
 class StateView:
-    """
-    What one step of a running job remembers; nothing can be changed through it.
-
-    Args:
-        step: the step's name.
-        operator: what remembers.
-    """
+    """What one step of a running job remembers; nothing can be changed through it."""
 
     def __init__(self, step: str, operator: Operator) -> None:
         self._step = step

@@ -46,11 +46,8 @@ class TableLog:
     The tables of a job, as its checkpoints hold them.
 
     Args:
-        history: the checkpoints of the store.
-        codec: how their values become bytes.
         lease: gives the lease of the job.
         inline_bytes: larger parts are for the store.
-        pipeline: its name, for the log.
 
     Attributes:
         cutting: held from a cut until what was cut is encoded and merged.

@@ -28,10 +28,6 @@ class Tenure:
     """
     The time in which a job may write.
 
-    Args:
-        settings: what the user chose.
-        lost: told when another job has taken over.
-
     Attributes:
         lease: the right to write; there is one from `begin` on.
     """

@@ -73,13 +73,7 @@ class _Place(NamedTuple):
 
 
 class LoopWatch:
-    """
-    Watches the loop in which it is made, for one job.
-
-    Args:
-        pipeline: its name.
-        parts: what runs each step.
-    """
+    """Watches the loop in which it is made, for one job."""
 
     def __init__(self, pipeline: str, parts: Mapping[str, SourceDriver | Operator]) -> None:
         self._pauses = Timings()

@@ -37,8 +37,7 @@ class RunWiring:
 
     def __init__(self, graph: Graph, has_room: Callable[[Operator], None]) -> None:
         """
-        Args:
-            has_room: told of each operator that had no room for what the clock makes it emit, and has again.
+        `has_room` is told of each operator that had no room for what the clock makes it emit, and has again.
         """
         self._graph = graph
         self.operators: dict[str, Operator] = {}
@@ -99,12 +98,7 @@ class RunWiring:
         )
 
     def cut_short(self, failed: Callable[[BaseException], object]) -> None:
-        """
-        Tell sinks that they do not get all.
-
-        Args:
-            failed: told what a sink raises over that.
-        """
+        """Tell sinks that they do not get all; `failed` is told what one raises over that."""
         for sink in self.ends(Sink):
             try:
                 sink.cut_short()

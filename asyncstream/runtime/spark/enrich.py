@@ -93,13 +93,7 @@ def enrich_apart(
     columns of a `FailedCall`: value (the row), error (text), attempts, timestamp, first_ms, last_ms.
 
     Args:
-        df: as of `enrich`.
-        fn: as of `enrich`.
-        schema: as of `enrich`.
-        flat: as of `enrich`.
-        name: as of `enrich`.
-        observe: as of `enrich`.
-        options: as of `enrich`.
+        df, fn, schema, flat, name, observe, options: as of `enrich`.
     """
     options.setdefault("on_error", "route")
     if options.get("timeout") is not None:

@@ -66,12 +66,7 @@ def grown(
 
 
 def observed(counts: Sequence[ObservedCount], outputs: Mapping[str, int]) -> list[Column]:
-    """
-    The columns to observe envelopes by.
-
-    Args:
-        outputs: the routes to the outputs, by name.
-    """
+    """The columns to observe envelopes by, with the routes to the `outputs` by name."""
     from pyspark.sql import functions as columns
 
     found = []

@@ -68,8 +68,7 @@ def policy_spec(
     The spec of what `policy_window` makes of these arguments.
 
     Args:
-        length: as of `policy_window`.
-        slide: as of `policy_window`.
+        length, slide: as of `policy_window`.
         key_by: gives the key of an element; None: all share their windows.
         options: the other arguments of `policy_window`, by name.
 

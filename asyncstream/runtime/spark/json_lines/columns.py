@@ -42,13 +42,7 @@ Parsed = dict[str, Any]
 
 
 class Malformed(NamedTuple):
-    """
-    A line that is no row.
-
-    Attributes:
-        line: its bytes.
-        reason: what is wrong with it.
-    """
+    """A line that is no row: its bytes, and what is wrong with it."""
 
     line: bytes
     reason: str
@@ -116,12 +110,8 @@ _PLAIN: Final = (
 
 class JsonColumns:
     """
-    Parses lines into columns.
-
-    Args:
-        schema: the columns.
-        required: a column without which a line is malformed, or None.
-        max_line_bytes: a longer line is malformed.
+    Parses lines into columns; one without the `required` column, or longer than `max_line_bytes`, is
+    malformed.
     """
 
     def __init__(self, schema: StructType, required: str | None, max_line_bytes: int) -> None:
@@ -149,12 +139,7 @@ class JsonColumns:
             return None
 
     def rows(self, data: bytes, *, at_start: bool) -> tuple[list[Parsed | Malformed], list[int]]:
-        """
-        The lines one by one, and where each ends.
-
-        Args:
-            at_start: the file begins with them.
-        """
+        """The lines one by one, and where each ends; `at_start`: the file begins with them."""
         rows: list[Parsed | Malformed] = []
         ends: list[int] = []
         for line, end in split_lines(data):

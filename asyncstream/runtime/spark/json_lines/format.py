@@ -174,12 +174,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(folder: BatchFolder, batches: Iterator[pa.RecordBatch], alone: str | None = None) -> TaskWritten:
-    """
-    What a task does.
-
-    Args:
-        alone: the query, if Spark does not know of one.
-    """
+    """What a task does; `alone` is the query, if Spark does not know of one."""
     from pyspark import TaskContext
 
     task = TaskContext.get()

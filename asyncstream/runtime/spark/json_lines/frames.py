@@ -99,12 +99,10 @@ def stream_json_lines(
 
     Args:
         spark: the session.
-        path: as for `read_json_lines`.
-        schema: as for `read_json_lines`.
+        path, schema: as for `read_json_lines`.
         time: the column that tells when an event happened, a number or a time; a line without it is
             malformed. None: files are read in the order of their names.
-        on_malformed: as for `read_json_lines`.
-        max_line_bytes: as for `read_json_lines`.
+        on_malformed, max_line_bytes: as for `read_json_lines`.
         max_rows_per_trigger: how many lines a micro-batch has at most, but one at least. None: no limit.
         max_bytes_per_trigger: how many bytes of lines. None: no limit.
         max_files_per_trigger: from how many files they come. None: no limit.

@@ -32,12 +32,7 @@ class _Part(NamedTuple):
 
 
 class RowReader:
-    """
-    Reads rows as Arrow batches.
-
-    Args:
-        schema: the columns, with the one for rejected lines if there is to be one.
-    """
+    """Reads rows as Arrow batches; the schema has the column for rejected lines if there is to be one."""
 
     def __init__(self, settings: ReadSettings, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -189,12 +189,7 @@ def picks_of(
 
 
 def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
-    """
-    The rows by key group; None: they are to go the way of other rows.
-
-    Args:
-        groups: how many key groups there are.
-    """
+    """The rows by key group; None: they are to go the way of other rows."""
     import numpy as np
 
     stamps = _milliseconds(batch, picks.time) if batch.num_rows > FEW * groups else None

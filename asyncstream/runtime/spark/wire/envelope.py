@@ -147,12 +147,7 @@ def _portable(failed: FailedCall) -> FailedCall:
 
 @dataclass
 class _Filling:
-    """
-    An envelope that is being filled.
-
-    Attributes:
-        payloads: of some elements each, in their order.
-    """
+    """An envelope that is being filled; each of its payloads is of some elements, in their order."""
 
     watermark: int
     origin: int

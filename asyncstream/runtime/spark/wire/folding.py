@@ -106,12 +106,7 @@ class Folded(NamedTuple):
     accumulators: list[np.ndarray[Any, Any]]
 
     def some(self, which: Numbers, keys: np.ndarray[Any, Any]) -> Partials:
-        """
-        Those at some places.
-
-        Args:
-            keys: of the rows.
-        """
+        """Those at some places; `keys` are those of the rows."""
         return Partials(
             starts=self.starts[which].tolist(),
             keys=keys[self.places[which]].tolist(),

@@ -33,12 +33,7 @@ CACHED = 100_000
 
 
 class KeyGroups:
-    """
-    Gives keys their group.
-
-    Args:
-        count: how many groups there are.
-    """
+    """Gives keys their group, one of `count`."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -37,12 +37,7 @@ class Originals:
         self._is_used = True
 
     def add(self, batch: pa.RecordBatch, values: Sequence[list[Any]]) -> None:
-        """
-        Further rows.
-
-        Args:
-            values: of each column.
-        """
+        """Further rows, by the values of each column."""
         if not self._is_used or not batch.num_rows:
             return
         columns = dict(zip(batch.schema.names, values, strict=True))
@@ -55,12 +50,7 @@ class Originals:
             self._give_up()
 
     def column(self, field: pa.Field, values: list[Any]) -> pa.Array | None:
-        """
-        A column for these values of the next rows, if they are the original ones.
-
-        Args:
-            field: the column that it is to be.
-        """
+        """A column for these values of the next rows, as `field` says, if they are the original ones."""
         if not self._is_used or field.name in self._changed:
             return None
         found = self._found(field, values)

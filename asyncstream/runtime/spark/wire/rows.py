@@ -37,12 +37,7 @@ memory is held by all tasks together."""
 
 
 def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> list[dict[str, Any]]:
-    """
-    A dict for each row.
-
-    Args:
-        originals: is to know what the values were made of.
-    """
+    """A dict for each row; `originals` is to know what the values were made of."""
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
@@ -103,12 +98,8 @@ def _has_maps(kind: pa.DataType) -> bool:
 
 class RowWriter:
     """
-    Turns elements into Arrow batches.
-
-    Args:
-        name: what an element that does not fit is blamed on.
-        schema: the columns.
-        originals: those of the rows that the elements may be.
+    Turns elements, which may be the rows of `originals`, into Arrow batches; one that does not fit is blamed
+    on `name`.
     """
 
     def __init__(self, name: str, schema: StructType, originals: Originals | None = None) -> None:
@@ -119,12 +110,7 @@ class RowWriter:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batches(self, elements: Sequence[Any] | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """
-        The rows of some elements.
-
-        Args:
-            elements: or the rows that another task has made of them already.
-        """
+        """The rows of some elements, or those that another task has made of them already."""
         import pyarrow as pa
 
         if isinstance(elements, pa.RecordBatch):

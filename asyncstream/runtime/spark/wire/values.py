@@ -61,10 +61,8 @@ def dumps(value: Any) -> bytes:
 
 def loads(data: bytes, classes: Classes | None = None) -> Any:
     """
-    What `dumps` was given.
-
-    Args:
-        classes: those of the program that runs now, for what another run of it has written.
+    What `dumps` was given; `classes` are those of the program that runs now, for what another run of it has
+    written.
     """
     with _present(classes or {}):
         try:

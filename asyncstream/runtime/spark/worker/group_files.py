@@ -123,12 +123,7 @@ class GroupFile:
 
 
 class GroupFiles:
-    """
-    Where a worker finds the files of groups.
-
-    Args:
-        classes: as for `loads`.
-    """
+    """Where a worker finds the files of groups."""
 
     def __init__(self, classes: Classes) -> None:
         self._classes = classes

@@ -133,10 +133,7 @@ class Head(NamedTuple):
 
 def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], classes: Classes) -> States:
     """
-    What the steps of a stage remember of a key group, as snapshots.
-
-    Args:
-        chunks: those of its log, in their order.
+    What the steps of a stage remember of a key group, as snapshots, by the chunks of its log, in their order.
     """
     kept = Head(*loads(head, classes))
     kept.check(kept.key_groups)

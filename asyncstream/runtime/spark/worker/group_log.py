@@ -161,25 +161,14 @@ def _token() -> bytes:
 
 
 class Log:
-    """
-    The entries of a key group.
-
-    Args:
-        chunks: Spark's map state of those that are not in the head.
-        classes: as for `loads`.
-    """
+    """The entries of a key group; `chunks` is Spark's map state of those that are not in the head."""
 
     def __init__(self, chunks: Any, classes: Classes) -> None:
         self._chunks = chunks
         self._classes = classes
 
     def read(self, position: Position, last: int | None = None) -> Iterator[Entry]:
-        """
-        Entries of the log, which is at this position.
-
-        Args:
-            last: only so many, those that were put last; None: all.
-        """
+        """Entries of the log, which is at this position: all, or the `last` ones that were put."""
         if last is not None:
             return iter(self._last(position, last))
         chunks = (self._chunks.getValue((number,)) for number in position.chunks)
@@ -287,12 +276,7 @@ def _saved(table: Table, delta: Delta) -> tuple[Any, Any, Any]:
 
 
 def kept_tables(entries: Iterable[Entry], abouts: Mapping[str, Mapping[str, Any]]) -> dict[str, Kept]:
-    """
-    By step, what is kept.
-
-    Args:
-        abouts: by step, what a snapshot says besides its tables.
-    """
+    """By step, what is kept; `abouts` is what a snapshot says of each besides its tables."""
     tables: dict[str, dict[str, Table]] = {step: {} for step in abouts}
     for entry in entries:
         for step, changed in entry.items():

@@ -100,10 +100,8 @@ _worker = _Worker()
 
 def room(asked: int | None) -> int:
     """
-    Bytes that a worker may hold.
-
-    Args:
-        asked: by the user; None: a part of what `spark.executor.pyspark.memory` leaves for a worker.
+    Bytes that a worker may hold: as `asked`, or a part of what `spark.executor.pyspark.memory` leaves for
+    one.
     """
     if asked is not None:
         return asked
@@ -131,20 +129,15 @@ def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables
 
 def has_room(position: Position, tables: Mapping[str, Tables], most: int) -> bool:
     """
-    Whether tables that are at this position, and have just been merged, should be held.
-
-    Args:
-        most: as `room` gives it.
+    Whether tables that are at this position, and have just been merged, should be held; `most`: see `room`.
     """
     return _weight(position, tables) * (1 + _group(position.log).others) <= most
 
 
 def hold(position: Position, tables: Mapping[str, Tables], most: int) -> None:
     """
-    Hold tables that are at this position, and have just been merged, and less of others if that is too much.
-
-    Args:
-        most: as `room` gives it.
+    Hold tables that are at this position, and have just been merged, and less of others if that is more than
+    `most`, see `room`.
     """
     _let_go(position.log)
     weight = _weight(position, tables)

@@ -195,10 +195,8 @@ class KeyGroup:
 
     def _keep(self, file: GroupFile | None, position: Position, tables: Mapping[str, Tables]) -> None:
         """
-        Have tables for the next turn of their group, in memory or in a file, if others may go on with them.
-
-        Args:
-            file: that they are in; None: they are in memory.
+        Have tables for the next turn of their group, in memory or in the file that they are in, if others may
+        go on with them.
         """
         if any(table.is_bound for of_step in tables.values() for table in of_step.every()):
             return

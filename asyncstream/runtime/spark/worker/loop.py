@@ -65,10 +65,7 @@ class _Lent(AsyncFunction[Any, Any]):
 
 class Resident:
     """
-    A stage that a worker keeps between tasks, with its open async functions.
-
-    Attributes:
-        stage: the first copy that arrived.
+    A stage that a worker keeps between tasks, in the copy that came first, with its open async functions.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -116,12 +113,7 @@ class LoopThread:
             raise
 
     def resident(self, token: str, stage: Stage) -> Resident:
-        """
-        The stage that goes by `token`, in the copy that came first.
-
-        Args:
-            stage: the copy that came with this task.
-        """
+        """The stage that goes by `token`, in the copy that came first, which may be this one."""
         resident = self._residents.get(token)
         if resident is None:
             resident = self._residents[token] = Resident(stage)

@@ -40,10 +40,7 @@ def root_of(plan: str, source: str, context: TaskContext | None) -> str:
 
 class RowOrigins:
     """
-    The origins of the rows of one task; some hundred bytes are kept of each.
-
-    Args:
-        root: tells this partition from all others.
+    The origins of the rows of one task, told from others by `root`; some hundred bytes are kept of each.
     """
 
     def __init__(self, root: str) -> None:

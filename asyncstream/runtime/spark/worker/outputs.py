@@ -47,12 +47,7 @@ def row_writers(outputs: Iterable[OutputTask]) -> dict[int, RowWriter]:
 
 
 def in_columns(leaving: Iterable[Leaving], outputs: Mapping[int, RowWriter]) -> Iterator[Leaving]:
-    """
-    What leaves a stage, with the rows of outputs in place of their elements, unless these are few.
-
-    Args:
-        outputs: as `row_writers` gives them.
-    """
+    """What leaves a stage, with the rows of outputs in place of their elements, unless these are few."""
     for item in leaving:
         writer = outputs.get(item.route.number)
         if writer is None or len(item.values) < FEW:

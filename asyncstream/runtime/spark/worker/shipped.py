@@ -24,10 +24,8 @@ MOST: Final = 32
 
 class Shipped(Generic[T]):
     """
-    A value that each task gets, and that all tasks of a worker share.
-
-    Args:
-        value: pickled when this is, in the way of PySpark's functions.
+    A value that each task gets, and that all tasks of a worker share; pickled when this is, in the way of
+    PySpark's functions.
     """
 
     def __init__(self, value: T) -> None:

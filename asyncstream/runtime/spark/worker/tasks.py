@@ -121,13 +121,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 class _Crossing:
-    """
-    One task's elements on their way through a stage, from Arrow batches to Arrow batches.
-
-    Args:
-        reader: makes elements of what comes in.
-        writer: makes Arrow batches of what leaves.
-    """
+    """One task's elements on their way through a stage, from Arrow batches to Arrow batches."""
 
     def __init__(
         self,
