@@ -30,12 +30,7 @@ __all__ = ("BlockCalls",)
 
 class BlockCalls:
     """
-    Makes the calls of a pool's elements in blocks.
-
-    Args:
-        pool: whose inbox, workers and queue these are.
-        add: takes blocks up into the queue.
-        ended: told of each call that has suspended and ended; None: nobody has to be told.
+    Makes the calls of a pool's elements in blocks; `ended` is told of each that has suspended and ended.
     """
 
     __slots__ = ("_add", "_began", "_calls", "_ended", "_note", "_note_ended", "_open", "_pool")

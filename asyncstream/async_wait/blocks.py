@@ -152,9 +152,7 @@ class Block(Part):
     def take_begun(self, gone: object) -> Part | None:
         """
         Remove the elements whose calls began since this was asked, and have ended; None if there are none.
-
-        Args:
-            gone: stands in the place of what has been taken.
+        What has been taken is `gone` in its place.
         """
         start, self._taken = self._taken, len(self.values) - self.unbegun()
         if start < self._taken <= self.head() and not self._has_holes:

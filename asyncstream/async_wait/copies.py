@@ -17,11 +17,8 @@ _log = logging.getLogger("asyncstream.async_wait")
 
 class Copies:
     """
-    Copies the elements of one step.
-
-    Args:
-        step: its name.
-        refuses: what cannot be copied is an error; otherwise it is given as it is, and that is said once.
+    Copies the elements of one step. What cannot be copied it `refuses`; otherwise it is given as it is, and
+    that is said once.
     """
 
     def __init__(self, step: str, refuses: bool) -> None:

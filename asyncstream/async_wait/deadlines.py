@@ -46,13 +46,7 @@ class BegunCalls(Protocol):
 
 
 class Began:
-    """
-    The calls of these workers that have this stamp.
-
-    Args:
-        workers: in input order.
-        stamp: theirs.
-    """
+    """The calls of these workers, in input order, that have this stamp."""
 
     __slots__ = ("_stamp", "_workers")
 
@@ -125,8 +119,6 @@ class Deadlines:
     Tells when a call has run for too long.
 
     Args:
-        seconds: how long a call may run.
-        calls: how many run at once, at most.
         overdue: told of each worker and promise whose time is up; nothing more is due once it gives False.
     """
 

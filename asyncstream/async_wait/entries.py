@@ -95,12 +95,7 @@ def _known(origin: Origin | None) -> list[list[Any]]:
 
 
 def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any, Origin | None]:
-    """
-    The inbox item for an entry.
-
-    Args:
-        call_all: make the calls again whose results are known.
-    """
+    """The inbox item for an entry; with `call_all`, calls are made again whose results are known."""
     match entry:
         case ["watermark", timestamp]:
             return None, Watermark(timestamp), None

@@ -16,12 +16,7 @@ __all__ = ("KeySerializer",)
 
 
 class KeySerializer:
-    """
-    Keeps the calls of one key in order; keys do not wait for each other.
-
-    Attributes:
-        released: promises whose call may start now, their key having become free.
-    """
+    """Keeps the calls of one key in order; keys do not wait for each other. The `released` may start now."""
 
     def __init__(self, key_by: Callable[[Any], Hashable]) -> None:
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)

@@ -29,10 +29,8 @@ class Outcomes:
     Decides what comes of calls that give no result.
 
     Args:
-        settings: the user's choices.
         emitter: is told of outcomes that are not simply one result.
         counts: "failed", "timed_out" and "skipped" of these are kept.
-        fail: has the job fail with an error.
 
     Attributes:
         times: how long calls take, by how they end.

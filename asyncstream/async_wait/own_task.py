@@ -20,15 +20,7 @@ __all__ = ("call_followed", "in_own_task")
 async def call_followed(
     function: Callable[[Any], Awaitable[Any]], value: Any, journey: Journey, step: str
 ) -> Any:
-    """
-    Make a call.
-
-    Args:
-        function: what to call.
-        value: the element.
-        journey: its.
-        step: the name of the step whose call it is.
-    """
+    """Make the call of a step for an element with a journey."""
     if journey.trace is None:
         return await function(value)
 

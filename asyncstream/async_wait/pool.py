@@ -43,7 +43,6 @@ class WorkerPool:
     Takes elements from an inbox, makes their calls, and gives what comes of them to an emitter.
 
     Args:
-        settings: how to run the calls.
         emitter: takes promises and results.
         counts: what its `Outcomes` count.
         turn: what is to be called once in the loop's next pass whenever something has changed.

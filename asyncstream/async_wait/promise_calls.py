@@ -28,9 +28,6 @@ class PromiseCalls:
     """
     Makes the calls of a pool's elements one by one.
 
-    Args:
-        pool: whose inbox, workers and queue these are.
-
     Attributes:
         unstamped: workers whose calls may have begun since the last turn.
         unmade: the last of these, if its call may be without a promise.
@@ -103,10 +100,8 @@ class PromiseCalls:
 
     async def make_calls(self, worker: Worker, context: Context) -> bool:
         """
-        Make calls, until there are elements that are taken in blocks, or the worker is not to be used again.
-
-        Returns:
-            Whether it may be.
+        Make calls, until there are elements that are taken in blocks, or the worker is not to be used again;
+        whether it may be.
         """
         # A loop that runs per element: what can be a local is one.
         pool = self._pool

@@ -24,10 +24,8 @@ async def end_tasks(
     tasks: Iterable[asyncio.Task[Any]], patience: float = CANCEL_PATIENCE
 ) -> set[asyncio.Task[Any]]:
     """
-    Cancel `tasks` and wait until they have ended.
-
-    Returns:
-        Those that ignored every cancellation, one each second for `patience` seconds.
+    Cancel `tasks` and wait until they have ended; gives those that ignored every cancellation, one each
+    second for `patience` seconds.
     """
     running = set(tasks)
     for second in range(math.ceil(patience)):

@@ -67,11 +67,8 @@ class Worker:
 
     def is_asked_to_end(self, error: BaseException, halted: bool) -> bool:
         """
-        Whether an error was thrown into its task, or asks the process to end.
-
-        Args:
-            error: what came up from its call.
-            halted: the step cancels its workers.
+        Whether an error that came up from its call was thrown into its task, or asks the process to end;
+        `halted`: the step cancels its workers.
         """
         if isinstance(error, asyncio.CancelledError):
             return halted or self.task.cancelling() > 0

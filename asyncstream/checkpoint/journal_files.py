@@ -43,11 +43,8 @@ class JournalFiles(Protocol):
 
 class FolderFiles:
     """
-    Files of a directory. Only the one that was added to last is open: there may be as many as checkpoints.
-
-    Args:
-        folder: the directory; made with the first file, if its parent is there.
-        prefix: what the names of the files begin with there.
+    Files of a directory, which is made with the first of them if its parent is there; their names begin with
+    the prefix. Only the one that was added to last is open: there may be as many as checkpoints.
     """
 
     def __init__(self, folder: str | os.PathLike[str], prefix: str = "") -> None:

@@ -130,7 +130,6 @@ class Part:
         The part that has these chunks.
 
         Args:
-            path: which part of the state.
             name_of: the name under which the part with this digest is kept, or is to be.
             inline_bytes: larger parts are for the store.
         """

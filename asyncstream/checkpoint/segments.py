@@ -122,12 +122,7 @@ def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
 
 class Decoder:
     """
-    A step's state, decoded chunk by chunk.
-
-    Args:
-        step: whose it is, for the error.
-        codec: that of the checkpoint.
-        new_old: makes a place for the oldest generation of a table; None: in memory.
+    A step's state, decoded chunk by chunk; `new_old` makes a place for the oldest generation of a table.
     """
 
     def __init__(self, step: str, codec: Codec, new_old: Callable[[], OldRows] | None = None) -> None:
@@ -187,10 +182,8 @@ def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
 
 def _apply(table: Table, data: bytes, codec: Codec, known: Sequence[dict[str, str]]) -> None:
     """
-    Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young.
-
-    Args:
-        known: text that may be part of keys, by itself, in the dict of its hash; grows.
+    Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young. Text
+    that may be part of keys is `known` by itself, in the dict of its hash, which grows.
     """
     kind, entries = codec.decode(data)
     if kind == "dropped":
@@ -217,13 +210,7 @@ def _apply(table: Table, data: bytes, codec: Codec, known: Sequence[dict[str, st
 
 
 class Compaction:
-    """
-    Makes one base of many parts of a table.
-
-    Args:
-        codec: that of the checkpoint.
-        new_old: makes a place for all rows; None: in memory.
-    """
+    """Makes one base of many parts of a table; `new_old` makes a place for all rows."""
 
     def __init__(self, codec: Codec, new_old: Callable[[], OldRows] | None = None) -> None:
         self._codec = codec

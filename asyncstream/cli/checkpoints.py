@@ -35,10 +35,7 @@ __all__ = ("add_checkpoint_commands",)
 
 def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     """
-    Add `checkpoint list`, `show`, `verify` and `diff` to the commands of a parser.
-
-    Args:
-        shared: the options that every command has.
+    Add `checkpoint list`, `show`, `verify` and `diff` to the commands of a parser, with the `shared` options.
     """
     checkpoint = commands.add_parser("checkpoint", parents=[shared], help="look at kept checkpoints")
     looks = checkpoint.add_subparsers(required=True, metavar="command")
@@ -82,10 +79,8 @@ class _Looked:
 
 def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[int, _Looked]:
     """
-    By number, what is there.
-
-    Args:
-        contents: look at all of it; else only at what each says of itself, and at its seal if there is a key.
+    By number, what is there: all of its contents, or what each says of itself, and its seal if there is a
+    key.
     """
     history = History(store_of(options.store), JsonCodec(), key_of(options))
 

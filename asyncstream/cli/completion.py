@@ -50,12 +50,7 @@ class _Command:
 
 
 def add_completion_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """
-    Add `completion` to the commands of a parser.
-
-    Args:
-        shared: the options that every command has.
-    """
+    """Add `completion` to the commands of a parser, with the options that every command has."""
     completion = commands.add_parser(
         "completion",
         parents=[shared],
@@ -75,13 +70,7 @@ def _print(options: argparse.Namespace) -> int:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """
-    The script for a shell.
-
-    Args:
-        parser: of the whole program.
-        shell: one of `SHELLS`.
-    """
+    """The script for a shell, one of `SHELLS`, by the parser of the whole program."""
     commands = list(_commands(parser, (), parser.description or ""))
     if shell == "fish":
         return _fish(parser.prog, commands)
@@ -196,13 +185,7 @@ def _reached(command: _Command) -> str:
 
 
 def _fish_value(value: Value, needs: str = "", alone: str = "") -> str:
-    """
-    What offers values.
-
-    Args:
-        needs: says that one must follow.
-        alone: says the same, and that files do not fit.
-    """
+    """What offers values: `needs` says that one must follow, `alone` the same, and that files do not fit."""
     if isinstance(value, tuple):
         return f"{alone} -a {_quoted(' '.join(value))}"
     if value == "directory":

@@ -35,12 +35,7 @@ PATIENCE = 1.0
 
 
 class Dashboard:
-    """
-    What is served.
-
-    Args:
-        token: what requests must bring; None: nothing.
-    """
+    """What is served, to requests that bring the token if there is one."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token

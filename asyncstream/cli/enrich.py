@@ -32,12 +32,7 @@ CONCURRENCY = 50
 
 
 def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """
-    Add `enrich` to the commands of a parser.
-
-    Args:
-        shared: the options that every command has.
-    """
+    """Add `enrich` to the commands of a parser, with the options that every command has."""
     enrich = commands.add_parser(
         "enrich",
         parents=[shared],

@@ -32,10 +32,8 @@ def tell(error: BaseException, *, tracebacks: bool) -> None:
 
 class Log(logging.Handler):
     """
-    Writes records to stderr; without tracebacks, unless these are asked for.
-
-    Attributes:
-        told: the last error whose traceback was written.
+    Writes records to stderr; without tracebacks, unless these are asked for. The last error that had one is
+    `told`.
     """
 
     def __init__(self, *, tracebacks: bool) -> None:

@@ -86,13 +86,7 @@ class Meter:
         self._looks: deque[tuple[float, int]] = deque()
 
     def look(self, progress: JobProgress, now: float) -> Figures:
-        """
-        The figures of this moment.
-
-        Args:
-            progress: what the job tells.
-            now: seconds, of a clock that never goes back.
-        """
+        """The figures of this moment, of a clock that never goes back."""
         if self._first is None:
             self._first = now, progress
         began, before = self._first

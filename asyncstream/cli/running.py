@@ -37,10 +37,8 @@ PROGRESS_SECONDS = 10.0
 
 def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
     """
-    Add the options of a run, from which `RunOptions.of` is made.
-
-    Args:
-        keeps: the option by which it is told where to keep checkpoints.
+    Add the options of a run, from which `RunOptions.of` is made; by `keeps` it is told where to keep
+    checkpoints.
     """
     parser.add_argument(
         "--grace",

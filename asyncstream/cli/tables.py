@@ -60,10 +60,8 @@ def format_of(path: str, chosen: str | None, option: str) -> str:
 
 def reading(path: str, format: str, *, rejects: bool) -> Source[Any]:
     """
-    What reads the rows of a file, as dicts.
-
-    Args:
-        rejects: what is no row goes aside, and does not end the run.
+    What reads the rows of a file, as dicts. With `rejects`, what is no row goes aside, and does not end the
+    run.
     """
     on_malformed: Any = "reject" if rejects else "fail"
     if format == "jsonl":
@@ -75,11 +73,7 @@ def reading(path: str, format: str, *, rejects: bool) -> Source[Any]:
 
 def writing(path: str, format: str, columns: Sequence[str] | None, *, overwrite: bool) -> Sink[Any]:
     """
-    What writes rows to a file.
-
-    Args:
-        columns: those to write; None: all.
-        overwrite: what is there already goes; else it is refused.
+    What writes rows to a file: these columns, or all. To `overwrite` is not to refuse what is there already.
     """
     existing: Any = "overwrite" if overwrite else "refuse"
     if format == "jsonl":

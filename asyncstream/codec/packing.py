@@ -45,11 +45,7 @@ TRUSTED: Final = HARMLESS | {int, str}
 
 class Packer:
     """
-    Packs the values of one `encode`.
-
-    Args:
-        leaves: the types whose values are passed on as they are.
-        classes: those that values may be made of.
+    Packs the values of one `encode`: leaves are passed on as they are, others are made of these classes.
     """
 
     def __init__(self, leaves: frozenset[type], classes: Classes) -> None:

@@ -62,10 +62,7 @@ class PickleCodec:
 
 class _Pickler(pickle.Pickler):
     """
-    Reads again what it has not seen.
-
-    Args:
-        readable: classes with an instance that was read again; added to.
+    Reads again what it has not seen; classes with an instance that was read are `readable` from then on.
     """
 
     def __init__(self, file: io.BytesIO, readable: set[type]) -> None:

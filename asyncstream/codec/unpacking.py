@@ -28,12 +28,7 @@ HOLDERS: Final = frozenset({list, dict})
 
 
 class Unpacker:
-    """
-    Unpacks the values of one `decode`.
-
-    Args:
-        classes: those that values may be made of.
-    """
+    """Unpacks the values of one `decode`, which may be made of these classes."""
 
     def __init__(self, classes: Classes) -> None:
         self._known = classes

@@ -36,13 +36,7 @@ POLL: Final = 0.5
 
 
 class Reservation(NamedTuple):
-    """
-    What a call that has been let in is expected to cost.
-
-    Attributes:
-        cost: by unit.
-        period: in which it counts.
-    """
+    """What a call that has been let in is expected to cost, by unit, and the period in which that counts."""
 
     cost: Cost
     period: int

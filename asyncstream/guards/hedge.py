@@ -39,12 +39,7 @@ SAVED: Final = 10.0
 
 
 class _Latencies:
-    """
-    The last latencies, in order.
-
-    Args:
-        share: which of them `quantile` is: this part of them is not larger.
-    """
+    """The last latencies, in order; this `share` of them is not larger than `quantile`."""
 
     def __init__(self, share: float) -> None:
         self._share = share

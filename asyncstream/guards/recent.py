@@ -14,12 +14,7 @@ __all__ = ("Recent",)
 
 
 class Recent(OrderedDict[Hashable, Any]):
-    """
-    Holds so many entries. To read one is not to use it: `move_to_end` is. A copy begins empty.
-
-    Args:
-        size: how many.
-    """
+    """Holds so many entries. To read one is not to use it: `move_to_end` is. A copy begins empty."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -63,17 +63,7 @@ class Entry(NamedTuple):
 
 class StoredAnswers:
     """
-    The answers of one function.
-
-    Args:
-        store: where they are.
-        function: the innermost one.
-        name: tells it from others of the same code.
-        codec: how answers become bytes.
-        now: the time, seconds since the epoch.
-
-    Attributes:
-        store: where they are.
+    The answers of one function, the innermost one; by the `name` it is told from others of the same code.
     """
 
     def __init__(

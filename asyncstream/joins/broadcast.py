@@ -116,12 +116,7 @@ class BroadcastState(Generic[K, V]):
 
 
 class _Maps:
-    """
-    All broadcast state of one operator.
-
-    Attributes:
-        writable: a broadcast element is being processed.
-    """
+    """All broadcast state of one operator; writable while a broadcast element is being processed."""
 
     def __init__(self) -> None:
         self.writable = False

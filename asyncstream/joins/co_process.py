@@ -61,14 +61,7 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[Left, Right, Out]):
 
 
 class FunctionInput:
-    """
-    Takes the elements of one input of an operator with a function.
-
-    Args:
-        operator: runs the function.
-        key_by: gives the key of an element of this input.
-        process_element: the function's method for it.
-    """
+    """Takes the elements of one input of an operator with a function, by the method that it has for them."""
 
     def __init__(
         self, operator: KeyedFunctionOperator, key_by: KeyBy, process_element: Callable[..., object]

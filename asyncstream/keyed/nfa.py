@@ -66,12 +66,7 @@ _NOTHING: Final = Run(0, 0, False, 0, 0, ())
 
 
 class Automaton:
-    """
-    Makes of runs and an element the runs after it, and matches.
-
-    Args:
-        pattern: what matches look like.
-    """
+    """Makes of runs and an element the runs after it, and matches."""
 
     def __init__(self, pattern: Pattern[Any]) -> None:
         self._stages: list[Stage] = []

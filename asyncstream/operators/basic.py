@@ -295,14 +295,7 @@ class FlatMap(PerElement):
 
 @dataclass(frozen=True)
 class PerElementSpec(Spec):
-    """
-    Applies a function to each element.
-
-    Attributes:
-        applies: what the function is to the operator.
-        function: the user's function of one element.
-        on_error: what becomes of an element on which it fails.
-    """
+    """Applies a function to each element; to the operator it is what it `applies`."""
 
     applies: type[PerElement]
     function: Callable[[Any], Any]

@@ -79,7 +79,6 @@ class CallingStep(NamedTuple):
     What all calls of a step have in common.
 
     Attributes:
-        name: of the step.
         log: where the attempts of its calls are kept; None: nowhere.
         retry: by which retry.
         tells_key: its calls are told where their elements come from.

@@ -62,10 +62,6 @@ class Failures:
     Only an `Exception` is about an element. Everything else (an interrupt, a cancellation), what an operator
     downstream has been blamed for, state that is lost, and what is wrong with the plan (an output that is
     not read, a function that should have been awaited) fail the job all the same.
-
-    Args:
-        operator: whose function it is.
-        on_error: what was chosen.
     """
 
     __slots__ = ("_operator", "_recent", "failed", "fatal", "on_error", "skipped")

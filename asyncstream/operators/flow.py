@@ -19,10 +19,8 @@ __all__ = ("Attended", "Gate", "Intake")
 
 class Gate:
     """
-    Whether a driver may push downstream: open while no stage holds it.
-
-    Args:
-        reopened: called each time the last hold is released.
+    Whether a driver may push downstream: open while no stage holds it. Each time that the last hold is
+    released it calls `reopened`.
     """
 
     __slots__ = ("_holds", "_reopened")

@@ -90,12 +90,7 @@ class AssignIngestionTime(Operator):
 
 @dataclass(frozen=True)
 class IngestionTimeSpec(Spec):
-    """
-    Gives elements the time at which they enter.
-
-    Attributes:
-        strategy: how often watermarks come.
-    """
+    """Gives elements the time at which they enter."""
 
     strategy: IngestionTime
 

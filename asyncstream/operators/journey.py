@@ -33,13 +33,7 @@ class Trace(Protocol):
     """What is recorded of one element."""
 
     def begin(self, what: str, step: str) -> Span:
-        """
-        A step has begun with the element.
-
-        Args:
-            what: it does, as a verb: "call" or "write".
-            step: its name.
-        """
+        """The step of this name has begun with the element, as a verb says: "call" or "write"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +53,7 @@ class Journey:
 
 
 class Journeys:
-    """
-    Those of one run.
-
-    Attributes:
-        current: whose element is being passed on at this instant; None: no followed one.
-    """
+    """Those of one run; `current` is whose element is being passed on at this instant, if it is followed."""
 
     __slots__ = ("current",)
 

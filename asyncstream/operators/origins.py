@@ -31,12 +31,7 @@ Origin: TypeAlias = tuple[Any, ...]
 
 
 class Placed(list[int | None]):
-    """
-    Timestamps of elements whose origins are known.
-
-    Attributes:
-        origins: one for each; None: it is not known.
-    """
+    """Timestamps of elements whose origins are known: one for each, or None."""
 
     __slots__ = ("origins",)
 

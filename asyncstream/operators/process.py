@@ -441,12 +441,7 @@ class KeyedProcessOperator(KeyedFunctionOperator):
         function: KeyedProcessFunction[Any, Any],
         on_error: OnError = "fail",
     ) -> None:
-        """
-        Args:
-            key_by: gives the key of an element; keys are hashable and compare by value.
-            function: the user's code; belongs to this operator alone.
-            on_error: what becomes of an element that `process_element`, or `key_by`, fails on.
-        """
+        """As a `KeyedFunctionOperator`; keys are hashable and compare by value."""
         super().__init__(function, on_error)
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
 

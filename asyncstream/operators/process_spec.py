@@ -19,13 +19,7 @@ __all__ = ("KeyedFunctionSpec", "ProcessSpec", "process_schema")
 
 @dataclass(frozen=True)
 class KeyedFunctionSpec(Spec):
-    """
-    Base of specs for a `KeyedFunction`, whatever its inputs are.
-
-    Attributes:
-        function: the user's code, of this step alone.
-        on_error: what becomes of an element on which it fails.
-    """
+    """Base of specs for a `KeyedFunction` of this step alone, whatever its inputs are."""
 
     function: KeyedFunction
     on_error: OnError
@@ -55,12 +49,7 @@ class KeyedFunctionSpec(Spec):
 
 @dataclass(frozen=True)
 class ProcessSpec(KeyedFunctionSpec):
-    """
-    Runs the user's own state machine for each key.
-
-    Attributes:
-        key_by: gives the key of an element.
-    """
+    """Runs the user's own state machine for each key."""
 
     function: KeyedProcessFunction[Any, Any]
     key_by: KeyBy

@@ -52,10 +52,8 @@ def is_deferred(value: object) -> bool:
 
 class Kinds:
     """
-    The types that a function has been seen to return, all of them of values.
-
-    Args:
-        is_deferred: tells what is none.
+    The types that a function has been seen to return, all of them of values; `is_deferred` tells what is
+    none.
     """
 
     __slots__ = ("_is_deferred", "known")
@@ -137,12 +135,8 @@ def nothing_returned(result: object, kinds: Kinds, step: str) -> None:
 
 def not_a_value(results: Sequence[Any], advice: str, what: str = "a plain function") -> NotAValue:
     """
-    The error for a function whose results are no values yet, to be raised by the caller.
-
-    Args:
-        results: what it returned, to be used no more; the first is the one to complain of.
-        advice: what to do instead.
-        what: has returned it.
+    The error for a function whose results, to be used no more, are no values yet; to be raised by the caller.
+    The first result is the one to complain of.
     """
     error = NotAValue(f"{what} must return its result, got {safe_repr(results[0])}; {advice}")
     close_all(results)

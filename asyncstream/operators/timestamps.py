@@ -240,14 +240,7 @@ def _instant(stamp: object) -> int:
 
 @dataclass(frozen=True)
 class EventTimeSpec(Spec):
-    """
-    Gives elements their event time, and the stream its watermarks.
-
-    Attributes:
-        timestamp: gives an element's event time.
-        gives: how watermarks are found, and when the stream is idle.
-        on_error: what becomes of an element whose event time cannot be told.
-    """
+    """Gives elements their event time, and the stream its watermarks."""
 
     timestamp: Callable[[Any], int | datetime]
     gives: EventTime
@@ -366,12 +359,7 @@ class AdvanceWhenQuiet(Operator):
 
 @dataclass(frozen=True)
 class AdvanceWhenQuietSpec(Spec):
-    """
-    Keeps event time going where there are no elements.
-
-    Attributes:
-        after_ms: how long a silence is waited out.
-    """
+    """Keeps event time going where there are no elements, after a silence."""
 
     after_ms: int
 

@@ -395,10 +395,8 @@ class DiskRows:
 
     def _read_all(self, names: Sequence[bytes], *, notes: bool = True) -> list[Any]:
         """
-        The same of many names; of those that are not known, all together.
-
-        Args:
-            notes: they will be asked for again.
+        The same of many names; of those that are not known, all together. With `notes`, they will be asked
+        for again.
         """
         stored, recent = self._stored, self._stored.recent
         stored.check()

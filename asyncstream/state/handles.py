@@ -34,11 +34,7 @@ Out = TypeVar("Out")
 
 class Cursor:
     """
-    Which entries the handles of an operator work on.
-
-    Attributes:
-        key: whose entries.
-        namespace: which of that key's entries; None for the key's own.
+    Which key's entries the handles of an operator work on, and in which namespace; None for the key's own.
     """
 
     __slots__ = ("key", "namespace")

@@ -32,11 +32,7 @@ def whole_key(lone: Any) -> Any:
 
 class _WithLone(Mapping[Any, Rows]):
     """
-    The rows that a cut has frozen, by namespace.
-
-    Args:
-        rows: those that are not lone.
-        lone: keys by namespace, which may be short.
+    The rows that a cut has frozen, by namespace, with those of the keys that are alone, which may be short.
     """
 
     __slots__ = ("_lone", "_rows")

@@ -22,9 +22,6 @@ class Recent:
 
     The names are in two dicts. When the newer one is full, it becomes the older, and what that had is
     forgotten, but for what was asked for meanwhile. So what is often asked for stays.
-
-    Args:
-        limit: of names in the newer one, and so of half of all.
     """
 
     __slots__ = ("_limit", "_newer", "_older")

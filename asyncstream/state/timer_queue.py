@@ -335,10 +335,7 @@ class TimerQueue:
 
 def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTable:
     """
-    A table for a `TimerQueue`.
-
-    Args:
-        namespace_of: makes the namespace of a timer of what the codec gives back.
+    A table for a `TimerQueue`; `namespace_of` makes the namespace of a timer of what the codec gives back.
     """
     plain = namespace_of is same
     return KeyTable(

@@ -41,12 +41,7 @@ def view(job: Job, values: Shown) -> dict[str, Any]:
 
 
 class Watches:
-    """
-    The watch over each job that was asked for.
-
-    Args:
-        values: what is shown of elements to all who watch.
-    """
+    """The watch over each job that was asked for; `values` is what is shown of elements to all who watch."""
 
     def __init__(self, values: Shown) -> None:
         self._values = values

@@ -85,11 +85,8 @@ class Fused(NamedTuple):
 
 def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> Fused:
     """
-    One function for each method.
-
-    Args:
-        parts: the aggregates by the names of their results. Under None stands one alone, whose result and
-            whose saved accumulator are not put into a dict or list.
+    One function for each method, of the aggregates by the names of their results. Under None stands one
+    alone, whose result and whose saved accumulator are not put into a dict or list.
     """
     names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters, "new": new_result}
     checks: list[str] = []

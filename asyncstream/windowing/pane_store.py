@@ -223,11 +223,8 @@ class PaneStore:
 
     def make_whole(self, gone_ms: float, pending: Container[Span]) -> None:
         """
-        Keep windows whole that are made up of slices; there are no slices then.
-
-        Args:
-            gone_ms: windows that ended by this are not to come back, in parts,
-            pending: but for these, which are still to fire.
+        Keep windows whole that are made up of slices; there are no slices then. Those that ended by `gone_ms`
+        are not to come back in parts, but for the `pending` ones.
         """
         merge = self.aggregate.merge
         parts: list[tuple[int, Any, Any]] = []

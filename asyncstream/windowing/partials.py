@@ -49,13 +49,7 @@ class Part(NamedTuple):
 
 
 class Folding(NamedTuple):
-    """
-    How elements may be folded.
-
-    Attributes:
-        slicing: by what time.
-        parts: the aggregates.
-    """
+    """How elements may be folded: by what time, and to which aggregates."""
 
     slicing: Slicing
     parts: tuple[Part, ...]

@@ -200,10 +200,8 @@ class WindowPlan:
 
 def _firings_of(trigger: Trigger, is_kept: bool) -> Firings | None:
     """
-    When windows fire with a trigger, if that can be said of it; not of a subclass, which may do otherwise.
-
-    Args:
-        is_kept: whether windows live on after their end.
+    When windows fire with a trigger, if that can be said of it; not of a subclass, which may do otherwise. If
+    it `is_kept`, a window lives on after its end.
     """
     kind = type(trigger)
     if kind is PurgingTrigger and not is_kept:

@@ -14,13 +14,7 @@ __all__ = ("CleanUp", "Schedule")
 
 
 class CleanUp(NamedTuple):
-    """
-    What goes, and when.
-
-    Attributes:
-        at_ms: the watermark with which it goes.
-        place: the slice, or the window that is kept whole.
-    """
+    """What goes, and the watermark with which it does: a slice, or a window that is kept whole."""
 
     at_ms: int
     place: Span

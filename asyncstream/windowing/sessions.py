@@ -42,12 +42,7 @@ __all__ = ("SessionWindowOperator",)
 
 
 class _Session:
-    """
-    One session of a key.
-
-    Attributes:
-        armed: it has not fired.
-    """
+    """One session of a key; armed if it has not fired."""
 
     __slots__ = ("accumulator", "armed", "end", "number", "start")
 

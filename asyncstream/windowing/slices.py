@@ -44,10 +44,8 @@ _SLICES_WITH_ROWS: Final = 4
 
 class Slicing(ABC):
     """
-    How some windows are cut into slices. No two of them end at the same time.
-
-    Attributes:
-        is_disjoint: no two of the windows overlap: each is one slice.
+    How some windows are cut into slices, no two of which end at the same time. Windows that are disjoint are
+    one slice each.
     """
 
     is_disjoint: bool

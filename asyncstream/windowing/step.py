@@ -38,12 +38,7 @@ check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 
 
 class WindowStep(Operator):
-    """
-    Base of the window operators.
-
-    Attributes:
-        keeps: what this kind of operator keeps.
-    """
+    """Base of the window operators, with what each kind `keeps`."""
 
     keeps: ClassVar[Kept]
 

@@ -33,15 +33,7 @@ LONGEST: Final = 1.0
 
 
 class Exchanging(ABC):
-    """
-    Base of what several processes share by a record.
-
-    Calls that wait stand in `_queue`.
-
-    Attributes:
-        scope: with whom it is shared.
-        away: whether the store is away.
-    """
+    """Base of what several processes share by a record; calls that wait stand in `_queue`."""
 
     _kind: ClassVar[str]
     """Of record: the first part of its name."""

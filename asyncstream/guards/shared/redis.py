@@ -25,12 +25,7 @@ return 0
 
 
 class RedisRecords(Compared):
-    """
-    Keeps records as texts, under names that begin with `asyncstream:shared:`.
-
-    Args:
-        url: of the server and the database in it, as redis-py takes it.
-    """
+    """Keeps records as texts, under names that begin with `asyncstream:shared:`."""
 
     def __init__(self, url: str) -> None:
         from redis import asyncio as redis

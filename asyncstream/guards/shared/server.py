@@ -149,12 +149,7 @@ class LimitServer:
 
 
 class ServedRecords(Compared):
-    """
-    Keeps records with a `LimitServer`.
-
-    Args:
-        url: what it gives as such.
-    """
+    """Keeps records with a `LimitServer`, by its `url`."""
 
     errors = (OSError, ValueError, EOFError)
 

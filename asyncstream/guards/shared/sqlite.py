@@ -34,12 +34,7 @@ _TABLE: Final = "CREATE TABLE IF NOT EXISTS asyncstream_shared (name TEXT PRIMAR
 
 
 class SqliteRecords:
-    """
-    Keeps records in one table of a database.
-
-    Args:
-        path: the database file; made if it is not there.
-    """
+    """Keeps records in one table of a database file, which is made if it is not there."""
 
     def __init__(self, path: str) -> None:
         self._thread = DiskThread()

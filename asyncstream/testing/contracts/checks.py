@@ -66,10 +66,8 @@ class Check:
 
 class Contract(Generic[T]):
     """
-    Base of the contracts: each public coroutine method is a check, told of in its docstring.
-
-    Args:
-        make: gives what is checked, in a folder.
+    Base of the contracts: each public coroutine method is a check, told of in its docstring; `make` gives
+    what is checked, in a folder.
     """
 
     def __init__(self, make: Callable[[Path], T]) -> None:

@@ -57,12 +57,7 @@ NONE: Final[Saved] = (None, 0)
 
 
 class TransactionalContract(SinkContract):
-    """
-    The checks of transactional sinks, besides those of every sink.
-
-    Args:
-        make: as for `sink_contract`; so are the others.
-    """
+    """The checks of transactional sinks, besides those of every sink; arguments as for `sink_contract`."""
 
     transactional = True
 
@@ -141,10 +136,8 @@ class TransactionalContract(SinkContract):
         self, folder: Path, script: Sequence[Call], report: Report, dies_in: tuple[Call, float] | None = None
     ) -> None:
         """
-        A life that does these calls, and reports each checkpoint that is saved.
-
-        Args:
-            dies_in: the call that it begins then, and when it ends in there.
+        A life that does these calls, and reports each checkpoint that is saved; or that `dies_in` one of
+        them, at the cut that comes with it.
         """
         sink = self._sink(folder, 1)
         positions: dict[int, Saved] = {}

@@ -19,12 +19,7 @@ WRITES: Final = 8
 
 
 class SinkContract(Contract[Sink[Any]]):
-    """
-    The checks of every sink.
-
-    Args:
-        make: as for `sink_contract`; so are the others.
-    """
+    """The checks of every sink; arguments as for `sink_contract`."""
 
     transactional: ClassVar[bool] = False
 

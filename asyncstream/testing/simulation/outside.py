@@ -177,12 +177,7 @@ class PlainSimulatedSink(Sink[Any]):
 
 
 class SimulatedFiles:
-    """
-    The files of a journal. A crash in the middle of an append leaves the first part of it.
-
-    Args:
-        life: the process that it belongs to.
-    """
+    """The files of a journal. A crash in the middle of an append leaves the first part of it."""
 
     def __init__(self, life: Life) -> None:
         self._life = life

@@ -333,12 +333,7 @@ class Life:
 
 
 class ShufflingLoop(VirtualTimeLoop):
-    """
-    Virtual time in which timers set for the same instant fire in any order, as asyncio allows.
-
-    Args:
-        random: where the order comes from.
-    """
+    """Virtual time in which timers set for the same instant fire in any order, as asyncio allows."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -55,12 +55,7 @@ class Event:
 
 
 class Policy:
-    """
-    Base of the policies, whose memory is the values of one attribute or of several.
-
-    Attributes:
-        remembers: their names.
-    """
+    """Base of the policies, whose memory is the values of the attributes that it `remembers`."""
 
     remembers: ClassVar[tuple[str, ...]] = ()
 
