@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from asyncstream.validation import file_path, refuse
 
-__all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "write_ahead")
+__all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "quoted", "read_only", "write_ahead")
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
@@ -40,9 +40,21 @@ def looking_at(
 ) -> sqlite3.Connection:
     """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
     if os.path.exists(f"{path}-wal"):
-        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
-        return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
+        return read_only(path, timeout=timeout, isolation_level=isolation_level)
     return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
+
+
+def read_only(
+    path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
+) -> sqlite3.Connection:
+    """A connection that changes nothing, nor makes the file; the rest as `sqlite3.connect`."""
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
+
+
+def quoted(name: str) -> str:
+    """The name of a table or a column, as SQL wants it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def write_ahead(connection: sqlite3.Connection, *, timeout: float) -> None:

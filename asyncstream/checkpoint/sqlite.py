@@ -25,8 +25,8 @@ from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.lease import Holder, Lease, following
-from asyncstream.sqlite_files import database_path, looking_at, write_ahead
-from asyncstream.validation import refuse
+from asyncstream.sqlite_files import database_path, looking_at, quoted, write_ahead
+from asyncstream.validation import text
 
 __all__ = ("SqliteStore",)
 
@@ -49,12 +49,10 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
-        if not isinstance(table, str) or not table.isidentifier():
-            raise refuse("table", "a name of letters, digits and underscores", table)
         self._path = database_path(path)
-        self._table = table
-        self._parts = f"{table}_parts"
-        self._lease = f"{table}_lease"
+        self._table = quoted(text("table", table))
+        self._parts = quoted(f"{table}_parts")
+        self._lease = quoted(f"{table}_lease")
 
     def __str__(self) -> str:
         return str(self._path)
@@ -227,8 +225,7 @@ class SqliteStore:
 
     @staticmethod
     def _has(database: sqlite3.Connection, table: str) -> bool:
-        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-        return database.execute(query, (table,)).fetchone() is not None
+        return database.execute(f"PRAGMA table_info({table})").fetchone() is not None
 
     def _connected(
         self,

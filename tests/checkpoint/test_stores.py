@@ -366,11 +366,11 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
 
 
 async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
-    for table in ("one", "two"):
+    for table in ("one", "select", 'a "b"'):
         store = SqliteStore(tmp_path / "file", table=table)
         assert await store.numbers() == []
         await store.commit(await lease_of(store), 1, table.encode())
-    for table in ("one", "two"):
+    for table in ("one", "select", 'a "b"'):
         assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
 
 
@@ -437,7 +437,7 @@ async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         lambda: SqliteStore("of\0two"),
         lambda: SqliteStore(":memory:"),
         lambda: SqliteStore("file:kept.db?mode=ro"),
-        lambda: SqliteStore("x", table="a b"),
+        lambda: SqliteStore("x", table="a\nb"),
     ],
 )
 def test_wrong_arguments_are_refused(make: Callable[[], Any]) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from asyncstream.sqlite_files import OpenFile, is_busy
 
-__all__ = ("PATIENCE", "Database", "quoted")
+__all__ = ("PATIENCE", "Database")
 
 T = TypeVar("T")
 
@@ -25,11 +25,6 @@ PATIENCE = 30.0
 
 _LOOK = 0.2
 """Seconds between two looks whether a transaction that waits for another connection has been called off."""
-
-
-def quoted(name: str) -> str:
-    """The name of a table or a column, as SQL wants it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Database:

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from asyncstream.connectors.sqlite.database import quoted
 from asyncstream.errors import SourceError, safe_repr
+from asyncstream.sqlite_files import quoted
 
 __all__ = ("ByColumn", "ByRowid", "RowOrder")
 

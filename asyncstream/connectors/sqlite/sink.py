@@ -15,11 +15,11 @@ from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
-from asyncstream.connectors.sqlite.database import PATIENCE, Database, quoted
+from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.sqlite_files import database_path, looking_at, write_ahead
+from asyncstream.sqlite_files import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import choice, text
 
 __all__ = ("SqliteSink",)

@@ -22,9 +22,9 @@ import sqlite3
 from typing import Final
 
 from asyncstream.connectors.base import Writer
-from asyncstream.connectors.sqlite.database import quoted
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.lease import Lease
+from asyncstream.sqlite_files import quoted
 
 __all__ = ("Staging",)
 

@@ -22,8 +22,8 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncstream.connectors.sqlite.database import quoted
 from asyncstream.errors import PipelineError
+from asyncstream.sqlite_files import quoted
 from asyncstream.validation import function, refuse, text
 
 if TYPE_CHECKING:
