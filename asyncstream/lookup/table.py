@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
@@ -24,13 +22,17 @@ from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
-from asyncstream.validation import Duration, Fields, duration_ms, refuse, selector, text
+from asyncstream.sqlite_files import database_path, read_only
+from asyncstream.validation import Duration, Fields, duration_ms, file_path, refuse, selector
 
 __all__ = ("LookupTable",)
 
 R = TypeVar("R")
 
 Rows = Iterable[Any]
+
+_PATIENCE: Final = 20.0
+"""Seconds to wait while another connection has the database for itself."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,13 @@ class LookupTable(Generic[R]):
             key: of a row: a function, the name of a field, or several.
             every: how long after one reading the next begins, a `timedelta` or seconds; None: there is one.
         """
-        if not isinstance(path, str | Path):
-            raise refuse("path", "a path", path)
-        found = _READERS.get(Path(path).suffix.lower())
+        file = Path(file_path("path", path))
+        found = _READERS.get(file.suffix.lower())
         if found is None:
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
         if found is _parquet_rows:
             parquet()
-        read = partial(found, Path(path))
-        return _table(_in_thread(read), selector("key", key), every, str(path))
+        return _table(_in_thread(partial(found, file)), selector("key", key), every, str(path))
 
     @classmethod
     def from_sqlite(
@@ -95,13 +95,14 @@ class LookupTable(Generic[R]):
             parameters: of the query: in order, for each ? in it, or by name, for each :name.
             every: as for `from_file`.
         """
-        if not isinstance(path, str | Path):
-            raise refuse("path", "a path", path)
+        file = database_path(path)
         if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
             raise refuse("parameters", "values in a list, or by name in a dict", parameters)
         values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
-        read = partial(_query_rows, Path(path), text("query", query), values)
-        return _table(_in_thread(read), selector("key", key), every, str(path))
+        if not isinstance(query, str) or not query.strip():
+            raise refuse("query", "a SELECT", query)
+        read = partial(_query_rows, file, query, values)
+        return _table(_in_thread(read), selector("key", key), every, file)
 
     @classmethod
     def from_call(
@@ -208,9 +209,8 @@ def _parquet_rows(path: Path) -> Rows:
     return rows
 
 
-def _query_rows(path: Path, query: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Rows:
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as database:
+def _query_rows(path: str, query: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Rows:
+    with closing(read_only(path, timeout=_PATIENCE)) as database:
         found = database.execute(query, parameters)
         if found.description is None:
             raise PipelineError(f"query: expected a SELECT, got {query!r}")

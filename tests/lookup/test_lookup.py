@@ -109,7 +109,10 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
         database.executemany(
             "insert into planes values (?, ?, ?)", [("1", "Airbus", 10), ("2", "Boeing", 20)]
         )
-    query = "select id, maker from planes where year > ?"
+    query = """
+        select id, maker from planes
+        where year > ?
+    """
     named = LookupTable.from_sqlite(path, query.replace("?", ":year"), key="id", parameters={"year": 15})
     table = LookupTable.from_sqlite(path, query, key="id", parameters=[15])
     assert await named.read() == await table.read()
@@ -523,10 +526,13 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: s.as_table(), "key: expected the key of a row"),
     (lambda s: s.as_table("id", deleted=3), "deleted: expected a function"),
     (lambda s: LookupTable.from_file("planes.txt", "id"), r"path: expected a file that ends in \.csv"),
-    (lambda s: LookupTable.from_file(3, "id"), "path: expected a path"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_file(3, "id"), "path: expected the path of a file"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_file("a\0.csv", "id"), "path: expected the path of a file"),
+    (lambda s: LookupTable.from_sqlite(":memory:", "select 1", "id"), "path: .* a database file"),
+    (lambda s: LookupTable.from_sqlite("a\0.db", "select 1", "id"), "path: .* a database file"),
     (lambda s: LookupTable.from_file("planes.csv", "id", every=0), "every: expected a positive duration"),
     (lambda s: LookupTable.from_file("planes.csv", None), "key: expected a function, got None"),  # type: ignore[arg-type]
-    (lambda s: LookupTable.from_sqlite("planes.db", "", "id"), "query: expected a non-empty text"),
+    (lambda s: LookupTable.from_sqlite("planes.db", "", "id"), "query: expected a SELECT"),
     (lambda s: _query_with("15"), "parameters: expected values in a list"),
     (lambda s: _query_with(15), "parameters: expected .* by name in a dict, got 15"),
     (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[arg-type]
