@@ -70,17 +70,21 @@ class Mark:
     A place in what a source gives, which goes every way that elements before it may have gone. It keeps its
     place among them: when it has arrived wherever streams end, they have all been written, or are no more.
 
-    It says nothing to operators, and is no part of a snapshot.
+    It says nothing to operators, and is no part of a snapshot. Where streams unite it waits until all its
+    ways have come to such a place, or to an end, and goes on from each place once: else it would have twice
+    as many ways behind each.
 
     Args:
         through: called once it has arrived everywhere.
     """
 
-    __slots__ = ("_through", "_ways")
+    __slots__ = ("_is_going_on", "_through", "_waiting", "_ways")
 
     def __init__(self, through: Callable[[], None]) -> None:
         self._through = through
         self._ways = 1
+        self._waiting: dict[Callable[[Mark], None], None] = {}
+        self._is_going_on = False
 
     def divide(self, ways: int) -> None:
         """From here it goes on in so many ways; at least 1."""
@@ -89,8 +93,22 @@ class Mark:
     def arrive(self) -> None:
         """One of its ways has come to an end."""
         self._ways -= 1
+        if self._ways or self._is_going_on:
+            return
+        self._is_going_on = True
+        while self._waiting and not self._ways:
+            waiting, self._waiting = self._waiting, {}
+            self._ways = len(waiting)
+            for go_on in waiting:
+                go_on(self)
+        self._is_going_on = False
         if not self._ways:
             self._through()
+
+    def wait(self, go_on: Callable[[Mark], None]) -> None:
+        """One of its ways has come to where others may come, too; `go_on` sends it on from there."""
+        self._waiting[go_on] = None
+        self.arrive()
 
 
 Control: TypeAlias = Watermark | IdleStatus | EndOfInput | Mark

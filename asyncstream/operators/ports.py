@@ -180,7 +180,7 @@ class Valve:
 
     def pass_mark(self, mark: Mark) -> None:
         """It concerns the elements of one input; what comes of them comes out of the operator."""
-        self._operator.pass_mark(mark)
+        mark.wait(self._operator.pass_mark)
 
     def ended(self) -> None:
         """Nothing follows on an input."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from asyncstream import Checkpoints, Count, MemoryStore, Pipeline, Source, SourceBatch
+from asyncstream.elements import Mark
+from asyncstream.operators.base import Discard, Fanout
+from asyncstream.operators.union import Union
 from asyncstream.testing.loop import run_virtual
 
 
@@ -136,6 +140,26 @@ def test_every_way_through_the_pipeline_counts() -> None:
         assert source.acknowledged[-1] == 6
 
     run_virtual(main())
+
+
+def test_ways_that_are_united_again_are_one() -> None:
+    class End(Discard):
+        marks = 0
+
+        def pass_mark(self, mark: Mark) -> None:
+            self.marks += 1
+            super().pass_mark(mark)
+
+    through, end = list[bool](), End()
+    unions = [Union(3) for _ in range(16)]
+    for union, after in pairwise(unions):
+        union.out = Fanout(after.ports[:2])
+    for union, behind in zip(unions, unions[2:], strict=False):  # and once past the next
+        union.out = Fanout([union.out, behind.ports[2]])
+    unions[-1].out = end
+    unions[0].pass_mark(Mark(lambda: through.append(True)))
+    assert through == [True]
+    assert end.marks < len(unions)
 
 
 def test_what_a_step_remembers_is_not_acknowledged_without_checkpoints() -> None:
