@@ -11,7 +11,7 @@ from typing import Any
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state.rows import same
 from asyncstream.state.tables import Tables
-from asyncstream.state.timer_queue import OnTimer, TimerQueue, timer_table
+from asyncstream.state.timer_queue import EndlessTimers, OnTimer, TimerQueue, timer_table
 
 __all__ = ("TimerService", "reached")
 
@@ -45,6 +45,7 @@ class TimerService:
     """
 
     __slots__ = (
+        "_blame",
         "_has_room",
         "_is_held",
         "_on_event_time",
@@ -67,6 +68,7 @@ class TimerService:
         *,
         tables: Tables | None = None,
         namespace_of: Callable[[Any], Any] = same,
+        blame: Callable[[object, BaseException], BaseException] = lambda timer, error: error,
     ) -> None:
         """
         Args:
@@ -78,12 +80,14 @@ class TimerService:
             wake_with_room: asks for a call of `advance_clock` once there is.
             tables: where the timers are kept: "timers/event" and "timers/processing"; None: here.
             namespace_of: as for `timer_table`.
+            blame: gives the error to raise where callbacks set a timer for ever.
         """
         self.watermark = MIN_TIMESTAMP
         kept = Tables() if tables is None else tables
         self.event = TimerQueue(kept.declare(timer_table("timers/event", namespace_of)))
         self.processing = TimerQueue(kept.declare(timer_table("timers/processing", namespace_of)))
         kept.on_restored(self._rebuilding)
+        self._blame = blame
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._wake = wake_at
@@ -102,7 +106,7 @@ class TimerService:
     def advance_watermark(self, timestamp: int) -> None:
         """Event time has reached `timestamp`: fire what is due; at the end of time that is all there is."""
         self.watermark = timestamp
-        self.event.advance(reached(timestamp), self._on_event_time)
+        self._fire(self.event, reached(timestamp), self._on_event_time)
 
     def restore_watermark(self, timestamp: int) -> None:
         """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""
@@ -121,7 +125,7 @@ class TimerService:
             try:
                 if not self._has_room():
                     raise _NoRoom
-                self.processing.advance(now_ms, self._fire_with_room)
+                self._fire(self.processing, now_ms, self._fire_with_room)
             except _NoRoom:
                 earliest = self.processing.earliest()
                 if earliest is not None and earliest <= now_ms:
@@ -138,7 +142,13 @@ class TimerService:
         """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""
         if self._is_held:
             self._is_held = False
-            self.processing.advance(now_ms, self._on_processing_time)
+            self._fire(self.processing, now_ms, self._on_processing_time)
+
+    def _fire(self, timers: TimerQueue, until: float, on_timer: OnTimer) -> None:
+        try:
+            timers.advance(until, on_timer)
+        except EndlessTimers as error:
+            raise self._blame(error.timer, error)  # noqa: B904 - it is what caused it
 
     def _fire_with_room(self, timestamp: int, key: Any, namespace: Any) -> None:
         self._on_processing_time(timestamp, key, namespace)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import Tables, timer_queue
-from asyncstream.state.timer_queue import Timer, TimerQueue, timer_table
+from asyncstream.state.timer_queue import EndlessTimers, Timer, TimerQueue, timer_table
 from asyncstream.timers import TimerService
 
 
@@ -89,6 +89,43 @@ def test_a_callback_may_register_earlier_and_equal_timers_which_fire_in_the_same
     assert list(queue) == [Timer(9, "later", None)]
 
 
+@pytest.mark.parametrize("keys", ["a", "abc"])
+@pytest.mark.parametrize("back", [0, 1])
+def test_timers_set_for_ever_for_what_is_due_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, keys: str, back: int
+) -> None:
+    monkeypatch.setattr(timer_queue, "_RUNAWAY", 100)
+    queue, fired = TimerQueue(), list[int]()
+
+    def fire(timestamp: int, key: str, namespace: None) -> None:
+        fired.append(timestamp)
+        assert len(fired) < 1000
+        queue.register(timestamp - back, key)
+
+    for key in keys:
+        queue.register(5, key)
+    with pytest.raises(EndlessTimers, match="set later ones") as caught:
+        queue.advance(8, fire)
+    assert (caught.value.timer.timestamp, caught.value.timer.key in keys) == (fired[-1] - back, True)
+
+
+def test_however_many_timers_set_earlier_ones_that_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_queue, "_RUNAWAY", 100)
+    queue, fired = TimerQueue(), list[int]()
+
+    def fire(timestamp: int, key: int, namespace: None) -> None:
+        fired.append(timestamp)
+        if timestamp % 10 == 0:
+            queue.register(timestamp - 1, key)
+        elif timestamp < 100:
+            queue.register(timestamp + 11, key)
+
+    for key in range(1000):
+        queue.register(10, key)
+    queue.advance(1000, fire)
+    assert len(fired) == 1000 * 2 * 11
+
+
 def test_a_timer_that_pushes_itself_ahead_leaves_no_trail() -> None:
     queue = TimerQueue()
     for now in range(10_000):
@@ -130,6 +167,8 @@ def test_a_restore_brings_timers_back_and_asks_to_be_woken_but_forgets_the_water
 def test_a_timer_needs_an_integer(timestamp: Any) -> None:
     with pytest.raises(TypeError, match="a timer needs an int"):
         TimerQueue().register(timestamp, "a")
+    with pytest.raises(TypeError, match="a timer needs an int"):
+        TimerQueue().delete(timestamp, "a")
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])

@@ -303,6 +303,7 @@ class KeyedFunctionOperator(TimedOperator):
             self._has_room,
             context.wake_with_room,
             tables=self.tables,
+            blame=self.blame,
         )
         self._ctx = self._new_context()
         take(self, self._function)

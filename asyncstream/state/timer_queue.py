@@ -44,7 +44,7 @@ from asyncstream.state.key_table import KeyTable, whole_key
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
 
-__all__ = ("OnTimer", "Timer", "TimerQueue", "timer_table")
+__all__ = ("EndlessTimers", "OnTimer", "Timer", "TimerQueue", "timer_table")
 
 
 class Timer(NamedTuple):
@@ -68,6 +68,19 @@ OnTimer: TypeAlias = Callable[[int, Any, Any], None]
 
 _SWEEP = 64
 """Stale timestamps that are not worth sweeping out."""
+
+_RUNAWAY = 1_000_000
+"""Timers, beyond four for each that there is, that may fire in a row and not be later than those before."""
+
+
+class EndlessTimers(RecursionError):
+    """Raised when callbacks set timers for ever that are due already; `timer` is one of them."""
+
+    def __init__(self, timer: Timer) -> None:
+        super().__init__(
+            f"{_RUNAWAY} timers have fired in a row that were due when they were set; set later ones"
+        )
+        self.timer = timer
 
 
 class TimerQueue:
@@ -103,7 +116,7 @@ class TimerQueue:
         bucket = table.young.get(timestamp)
         if bucket is None:
             if type(timestamp) is not int:
-                raise TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
+                raise _no_time(timestamp)
             if table.has_older and table.is_remote:
                 self._register_beside(timestamp, (key, namespace))
                 return
@@ -145,6 +158,8 @@ class TimerQueue:
 
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
+        if type(timestamp) is not int:
+            raise _no_time(timestamp)
         table = self._table
         if table.remove(timestamp, (key, namespace)) and not table.has_rows(timestamp):
             self._stale += 1
@@ -152,11 +167,17 @@ class TimerQueue:
                 self._sweep()
 
     def advance(self, until: float, fire: OnTimer) -> None:
-        """Fire all timers up to and including `until`, those too that `fire` registers meanwhile."""
+        """
+        Fire all timers up to and including `until`, those too that `fire` registers meanwhile.
+
+        Raises:
+            EndlessTimers: if these are for ever not later than the one that fires.
+        """
         heap, run, table = self._heap, self._run, self._table
         if is_remote := table.is_remote:
             self._look_away()
         buckets, pop_lone = table.young, table.lone.pop
+        reached, repeats, most = -math.inf, 0, _RUNAWAY
         self._advancing = True
         try:
             while True:
@@ -171,6 +192,15 @@ class TimerQueue:
                 if timestamp > until:
                     self._put_back(timestamp, leads)
                     break
+                if timestamp > reached:
+                    reached, repeats, most = timestamp, 0, _RUNAWAY
+                else:
+                    repeats += 1
+                    if repeats > most:
+                        if most > _RUNAWAY:
+                            timer = next(iter(table.whole(timestamp)), (None, None))
+                            raise EndlessTimers(Timer(timestamp, *timer))
+                        most += 4 * len(table) + 1  # each of them may set an earlier one and go on after it
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared
                     if type(timer) is tuple:
@@ -191,6 +221,7 @@ class TimerQueue:
                 for timer in tuple(bucket):
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue  # deleted by the callback of one before it
+                    repeats += 1
                     fire(timestamp, *timer)
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
@@ -253,10 +284,12 @@ class TimerQueue:
             table.derived = self
             return
         self._rebuild(())
-        if not table.is_remote:
-            for number, timestamp in enumerate(table.namespaces()):
-                if number % SLICE == 0:
-                    yield
+        for number, timestamp in enumerate(table.here() if table.is_remote else table.namespaces()):
+            if number % SLICE == 0:
+                yield
+            if type(timestamp) is not int:
+                raise _no_time(timestamp)
+            if not table.is_remote:
                 self._put_down(timestamp)
 
     def _put_down(self, timestamp: int) -> None:
@@ -331,6 +364,10 @@ class TimerQueue:
     def _sweep(self) -> None:
         if self._stale * 2 > len(self._heap) + len(self._run):
             self._rebuild()
+
+
+def _no_time(timestamp: object) -> TypeError:
+    return TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
 
 
 def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTable:

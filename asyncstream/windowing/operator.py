@@ -107,6 +107,7 @@ class WindowOperator(TimedOperator, WindowStep):
             context.wake_with_room,
             tables=self.tables,
             namespace_of=window_from,
+            blame=self.blame,
         )
         self._states = KeyedState(clock, self.tables, "trigger", window_from)
         self._scope = TriggerScope(self._states, self._timers, clock)

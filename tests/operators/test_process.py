@@ -167,6 +167,26 @@ def test_what_a_function_returns_goes_nowhere_and_that_is_said_once(caplog: pyte
     assert "returned a value of type tuple, which goes nowhere; emit with out(...)" in record.message
 
 
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_function_that_sets_its_timer_again_and_again_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, domain: str
+) -> None:
+    monkeypatch.setattr("asyncstream.state.timer_queue._RUNAWAY", 1000)
+
+    class Again(KeyedProcessFunction[int, int]):
+        def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            getattr(ctx, f"register_{domain}_timer")(value)
+
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            getattr(ctx, f"register_{domain}_timer")(timestamp)
+
+    operator = KeyedProcessOperator(lambda value: "all", Again())
+    operator.open(OperatorContext(name="again"))
+    operator.process(7, 0)
+    with pytest.raises(UserFunctionError, match=r"'again'.*set later ones.*Timer\(timestamp=7, key='all'"):
+        operator.advance_watermark(8) if domain == "event" else operator.advance_clock(8)
+
+
 def test_function_that_sets_timers_for_ever_is_stopped_at_the_end_of_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -213,12 +213,25 @@ async def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
     assert [result.value["n"] for result in left] == [5, 4]
 
 
+class Ticks(KeyedProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        ctx.register_event_timer(9000)
+
+
+def _timers_by_text(state: Any) -> Any:
+    kept = [[str(timestamp), rows] for timestamp, rows in state["tables"]["timers/event"]]
+    return {**state, "tables": {**state["tables"], "timers/event": kept}}
+
+
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_a_migration_that_fails_or_has_no_step_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"migrate\['w'\] failed: ZeroDivisionError"):
         await two_runs(BASE, BASE, migrate={"w": lambda state: 1 // 0})
     with pytest.raises(CheckpointError, match="step 'w' cannot go on from what it is given: KeyError"):
         await two_runs(BASE, BASE, migrate={"w": lambda state: {"tables": {}, "rules": {}, "compound": []}})
+    ticks: Step = lambda s: s.key_by(lambda e: e["k"]).process(Ticks(), name="w")  # noqa: E731
+    with pytest.raises(CheckpointError, match=r"step 'w' cannot .* a timer needs an int .*'9000'"):
+        await two_runs(ticks, ticks, migrate={"w": _timers_by_text})
     with pytest.raises(PipelineError, match="no step 'v'"):
         await two_runs(BASE, BASE, migrate={"v": lambda state: state})
 
