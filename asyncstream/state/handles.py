@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from asyncstream.errors import PipelineError
 from asyncstream.state.rows import MISSING
 from asyncstream.state.table import Table
-from asyncstream.state.ttl import Ages, Cell, ListAges, MapAges, ValueAges
+from asyncstream.state.ttl import Ages, ListAges, MapAges, Row, ValueAges
 
 if TYPE_CHECKING:
     from asyncstream.state.descriptors import (
@@ -58,25 +58,25 @@ class State:
     ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
 
     def __init__(
-        self, cursor: Cursor, cells: Table, ages: Ages[Any] | None, descriptor: StateDescriptor[Any]
+        self, cursor: Cursor, rows: Table, ages: Ages[Any] | None, descriptor: StateDescriptor[Any]
     ) -> None:
         self.name = descriptor.name
         self._descriptor = descriptor
         self._cursor = cursor
-        self._cells = cells
+        self._rows = rows
         self._ages = ages
 
     def clear(self) -> None:
         """Forget the entry."""
-        self._remove(self._cell())
+        self._remove(self._row())
 
     def has_entry(self) -> bool:
         """Whether there is something that has not expired."""
-        return self._live(self._cell()) is not MISSING
+        return self._live(self._row()) is not MISSING
 
     def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
         """Move the current key's entries of the namespaces `sources` into that of `target`."""
-        key, cells, ages = self._cursor.key, self._cells, self._ages
+        key, rows, ages = self._cursor.key, self._rows, self._ages
         merged = (target, key)
         for namespace in sources:
             source = (namespace, key)
@@ -87,7 +87,7 @@ class State:
             self._remove(source)
             present = self._live(merged)
             is_new = present is MISSING
-            cells.put(target, key, value if is_new else self._merged(present, value))
+            rows.put(target, key, value if is_new else self._merged(present, value))
             if ages is not None:
                 ages.merge(merged, written, is_new=is_new)
 
@@ -96,44 +96,44 @@ class State:
             f"state {self.name!r} cannot merge: where windows merge, use list, reducing or aggregating state"
         )
 
-    def _cell(self) -> Cell:
+    def _row(self) -> Row:
         return (self._cursor.namespace, self._cursor.key)
 
     def _held(self) -> Any:
         """What the current entry holds, or `MISSING`."""
         cursor = self._cursor
-        return self._cells.get(cursor.namespace, cursor.key)
+        return self._rows.get(cursor.namespace, cursor.key)
 
     def _hold(self, value: Any) -> None:
         """Have the current entry hold this."""
         cursor = self._cursor
-        self._cells.put(cursor.namespace, cursor.key, value)
+        self._rows.put(cursor.namespace, cursor.key, value)
 
-    def _live(self, cell: Cell) -> Any:
-        found = self._cells.get(*cell)
-        if self._ages is None or found is MISSING or self._ages.is_live(cell):
+    def _live(self, row: Row) -> Any:
+        found = self._rows.get(*row)
+        if self._ages is None or found is MISSING or self._ages.is_live(row):
             return found
         return MISSING
 
     def _read(self) -> Any:
         """What the current entry holds, or `MISSING` if it has expired, too; it counts as read."""
         cursor = self._cursor
-        found = self._cells.get(cursor.namespace, cursor.key)
-        if self._ages is None or found is MISSING or self._ages.read(self._cell()):
+        found = self._rows.get(cursor.namespace, cursor.key)
+        if self._ages is None or found is MISSING or self._ages.read(self._row()):
             return found
         return MISSING
 
     def _write(self, value: Any) -> None:
         """Have the current entry hold this; it counts as written."""
         cursor = self._cursor
-        self._cells.put(cursor.namespace, cursor.key, value)
+        self._rows.put(cursor.namespace, cursor.key, value)
         if self._ages is not None:
-            self._ages.write(self._cell())
+            self._ages.write(self._row())
 
-    def _remove(self, cell: Cell) -> None:
-        self._cells.remove(*cell)
+    def _remove(self, row: Row) -> None:
+        self._rows.remove(*row)
         if self._ages is not None:
-            self._ages.remove(cell)
+            self._ages.remove(row)
 
 
 class ValueState(State, Generic[T]):
@@ -174,7 +174,7 @@ class ListState(State, Generic[T]):
         else:
             found.append(value)
         if self._ages is not None:
-            self._ages.write(self._cell())
+            self._ages.write(self._row())
 
     def extend(self, values: Iterable[T]) -> None:
         """Append several values."""
@@ -215,7 +215,7 @@ class MapState(State, Generic[K, V]):
         if found is MISSING or key not in found:
             return default
         value: V = found[key]
-        return value if self._ages is None or self._ages.is_live_entry(self._cell(), key) else default
+        return value if self._ages is None or self._ages.is_live_entry(self._row(), key) else default
 
     def put(self, key: K, value: V) -> None:
         """Set the value under `key`."""
@@ -225,7 +225,7 @@ class MapState(State, Generic[K, V]):
         else:
             found[key] = value
         if self._ages is not None:
-            self._ages.write(self._cell(), key)
+            self._ages.write(self._row(), key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""
@@ -233,11 +233,11 @@ class MapState(State, Generic[K, V]):
         if found is MISSING or key not in found:
             return
         if self._ages is not None:
-            self._ages.remove_entry(self._cell(), key)
+            self._ages.remove_entry(self._row(), key)
             return
         del found[key]
         if not found:
-            self._cells.remove(*self._cell())
+            self._rows.remove(*self._row())
 
     def items(self) -> list[tuple[K, V]]:
         """A new list of (key, value), in the order of their first `put`."""
@@ -248,11 +248,11 @@ class MapState(State, Generic[K, V]):
         found = self._held()
         if found is MISSING or key not in found:
             return False
-        return self._ages is None or self._ages.is_live_entry(self._cell(), key)
+        return self._ages is None or self._ages.is_live_entry(self._row(), key)
 
     def __len__(self) -> int:
         """How many entries there are; does not count as reading them."""
-        found = self._live(self._cell())
+        found = self._live(self._row())
         return 0 if found is MISSING else len(found)
 
     def __iter__(self) -> Iterator[K]:

@@ -76,16 +76,16 @@ class KeyedState(Cursor):
         handle: S | None = self._handles.get(name)
         if handle is None:
             _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
-            cells, ages, ttl = self._declare(name), None, descriptor.time_to_live
+            rows, ages, ttl = self._declare(name), None, descriptor.time_to_live
             self._lives[name] = None if ttl is None else ttl.duration_ms
             if ttl is None:
                 self._read_times(name)
             else:
                 written, _ = self._declare(f"{name}{WRITTEN}"), self._declare(f"{name}{EXPIRES}")
                 self._read_times(name)
-                ages = handle_type.ages_of(ttl, self._clock.now_ms, cells, written)
+                ages = handle_type.ages_of(ttl, self._clock.now_ms, rows, written)
                 self._ages.append(ages)
-            handle = self._handles[name] = handle_type(self, cells, ages, descriptor)
+            handle = self._handles[name] = handle_type(self, rows, ages, descriptor)
         elif handle.kind != handle_type.kind:
             _check_kind(name, handle.kind, handle_type.kind)
         return handle

@@ -8,9 +8,9 @@ for each element of a list, one for each entry of a map, so that lists and maps 
 has expired from `written + ttl` on. Written times are kept, not times of expiry, so that a time to live that
 was changed between two runs holds for what is there already.
 
-What has expired is never read, whether or not it still lies in memory. It leaves memory when its cell is
-read, when a snapshot is taken, and by *visits*: each write looks at the cells that have waited longest. A
-cell is queued once, when it is first written, and again after a visit that left something of it. So the queue
+What has expired is never read, whether or not it still lies in memory. It leaves memory when its row is
+read, when a snapshot is taken, and by *visits*: each write looks at the rows that have waited longest. A
+row is queued once, when it is first written, and again after a visit that left something of it. So the queue
 is as long as the table, a write moves nothing in it, and what is never read again is gone after at most twice
 its time to live, if writes go on.
 
@@ -32,12 +32,12 @@ from asyncstream.state.rows import MISSING, SLICE
 from asyncstream.state.table import Table
 from asyncstream.validation import Duration, choice, duration_ms
 
-__all__ = ("Ages", "Cell", "ListAges", "MapAges", "TimeToLive", "ValueAges")
+__all__ = ("Ages", "Row", "ListAges", "MapAges", "TimeToLive", "ValueAges")
 
 VISITS: Final = 2
-"""Cells that one write looks at: more than one, so that clean-up overtakes growth."""
+"""Rows that one write looks at: more than one, so that clean-up overtakes growth."""
 
-Cell: TypeAlias = tuple[Any, Any]
+Row: TypeAlias = tuple[Any, Any]
 """Namespace and key."""
 
 W = TypeVar("W", int, list[int], dict[Any, int])
@@ -76,58 +76,58 @@ class Ages(ABC, Generic[W]):
     Args:
         ttl: how long entries live.
         now_ms: tells processing time, milliseconds since the epoch.
-        cells: the table itself; expired entries are removed from it.
+        rows: the table itself; expired entries are removed from it.
         written: for each row of that when it was written, milliseconds since the epoch; the form is the
             subclass's.
     """
 
-    def __init__(self, ttl: TimeToLive, now_ms: Callable[[], int], cells: Table, written: Table) -> None:
+    def __init__(self, ttl: TimeToLive, now_ms: Callable[[], int], rows: Table, written: Table) -> None:
         self._ttl_ms = ttl.duration_ms
         self._refreshes = ttl.refresh == "on_read"
         self._now_ms = now_ms
-        self._cells = cells
+        self._rows = rows
         self._written = written
-        self._visits: OrderedDict[Cell, int] = OrderedDict()  # when each cell is to be looked at
+        self._visits: OrderedDict[Row, int] = OrderedDict()  # when each row is to be looked at
         self._next_visit_ms = 0  # or later
         for _ in self.rebuilding():
             pass
 
-    def written(self, cell: Cell) -> W:
-        """When the entries of `cell`, which is in the table, were written."""
-        found: W = self._written.get(*cell)
+    def written(self, row: Row) -> W:
+        """When the entries of `row`, which is in the table, were written."""
+        found: W = self._written.get(*row)
         return found
 
-    def is_live(self, cell: Cell) -> bool:
-        """Whether anything is left of `cell`, which is in the table; removes what has expired."""
-        return self._clean(cell, self._now_ms() - self._ttl_ms)
+    def is_live(self, row: Row) -> bool:
+        """Whether anything is left of `row`, which is in the table; removes what has expired."""
+        return self._clean(row, self._now_ms() - self._ttl_ms)
 
-    def write(self, cell: Cell, entry: Any = None) -> None:
-        """Note that `cell` was written, or the entry `entry` of a map."""
+    def write(self, row: Row, entry: Any = None) -> None:
+        """Note that `row` was written, or the entry `entry` of a map."""
         now_ms = self._now_ms()
-        self._note(cell, entry, now_ms)
-        if cell not in self._visits:
-            self._visits[cell] = now_ms + self._ttl_ms
+        self._note(row, entry, now_ms)
+        if row not in self._visits:
+            self._visits[row] = now_ms + self._ttl_ms
         if now_ms >= self._next_visit_ms:
             self._visit(now_ms)
 
-    def merge(self, cell: Cell, written: W, *, is_new: bool) -> None:
-        """Note that a cell with these times was moved to `cell`, or, unless that `is_new`, merged into it."""
-        self._written.put(*cell, written if is_new else self._joined(cell, written))
-        self._visits.setdefault(cell, self._now_ms() + self._ttl_ms)
+    def merge(self, row: Row, written: W, *, is_new: bool) -> None:
+        """Note that a row with these times was moved to `row`, or, unless that `is_new`, merged into it."""
+        self._written.put(*row, written if is_new else self._joined(row, written))
+        self._visits.setdefault(row, self._now_ms() + self._ttl_ms)
 
-    def read(self, cell: Cell) -> bool:
+    def read(self, row: Row) -> bool:
         """As `is_live`, and note that all that is live was read."""
         now_ms = self._now_ms()
-        if not self._clean(cell, now_ms - self._ttl_ms):
+        if not self._clean(row, now_ms - self._ttl_ms):
             return False
         if self._refreshes:
-            self._written.put(*cell, self._spread(cell, now_ms))
+            self._written.put(*row, self._spread(row, now_ms))
         return True
 
-    def remove(self, cell: Cell) -> None:
-        """Note that `cell` is gone from the table."""
-        self._written.remove(*cell)
-        self._visits.pop(cell, None)
+    def remove(self, row: Row) -> None:
+        """Note that `row` is gone from the table."""
+        self._written.remove(*row)
+        self._visits.pop(row, None)
 
     def purge(self) -> None:
         """Remove all that has expired."""
@@ -149,119 +149,119 @@ class Ages(ABC, Generic[W]):
             return
         now_ms = self._now_ms()
         self._visits.clear()
-        for number, (namespace, key, _) in enumerate(self._cells.unordered()):
+        for number, (namespace, key, _) in enumerate(self._rows.unordered()):
             if number % SLICE == 0:
                 yield
-            cell = (namespace, key)
-            written = self._written.peek(*cell)
+            row = (namespace, key)
+            written = self._written.peek(*row)
             if written is MISSING or (isinstance(written, int) and not self._is_whole):
-                self._written.put(*cell, self._spread(cell, now_ms if written is MISSING else written))
-            self._visits[cell] = now_ms + self._ttl_ms
+                self._written.put(*row, self._spread(row, now_ms if written is MISSING else written))
+            self._visits[row] = now_ms + self._ttl_ms
 
     def _visit(self, now_ms: int) -> None:
         for _ in range(VISITS):
-            cell, self._next_visit_ms = next(iter(self._visits.items()))  # one has just been written
+            row, self._next_visit_ms = next(iter(self._visits.items()))  # one has just been written
             if self._next_visit_ms > now_ms:
                 return
-            if self._clean(cell, now_ms - self._ttl_ms):
-                self._visits[cell] = now_ms + self._ttl_ms
-                self._visits.move_to_end(cell)
+            if self._clean(row, now_ms - self._ttl_ms):
+                self._visits[row] = now_ms + self._ttl_ms
+                self._visits.move_to_end(row)
 
-    def _clean(self, cell: Cell, horizon_ms: int) -> bool:
-        if self._expire(cell, horizon_ms):
+    def _clean(self, row: Row, horizon_ms: int) -> bool:
+        if self._expire(row, horizon_ms):
             return True
-        self.remove(cell)
-        self._cells.remove(*cell)
+        self.remove(row)
+        self._rows.remove(*row)
         return False
 
     _is_whole = False
-    """Whether there is one time for all of a cell."""
+    """Whether there is one time for all of a row."""
 
     @abstractmethod
-    def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        """Remove what of `cell` was written at `horizon_ms` or before; false if nothing would be left."""
+    def _expire(self, row: Row, horizon_ms: int) -> bool:
+        """Remove what of `row` was written at `horizon_ms` or before; false if nothing would be left."""
 
     @abstractmethod
-    def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
+    def _note(self, row: Row, entry: Any, now_ms: int) -> None:
         """Note a write."""
 
-    def _joined(self, cell: Cell, written: W) -> W:
-        """The times of `cell` when one with these has been merged into it."""
-        return self._spread(cell, self._now_ms())
+    def _joined(self, row: Row, written: W) -> W:
+        """The times of `row` when one with these has been merged into it."""
+        return self._spread(row, self._now_ms())
 
     @abstractmethod
-    def _spread(self, cell: Cell, written_ms: int) -> W:
-        """The form of one time for all that is in `cell`."""
+    def _spread(self, row: Row, written_ms: int) -> W:
+        """The form of one time for all that is in `row`."""
 
 
 class ValueAges(Ages[int]):
-    """One time for each cell."""
+    """One time for each row."""
 
     _is_whole = True
 
-    def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        return self.written(cell) > horizon_ms
+    def _expire(self, row: Row, horizon_ms: int) -> bool:
+        return self.written(row) > horizon_ms
 
-    def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
-        self._written.put(*cell, now_ms)
+    def _note(self, row: Row, entry: Any, now_ms: int) -> None:
+        self._written.put(*row, now_ms)
 
-    def _spread(self, cell: Cell, written_ms: int) -> int:
+    def _spread(self, row: Row, written_ms: int) -> int:
         return written_ms
 
 
 class ListAges(Ages[list[int]]):
     """A time for each element of a list."""
 
-    def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        written = self.written(cell)
+    def _expire(self, row: Row, horizon_ms: int) -> bool:
+        written = self.written(row)
         if min(written) > horizon_ms:
             return True
         if max(written) <= horizon_ms:
             return False
-        values = self._cells.get(*cell)
+        values = self._rows.get(*row)
         live = [at for at, written_ms in enumerate(written) if written_ms > horizon_ms]
         values[:] = [values[at] for at in live]
         written[:] = [written[at] for at in live]
         return True
 
-    def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
+    def _note(self, row: Row, entry: Any, now_ms: int) -> None:
         """What has come to the end of the list is new."""
-        written = self._written.get(*cell)
+        written = self._written.get(*row)
         if written is MISSING:
             written = []
-            self._written.put(*cell, written)
-        written += [now_ms] * (len(self._cells.get(*cell)) - len(written))
+            self._written.put(*row, written)
+        written += [now_ms] * (len(self._rows.get(*row)) - len(written))
 
-    def _joined(self, cell: Cell, written: list[int]) -> list[int]:
-        return self.written(cell) + written
+    def _joined(self, row: Row, written: list[int]) -> list[int]:
+        return self.written(row) + written
 
-    def _spread(self, cell: Cell, written_ms: int) -> list[int]:
-        return [written_ms] * len(self._cells.peek(*cell))
+    def _spread(self, row: Row, written_ms: int) -> list[int]:
+        return [written_ms] * len(self._rows.peek(*row))
 
 
 class MapAges(Ages[dict[Any, int]]):
     """A time for each entry of a map."""
 
-    def is_live_entry(self, cell: Cell, entry: Any) -> bool:
-        """Whether `entry` of `cell` is live; both are there. Removes it otherwise, and looks at no other."""
-        written, now_ms = self.written(cell), self._now_ms()
+    def is_live_entry(self, row: Row, entry: Any) -> bool:
+        """Whether `entry` of `row` is live; both are there. Removes it otherwise, and looks at no other."""
+        written, now_ms = self.written(row), self._now_ms()
         if written[entry] > now_ms - self._ttl_ms:
             if self._refreshes:
                 written[entry] = now_ms
             return True
-        self.remove_entry(cell, entry)
+        self.remove_entry(row, entry)
         return False
 
-    def remove_entry(self, cell: Cell, entry: Any) -> None:
-        """Remove `entry`, and the cell with the last one."""
-        values = self._cells.get(*cell)
-        del values[entry], self.written(cell)[entry]
+    def remove_entry(self, row: Row, entry: Any) -> None:
+        """Remove `entry`, and the row with the last one."""
+        values = self._rows.get(*row)
+        del values[entry], self.written(row)[entry]
         if not values:
-            self.remove(cell)
-            self._cells.remove(*cell)
+            self.remove(row)
+            self._rows.remove(*row)
 
-    def _expire(self, cell: Cell, horizon_ms: int) -> bool:
-        written, values = self.written(cell), self._cells.get(*cell)
+    def _expire(self, row: Row, horizon_ms: int) -> bool:
+        written, values = self.written(row), self._rows.get(*row)
         expired = [entry for entry, written_ms in written.items() if written_ms <= horizon_ms]
         if len(expired) == len(written):
             return False
@@ -269,12 +269,12 @@ class MapAges(Ages[dict[Any, int]]):
             del written[entry], values[entry]
         return True
 
-    def _note(self, cell: Cell, entry: Any, now_ms: int) -> None:
-        written = self._written.get(*cell)
+    def _note(self, row: Row, entry: Any, now_ms: int) -> None:
+        written = self._written.get(*row)
         if written is MISSING:
-            self._written.put(*cell, {entry: now_ms})
+            self._written.put(*row, {entry: now_ms})
         else:
             written[entry] = now_ms
 
-    def _spread(self, cell: Cell, written_ms: int) -> dict[Any, int]:
-        return dict.fromkeys(self._cells.peek(*cell), written_ms)
+    def _spread(self, row: Row, written_ms: int) -> dict[Any, int]:
+        return dict.fromkeys(self._rows.peek(*row), written_ms)

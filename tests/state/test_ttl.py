@@ -237,7 +237,7 @@ def test_entries_that_are_never_read_again_leave_memory_as_others_are_written() 
         store.key = "one"
         table.put(number, number)
         # not len(table), nor a snapshot: they would clean up
-        largest = max(largest, len(store) + len(table._cells.peek(None, "one")))
+        largest = max(largest, len(store) + len(table._rows.peek(None, "one")))
     assert largest <= 4 * TTL_MS + 2
 
 
