@@ -39,7 +39,7 @@ from asyncstream.validation import (
     selector,
 )
 
-__all__ = ("KeyedResults", "PatternMatches", "PerKey", "time_to_live")
+__all__ = ("KeyedResults", "PatternMatches", "PerKey")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -149,7 +149,7 @@ class PerKey(Stream[T], Generic[K, T]):
             raise refuse("ranked", "changes= with it", ranked, "a Ranking holds rows in the order of ranks")
         choice("order", order, ("descending", "ascending"))
         ranks = Ranks(selector("by", by), order, skip + 1, skip + n)
-        lives = None if ttl is None else time_to_live("ttl", ttl)
+        lives = None if ttl is None else _time_to_live("ttl", ttl)
         spec = TopSpec(self._key_by, ranks, lives, log, ranked, flag("retracts", retracts))
         details = {"n": n, "by": by, "order": order, "skip": skip or None, "ttl": ttl, "changes": changes}
         return self._results("top", name, spec, details)
@@ -229,7 +229,7 @@ class PerKey(Stream[T], Generic[K, T]):
         ttl: Duration | TimeToLive | None,
         name: str | None,
     ) -> KeyedResults[T]:
-        lives = None if ttl is None else time_to_live("ttl", ttl)
+        lives = None if ttl is None else _time_to_live("ttl", ttl)
         return self._results(kind, name, RollingSpec(self._key_by, reduce, lives), {**details, "ttl": ttl})
 
     def _results(
@@ -266,7 +266,7 @@ class PatternMatches(KeyedResults[T]):
         return self.side(TIMED_OUT)
 
 
-def time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
+def _time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
     """What a user passed as `name`, the time for which something is kept."""
     if isinstance(ttl, TimeToLive):
         return ttl

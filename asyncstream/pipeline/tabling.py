@@ -13,10 +13,12 @@ from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLook
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Output
+from asyncstream.state import TimeToLive
 from asyncstream.validation import (
     Duration,
     Fields,
     choice,
+    duration_ms,
     function,
     is_async_function,
     refuse,
@@ -210,17 +212,19 @@ class Tabling(Generic[T]):
             changes: give a change log, of `Change`s, instead of elements: "all", "upserts" (no `-U`) or
                 "updates" (`+U` alone). The first by event time then does not wait: it is replaced.
         """
-        from asyncstream.pipeline.per_key import PerKey, time_to_live
+        from asyncstream.pipeline.per_key import PerKey
 
         stream = cast("Stream[Any]", self)
         keyed = stream if key is None else stream.key_by(key)
         if not isinstance(keyed, PerKey):
             raise refuse("key", "what makes elements the same, for this stream has no key", key)
+        if within is not None:  # not a TimeToLive: what begins the time anew is said by `keep` and `by`
+            duration_ms("within", within)
         spec = DeduplicateSpec(
             keyed._key_by,
             choice("keep", keep, ("first", "last")),
             choice("by", by, ("arrival", "event_time")),
-            None if within is None else time_to_live("within", within),
+            None if within is None else TimeToLive(within),
             change_log(changes, ("all", "upserts", "updates")),
         )
         details = {"keep": keep, "by": by, "within": within, "changes": changes}

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.state.schema import attributes
-from asyncstream.validation import Duration, duration_ms, flag, refuse
+from asyncstream.validation import Duration, duration_ms, flag, refuse, signed_ms
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -258,13 +257,7 @@ def _is_event_time(time: TimeKind) -> bool:
 
 def _offset_ms(offset: Duration, period_ms: int) -> int:
     """`offset`, which may be negative, brought into the first period."""
-    if isinstance(offset, timedelta):
-        negative = offset < timedelta(0)
-    elif type(offset) in (int, float):
-        negative = offset < 0
-    else:
-        raise refuse("offset", "a timedelta or a number of seconds", offset)
-    size_ms = duration_ms("offset", -offset if negative else offset, zero=True)
-    if size_ms >= period_ms:
+    offset_ms = signed_ms("offset", offset)
+    if abs(offset_ms) >= period_ms:
         raise refuse("offset", f"less than the {period_ms} ms from one window to the next", offset)
-    return -size_ms % period_ms if negative else size_ms
+    return offset_ms % period_ms

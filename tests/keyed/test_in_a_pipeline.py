@@ -230,6 +230,7 @@ def test_event_time_is_needed_where_it_counts() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda s: s.deduplicate("key", keep="any"), "keep: expected one of 'first', 'last', got 'any'"),
     (lambda s: s.deduplicate("key", by="time"), "by: expected one of 'arrival', 'event_time'"),
+    (lambda s: s.deduplicate("key", within=TimeToLive(5)), "within: expected a timedelta or a number of"),
     (lambda s: s.deduplicate("key", within=0), "within: expected a positive duration, got 0"),
     (lambda s: s.deduplicate("key", within="1h"), "within: expected a timedelta or a number"),
     (lambda s: s.deduplicate("key", changes="some"), "changes: expected one of 'all', 'upserts', 'updates'"),
