@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
     from aiokafka.admin import AIOKafkaAdminClient
 
-__all__ = ("KafkaSink", "KafkaWriter")
+__all__ = ("KafkaSink", "KafkaWriter", "heard")
 
 _OURS = frozenset(
     {
@@ -164,6 +164,12 @@ class KafkaWriter:
         return future
 
 
+def heard(future: asyncio.Future[Any]) -> None:
+    """Mark the outcome of a record as seen: of many that fail one is told."""
+    if not future.cancelled():
+        future.exception()
+
+
 class KafkaSink(Sink[Any]):
     """
     Writes elements to a topic, at least once: after a crash, those since the last checkpoint may come twice.
@@ -226,6 +232,8 @@ class KafkaSink(Sink[Any]):
             # also those before one that failed: the job is told how many the broker has
             if sent:
                 await asyncio.wait(sent)
+            for future in sent:
+                heard(future)
         with telling(writer.what, SinkError):
             for future in sent:
                 future.result()

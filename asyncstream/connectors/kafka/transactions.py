@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import telling
-from asyncstream.connectors.kafka.sink import KafkaWriter
+from asyncstream.connectors.kafka.sink import KafkaWriter, heard
 from asyncstream.connectors.messages import Encode
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
@@ -406,7 +406,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         finally:
             self._slots, self._has_row = {}, False
             for future in (future for slot in slots for future in slot.sent):
-                future.add_done_callback(_heard)
+                future.add_done_callback(heard)
             await asyncio.gather(*(_disconnected(slot.producer) for slot in slots))
 
 
@@ -427,12 +427,6 @@ def _settle(sent: list[asyncio.Future[Any]]) -> None:
     sent[:] = [future for future in sent if not future.done()]
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
-    """Mark the outcome of an abandoned record as seen."""
-    if not future.cancelled():
-        future.exception()
-
-
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
     """Wait until a transaction that begins to end has ended; whether the caller was cancelled meanwhile."""
     task = asyncio.ensure_future(ending)
@@ -450,7 +444,7 @@ async def _disconnected(producer: AIOKafkaProducer) -> None:
     """Disconnect a client, also one that cannot send what it has any more."""
     waiter = producer._txn_manager._transaction_waiter
     if waiter is not None:
-        waiter.add_done_callback(_heard)
+        waiter.add_done_callback(heard)
     with suppress(TimeoutError):
         await asyncio.wait_for(producer.stop(), _PATIENCE)
         return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from asyncstream import AscendingTimestamps, Checkpoints, DirectoryStore, FailedCall, MemoryStore, Pipeline
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaTransactionalSink
@@ -99,6 +101,22 @@ async def test_a_topic_that_is_not_there_is_told_of_by_the_step(kafka: Kafka, ki
 async def test_a_server_that_is_away_is_told_of_by_the_step() -> None:
     with pytest.raises(SinkError, match=r"step 'written': cannot write to 't' at 127.0.0.1:1: no broker"):
         await run([1], KafkaSink("t", bootstrap_servers="127.0.0.1:1"))
+
+
+@pytest.mark.usefixtures("tidy")
+async def test_of_many_records_that_fail_together_each_is_heard_of() -> None:
+    class Refusing:
+        async def send(self, *record: Any, **more: Any) -> asyncio.Future[None]:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(KafkaConnectionError())
+            return future
+
+    sink = KafkaSink("t", bootstrap_servers="localhost:9092")
+    sink._producer = Refusing()
+    with pytest.raises(SinkError, match="cannot write to 't' at localhost:9092"):
+        await sink.write([1, 2, 3], None)
+    del sink
+    gc.collect()  # when it is told of a future that nobody has looked at
 
 
 async def test_what_decides_over_losses_is_not_passed_through() -> None:
