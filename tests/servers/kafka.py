@@ -88,14 +88,10 @@ class Kafka(ServerProcess):
             await consumer.seek_to_beginning()
             found: list[list[Any]] = [[] for _ in places]
             ends = await consumer.end_offsets(places)
-            silence = 0
-            while silence < 10:  # behind what is not committed, nothing tells how much there is
-                if all([await consumer.position(place) >= end for place, end in ends.items()]):
-                    break
-                fetched = await consumer.getmany(timeout_ms=60)
-                silence = 0 if fetched else silence + 1
-                for place, records in fetched.items():
-                    found[place.partition] += records
+            async with asyncio.timeout(60):
+                while not all([await consumer.position(place) >= end for place, end in ends.items()]):
+                    for place, records in (await consumer.getmany(timeout_ms=60)).items():
+                        found[place.partition] += records
             return found
         finally:
             await consumer.stop()

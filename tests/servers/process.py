@@ -20,7 +20,7 @@ from typing import Final, NoReturn, Self
 
 import pytest
 
-__all__ = ("HOST", "ServerProcess", "do_without", "program")
+__all__ = ("HOST", "ServerProcess", "do_without", "free_port", "program")
 
 HOST: Final = "127.0.0.1"
 
@@ -75,7 +75,7 @@ class ServerProcess:
         """Start it and wait until it takes connections; the first time on a port that is free."""
         fixed = self.port
         for _ in range(_TRIES):
-            self.port = fixed or _free_port()
+            self.port = fixed or free_port()
             with (self._folder / "server.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     self._command(self.port),
@@ -138,8 +138,14 @@ class ServerProcess:
             self._process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
+def free_port() -> int:
+    """
+    A port for a server that is to be started, or started again and again.
+
+    A connection to it has just ended. So for a minute the system gives it to nobody who takes any port, and a
+    server that asks for this one may have it.
+    """
+    with socket.create_server((HOST, 0)) as taken:
         port: int = taken.getsockname()[1]
-    return port
+        with socket.create_connection((HOST, port)), taken.accept()[0]:
+            return port  # the server's end of the connection is closed first, which is the one that lingers

@@ -27,7 +27,7 @@ class RedisServer(ServerProcess):
 
     def clear(self) -> None:
         """Take out all that is in it, scripts and functions too."""
-        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+        with socket.create_connection((HOST, self.port), timeout=60) as connection:
             for command in (b"FLUSHALL", b"SCRIPT FLUSH", b"FUNCTION FLUSH"):
                 connection.sendall(command + b"\r\n")
                 assert connection.recv(64) == b"+OK\r\n"

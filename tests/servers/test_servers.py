@@ -13,7 +13,7 @@ pytestmark = pytest.mark.broker
 
 
 def says(port: int, command: bytes) -> bytes:
-    with socket.create_connection((HOST, port), timeout=5) as connection:
+    with socket.create_connection((HOST, port), timeout=60) as connection:
         connection.sendall(command + b"\r\n")
         return connection.recv(256)
 
