@@ -3,7 +3,7 @@ A pipeline in a process of its own, to be killed: `python -m tests.crash.app FOL
 
 JSON lines are enriched by calls of a few milliseconds, then counted in sessions and in sliding windows, and
 watched by a function that sets and deletes timers; late elements go aside. Two sinks write files, two write
-tables of one database. It goes on from its checkpoints, and ends with status 0 when it is through.
+tables of one database. It goes on from its checkpoints, and ends with status 0 when it is through and may.
 
 ON_HELD says what to do if another one runs. A further argument, `kill:name:n` or `stop:name:n`, is a point in
 the program: the process sends itself SIGKILL or SIGSTOP at its n-th pass, so just before or just after one of
@@ -42,6 +42,7 @@ from asyncstream import (
 )
 from asyncstream.operators.process import Emitter
 from asyncstream.state import ListDescriptor, MapDescriptor, ValueDescriptor
+from tests.crash.ending import until_it_may_end
 
 __all__ = ("POINTS", "TABLES", "build", "main")
 
@@ -90,15 +91,10 @@ class Quiet(KeyedProcessFunction[dict[str, Any], dict[str, Any]]):
 
 async def enrich(event: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(0.001 * (1 + event["id"] % 5))
-    while event.get("last") and not may_end().exists():  # noqa: ASYNC110 - another process makes it
-        await asyncio.sleep(0.01)  # however quick the machine, it is not through before it has been killed
+    if event.get("last"):
+        await until_it_may_end()
     event["doubled"] = 2 * event["value"]  # in place, as users do: a checkpoint must not see half of it
     return event
-
-
-def may_end() -> Path:
-    """The file that lets the last event pass."""
-    return Path(sys.argv[1]) / "may end"
 
 
 def flat(kind: str) -> Callable[[WindowResult], dict[str, Any]]:

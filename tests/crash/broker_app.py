@@ -4,7 +4,7 @@ A pipeline between two servers, in a process of its own, to be killed:
 
 Entries of a stream of Redis are read as a member of a group, or messages of a topic of MQTT; they are
 enriched by calls of a few milliseconds, and written to a table of PostgreSQL. It says "reading" with its
-first call. With Redis it ends when there are no more entries.
+first call. With Redis it ends when there are no more entries, and it may.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from asyncstream import Checkpoints, DirectoryStore, Pipeline, PostgresSink, RedisGroupSource, Source
 from asyncstream.connectors.mqtt import MqttSource
 from tests.crash.app import LEASE
+from tests.crash.ending import until_it_may_end
 
 __all__ = ("GROUP", "STREAM", "events_of", "main")
 
@@ -30,6 +31,8 @@ async def enrich(event: dict[str, Any]) -> dict[str, Any]:
         _said.append("reading")
         print(*_said, flush=True)
     await asyncio.sleep(0.002 * (1 + event["id"] % 5))
+    if event.get("last"):
+        await until_it_may_end()
     return event | {"doubled": 2 * event["id"]}
 
 

@@ -3,7 +3,7 @@ A pipeline with its state on disk, in a process: `python -m tests.crash.disk_app
 
 It adds up events for each key, keeps so many bytes of each that do not compress, and tells what it has found
 at the key's time; sessions of the same keys are counted beside it. Both go into files. The state is in the
-directory STATE, or in memory if that is empty. It goes on from its checkpoints.
+directory STATE, or in memory if that is empty. It goes on from its checkpoints, and ends when it may.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from asyncstream import (
 )
 from asyncstream.operators.process import Emitter
 from asyncstream.state import ValueDescriptor
+from tests.crash.ending import until_it_may_end
 
 __all__ = ("KEYS", "events", "main")
 
@@ -42,12 +43,14 @@ YOUNG_ROWS = 200
 NAMES = ("sums", "sessions")
 
 
-def events() -> str:
+def events(held: int = -1) -> str:
+    """All of them; `held` is the place of the one that does not pass until the process may end."""
     rows = [
         {"key": (17 * number) % KEYS, "at": turn * KEYS + number, "value": number % 7}
         for turn in range(ROUNDS)
         for number in range(KEYS)
     ]
+    rows[held]["held"] = True
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -97,6 +100,8 @@ async def main(folder: Path, state: str, size: int) -> None:
 
 async def _slow(event: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(0.002)
+    if event.get("held"):
+        await until_it_may_end()
     return event
 
 

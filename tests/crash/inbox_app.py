@@ -28,6 +28,7 @@ from asyncstream import (
     TumblingWindows,
 )
 from tests.crash.app import LEASE, flat, signal_at
+from tests.crash.ending import until_it_may_end
 
 __all__ = ("EVENTS", "build", "main")
 
@@ -100,8 +101,7 @@ async def serve(folder: Path) -> None:
     checkpoints = Checkpoints(store=store, every=0.05, lease=LEASE, on_held="wait")
     async with build(folder).start(checkpoints=checkpoints, cancel_body=True) as job:
         await Clients(folder).submit_all(job)
-        while not (folder / "may end").exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.01)
+        await until_it_may_end()
         await job.drain()
 
 

@@ -14,6 +14,7 @@ import runpy
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ("PATIENCE", "ROOT", "Forked", "killed_within")
@@ -47,14 +48,17 @@ class Forked:
 
     def is_stopped(self) -> bool:
         """Whether it is paused by a signal, or at its end."""
-        if self.ended() is not None:
+        try:
+            status = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
             return True
-        status = Path(f"/proc/{self._process.pid}/stat").read_text()
-        return status.rpartition(")")[2].split()[0] == "T"
+        return status.rpartition(")")[2].split()[0] in "TZX"
 
     def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
 
     def wait(self, seconds: float = PATIENCE) -> int | None:
         """Its exit status; None: it still runs after that time."""

@@ -9,12 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.crash.batch_app import ELEMENTS, SIZE
 from tests.crash.kills import PATIENCE, Forked
-
-pytestmark = pytest.mark.timeout(300)
 
 JOBS = -(-ELEMENTS // SIZE)
 

@@ -198,7 +198,6 @@ async def to_the_end(job: Job) -> None:
     await job.wait()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("follower_gets", [0, 40], ids=["follower gets nothing", "follower gets further"])
 @pytest.mark.parametrize("store", ["directory", "sqlite"])
 def test_results_are_those_of_one_run_wherever_a_job_is_frozen_and_followed(

@@ -14,9 +14,8 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from tests.crash.app import POINTS
+from tests.crash.ending import let_end
 from tests.crash.inbox_app import EVENTS
 from tests.crash.kills import Forked, killed_within
 
@@ -37,7 +36,6 @@ def wait_until_accepting(folder: Path, process: Forked, until: float) -> None:
         time.sleep(0.005)  # of a real process
 
 
-@pytest.mark.timeout(600)
 def test_every_accepted_event_comes_out_once(tmp_path: Path) -> None:
     chance = random.Random(16)
     deaths: Counter[str] = Counter()
@@ -69,7 +67,7 @@ def test_every_accepted_event_comes_out_once(tmp_path: Path) -> None:
         process = start(tmp_path, *([] if point is None else [f"kill:{point}:{passes}"]))
         wait_until_accepting(tmp_path, process, time.monotonic() + 10)
         end(process, chance.uniform(0.0, 0.25), point or "any moment")
-    (tmp_path / "may end").touch()
+    let_end(tmp_path)
     last = start(tmp_path)
     assert last.wait() == 0, last.errors()
 

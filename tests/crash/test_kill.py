@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.crash.app import POINTS, TABLES
+from tests.crash.ending import let_end
 from tests.crash.kills import PATIENCE, Forked, killed_within
 from tests.stamps import newest_ns
 
@@ -72,7 +73,7 @@ class Runs:
         return newest_ns([*self.folder.glob("kept.sqlite*"), *self.folder.glob("checkpoints/*.checkpoint")])
 
     def finish(self) -> None:
-        (self.folder / "may end").touch()
+        let_end(self.folder)
         process = self.start()
         assert process.wait() == 0, process.errors()
 
